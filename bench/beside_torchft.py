@@ -48,7 +48,8 @@ from recycle_runtime.coordinator.adaptation import AdaptationOptions
 from recycle_runtime.launcher.live_view import event_of
 from recycle_runtime.launcher.local import RunError, RunOptions, run_local
 from recycle_runtime.plan.plan_choice import NoPlanError
-from recycle_runtime.protocol.messages import StepRow, ToObserver
+from recycle_runtime.protocol.messages.observers import ToObserver
+from recycle_runtime.protocol.messages.steps import StepRow
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = ROOT / "bench" / "programs" / "small_llama.py"

@@ -47,35 +47,19 @@ from recycle_runtime.protocol.framing import (
     unframe_handshake,
     unframe_verdict,
 )
-from recycle_runtime.protocol.messages import (
-    VERSION,
-    AgentJoin,
-    Began,
-    FromWorkers,
-    Go,
-    Heartbeat,
-    Join,
-    Leave,
-    LeftGroup,
-    LossShare,
-    Member,
-    Message,
-    Observe,
-    Passed,
-    ProcessEnded,
-    Recovered,
-    Relayed,
-    Report,
-    StartProcess,
-    StepDone,
-    StepRow,
+from recycle_runtime.protocol.messages.agents import AgentJoin, Heartbeat, ProcessEnded, StartProcess
+from recycle_runtime.protocol.messages.generations import Began, Go, Join, Leave, LeftGroup, Report
+from recycle_runtime.protocol.messages.members import Member
+from recycle_runtime.protocol.messages.observers import Observe, Recovered
+from recycle_runtime.protocol.messages.steps import LossShare, StepDone, StepRow
+from recycle_runtime.protocol.messages.store import (
     StoreGather,
     StoreOpen,
     StoreRefusal,
     StoreSet,
     StoreValues,
-    ToWorkers,
 )
+from recycle_runtime.protocol.messages.wire import VERSION, FromWorkers, Message, Passed, Relayed, ToWorkers
 from recycle_runtime.transport.choose import neighbours_of
 from recycle_runtime.transport.interface import Grid, grid_of
 from recycle_runtime.transport.sparse_group import met_by

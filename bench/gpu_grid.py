@@ -119,7 +119,8 @@ def run(folder: Path) -> None:
     """Train with every plan; the table goes to stdout and to a file."""
     from bench.mps import mps
     from recycle_runtime.launcher.local import RunOptions, run_local
-    from recycle_runtime.protocol.messages import StepRow, ToObserver
+    from recycle_runtime.protocol.messages.observers import ToObserver
+    from recycle_runtime.protocol.messages.steps import StepRow
 
     predicted: dict[str, float] = json.loads((folder / "predicted.json").read_text())
     alone: list[float] = json.loads((folder / "alone.json").read_text())

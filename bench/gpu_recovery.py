@@ -82,7 +82,8 @@ def _losses(folder: Path, faults: tuple[str, ...] = (), returns: tuple[str, ...]
 def _one_run(folder: Path, kind: str, place: str, periods: list[float]) -> None:
     from recycle_runtime.launcher.live_view import event_of
     from recycle_runtime.launcher.local import RunOptions, run_local
-    from recycle_runtime.protocol.messages import StepRow, ToObserver
+    from recycle_runtime.protocol.messages.observers import ToObserver
+    from recycle_runtime.protocol.messages.steps import StepRow
 
     ends: dict[int, float] = {}
 

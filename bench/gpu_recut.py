@@ -84,7 +84,8 @@ def _run(
 ) -> tuple[list[float], list[tuple[str, list[float]]]]:
     from recycle_runtime.launcher.live_view import event_of
     from recycle_runtime.launcher.local import RunOptions, run_local
-    from recycle_runtime.protocol.messages import StepRow, ToObserver
+    from recycle_runtime.protocol.messages.observers import ToObserver
+    from recycle_runtime.protocol.messages.steps import StepRow
 
     ends: list[tuple[str, list[float]]] = []
 

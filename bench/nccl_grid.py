@@ -237,7 +237,8 @@ def _run_plan(folder: Path, program: Path, number: int, device: str) -> dict[str
     """`recycle-run local` with a plan: losses, and milliseconds of a step in each round."""
     from recycle_runtime.launcher.local import RunError, RunOptions, run_local
     from recycle_runtime.plan.plan_choice import NoPlanError
-    from recycle_runtime.protocol.messages import StepRow, ToObserver
+    from recycle_runtime.protocol.messages.observers import ToObserver
+    from recycle_runtime.protocol.messages.steps import StepRow
 
     size = SIZES[device]
     ends: list[float] = []

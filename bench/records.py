@@ -14,7 +14,10 @@ from recycle_runtime.protocol import mutual_proof
 from recycle_runtime.protocol.access import Access
 from recycle_runtime.protocol.channel import Channel
 from recycle_runtime.protocol.framing import Session, new_nonce, new_token
-from recycle_runtime.protocol.messages import BundleData, Heartbeat, Message, StoreSet
+from recycle_runtime.protocol.messages.agents import Heartbeat
+from recycle_runtime.protocol.messages.generations import BundleData
+from recycle_runtime.protocol.messages.store import StoreSet
+from recycle_runtime.protocol.messages.wire import Message
 from recycle_runtime.protocol.records import RecordReader, RecordWriter, record_key
 from recycle_runtime.protocol.server import Connection, Server
 from recycle_runtime.protocol.tls import Certificate, client_tunnel, make_certificate

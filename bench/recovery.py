@@ -14,7 +14,7 @@ from statistics import median
 from bench.measure import RECYCLEC
 from bench.report import ROOT, Section
 from recycle_runtime.launcher.local import RunOptions, RunResult, run_local
-from recycle_runtime.protocol.messages import Recovered
+from recycle_runtime.protocol.messages.observers import Recovered
 
 TITLE = "Failures and returns"
 PROGRAM = str(ROOT / "examples" / "programs" / "mlp.py")

@@ -15,7 +15,7 @@ from bench.measure import RECYCLEC
 from bench.report import ROOT, Section
 from recycle_runtime.coordinator.adaptation import AdaptationOptions
 from recycle_runtime.launcher.local import RunOptions, run_local
-from recycle_runtime.protocol.messages import JobEvent, Recovered, ToObserver
+from recycle_runtime.protocol.messages.observers import JobEvent, Recovered, ToObserver
 
 TITLE = "Re-cuts"
 PROGRAM = str(ROOT / "examples" / "programs" / "timed_layers.py")

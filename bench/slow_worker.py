@@ -12,7 +12,8 @@ from bench.measure import RECYCLEC
 from bench.report import ROOT, Section
 from recycle_runtime.coordinator.adaptation import AdaptationOptions
 from recycle_runtime.launcher.local import RunOptions, run_local
-from recycle_runtime.protocol.messages import Generation, JobEvent, StepRow, ToObserver
+from recycle_runtime.protocol.messages.observers import Generation, JobEvent, ToObserver
+from recycle_runtime.protocol.messages.steps import StepRow
 
 TITLE = "A slow worker"
 PROGRAM = str(ROOT / "bench" / "programs" / "sleepy.py")

@@ -41,7 +41,8 @@ from recycle_runtime.coordinator.adaptation import AdaptationOptions
 from recycle_runtime.launcher.live_view import event_of
 from recycle_runtime.launcher.local import RunError, RunOptions, run_local
 from recycle_runtime.plan.plan_choice import NoPlanError
-from recycle_runtime.protocol.messages import Generation, JobEvent, Recovered, StepRow, ToObserver
+from recycle_runtime.protocol.messages.observers import Generation, JobEvent, Recovered, ToObserver
+from recycle_runtime.protocol.messages.steps import StepRow
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = str(ROOT / "bench" / "programs" / "small_llama.py")

@@ -29,7 +29,7 @@ from bench.kill_records import (
 from bench.thousand_kills import PIPELINES, STAGES, Holders, choose_victims, compile_plans, may_be_killed
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.plan_book import PlanBook
-from recycle_runtime.protocol.messages import Generation, JobEvent, Recovered
+from recycle_runtime.protocol.messages.observers import Generation, JobEvent, Recovered
 
 GRID = [(pipeline, stage) for stage in range(STAGES) for pipeline in range(PIPELINES)]
 PIDS = {worker: number for number, worker in enumerate(GRID, 100)}

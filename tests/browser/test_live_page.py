@@ -8,7 +8,8 @@ import pytest
 
 from recycle_runtime.live_page.run_state import RunState
 from recycle_runtime.live_page.server import PageServer, page_token
-from recycle_runtime.protocol.messages import Generation, Hello, JobEvent, Recovered, StepRow, StepSettled
+from recycle_runtime.protocol.messages.observers import Generation, Hello, JobEvent, Recovered
+from recycle_runtime.protocol.messages.steps import StepRow, StepSettled
 from tests.browser.conftest import NARROW, WIDE, fits
 
 if TYPE_CHECKING:

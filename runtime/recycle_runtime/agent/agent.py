@@ -32,22 +32,20 @@ from recycle_runtime.protocol.heartbeat_board import Board
 from recycle_runtime.protocol.identity import node_number, process_number
 from recycle_runtime.protocol.job_over import is_over_beside
 from recycle_runtime.protocol.lifeline import hold_on
-from recycle_runtime.protocol.messages import (
+from recycle_runtime.protocol.messages.agents import (
     AgentJoin,
     Heartbeat,
-    InjectedFault,
     JobEnding,
     JobOver,
     KillProcess,
-    Member,
-    Message,
     ProcessEnded,
     RenameProcess,
     RunningProcess,
     StartProcess,
-    ToWorkers,
     UseRelay,
 )
+from recycle_runtime.protocol.messages.members import InjectedFault, Member
+from recycle_runtime.protocol.messages.wire import Message, ToWorkers
 from recycle_runtime.protocol.near import near_name
 from recycle_runtime.protocol.parent import die_with_parent
 from recycle_runtime.protocol.surroundings import Line, Machine, Surroundings, completed

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from recycle_runtime.files import reason
 from recycle_runtime.protocol.codec import ProtocolError, decode, encode
-from recycle_runtime.protocol.messages import Member
+from recycle_runtime.protocol.messages.members import Member
 
 PROCESSES = "processes.json"
 """In the folder of the agent."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from recycle_runtime.agent.process_signs import Signs, ending, signs_of
-from recycle_runtime.protocol.messages import Member
+from recycle_runtime.protocol.messages.members import Member
 
 
 class Readable(Protocol):

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from recycle_runtime.protocol.access import Token
 from recycle_runtime.protocol.codec import ProtocolError
-from recycle_runtime.protocol.messages import FromWorkers, Message, Passed, Relayed
+from recycle_runtime.protocol.messages.wire import FromWorkers, Message, Passed, Relayed
 from recycle_runtime.protocol.near import process_of, serve_near
 from recycle_runtime.protocol.server import Connection, Served
 

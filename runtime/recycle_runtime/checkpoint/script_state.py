@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from recycle_runtime.checkpoint.manifest import CheckpointError, read_sealed, write_sealed
 from recycle_runtime.protocol.codec import ProtocolError, decode, encode
-from recycle_runtime.protocol.messages import StepRow, StepSettled
+from recycle_runtime.protocol.messages.steps import StepRow, StepSettled
 
 _FILE = "script.json"
 _KIND = "state of a script"

@@ -23,7 +23,7 @@ from recycle_runtime.checkpoint.shelf import is_name
 from recycle_runtime.checkpoint.storage import EPOCH, PROGRAM, Tensors, read_shard, take_apart, write_shard
 from recycle_runtime.execution.chunk import Chunk
 from recycle_runtime.execution.layer import Layer
-from recycle_runtime.protocol.messages import (
+from recycle_runtime.protocol.messages.checkpoints import (
     CheckpointFailed,
     CheckpointMissed,
     CheckpointReply,

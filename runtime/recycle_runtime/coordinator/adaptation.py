@@ -38,7 +38,10 @@ from recycle_runtime.plan.moves import (
 )
 from recycle_runtime.plan.plan_book import Assignment, Fitted, PlanBook, workers_of
 from recycle_runtime.plan.recut import weigh_recut
-from recycle_runtime.protocol.messages import Began, Copied, JobEvent, Member, StepRow
+from recycle_runtime.protocol.messages.generations import Began, Copied
+from recycle_runtime.protocol.messages.members import Member
+from recycle_runtime.protocol.messages.observers import JobEvent
+from recycle_runtime.protocol.messages.steps import StepRow
 
 Wish = StopWanted | MovesWanted | RecutWanted | JobEvent
 """What should be done about it, or be told."""

@@ -6,17 +6,16 @@ from typing import Protocol
 
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.node_layout import NodeLoad, best_with_room
-from recycle_runtime.protocol.messages import (
+from recycle_runtime.protocol.messages.agents import (
     AgentJoin,
-    InjectedFault,
     JobEnding,
     JobOver,
     KillProcess,
-    Member,
     RenameProcess,
     StartProcess,
-    ToAgent,
 )
+from recycle_runtime.protocol.messages.members import InjectedFault, Member
+from recycle_runtime.protocol.messages.wire import ToAgent
 
 _LAST_PATIENCE = 30.0
 """For nodes without which the job would end: agents look for the coordinator for so long."""

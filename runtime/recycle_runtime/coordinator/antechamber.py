@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
-from recycle_runtime.protocol.messages import Message
+from recycle_runtime.protocol.messages.wire import Message
 from recycle_runtime.protocol.server import Connection, Served, Server
 
 _TURN = 0.05

@@ -16,7 +16,7 @@ from recycle_runtime.coordinator.file_thread import FileThread, RealFileThread
 from recycle_runtime.coordinator.journal import Journal, Remembered
 from recycle_runtime.files import lock_checkpoints
 from recycle_runtime.plan.bundle import Bundle
-from recycle_runtime.protocol.messages import CheckpointPath
+from recycle_runtime.protocol.messages.checkpoints import CheckpointPath
 
 _log = logging.getLogger(__name__)
 _CLOSE_SECONDS = 10.0

@@ -24,16 +24,16 @@ from recycle_runtime.coordinator.events import (
     Tell,
 )
 from recycle_runtime.plan.worker_ids import Worker
-from recycle_runtime.protocol.messages import (
+from recycle_runtime.protocol.messages.checkpoints import (
     CheckpointFailed,
     CheckpointMissed,
     CheckpointOrder,
     CheckpointPath,
     CheckpointReply,
     CheckpointWritten,
-    Member,
     TakeCheckpoint,
 )
+from recycle_runtime.protocol.messages.members import Member
 
 _EARLY = 2
 """Steps after the last that is known to be made by all: no worker should be there yet."""

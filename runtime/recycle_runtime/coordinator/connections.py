@@ -4,7 +4,9 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Protocol
 
-from recycle_runtime.protocol.messages import Member, Message, ToObserver, ToWorker
+from recycle_runtime.protocol.messages.members import Member
+from recycle_runtime.protocol.messages.observers import ToObserver
+from recycle_runtime.protocol.messages.wire import Message, ToWorker
 
 
 class Kind(Enum):

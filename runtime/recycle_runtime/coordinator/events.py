@@ -14,32 +14,31 @@ from recycle_runtime.coordinator.layer_move import LayerMove
 from recycle_runtime.coordinator.metrics import Recovery
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.plan_book import Assignment
-from recycle_runtime.protocol.messages import (
+from recycle_runtime.protocol.messages.checkpoints import CheckpointReply
+from recycle_runtime.protocol.messages.generations import (
     AtBoundary,
     Began,
     CaughtUp,
-    CheckpointReply,
     Done,
-    Evaluated,
     Failed,
-    FirstGradients,
     GroupBroken,
     Holding,
-    LayersArrived,
-    LayersLost,
     LeftGroup,
+)
+from recycle_runtime.protocol.messages.layer_moves import LayersArrived, LayersLost
+from recycle_runtime.protocol.messages.members import Member
+from recycle_runtime.protocol.messages.scripts import Evaluated, Saved, ScriptRequest
+from recycle_runtime.protocol.messages.steps import (
+    FirstGradients,
     LossShare,
-    Member,
     Parameters,
     PeerDigest,
-    Saved,
-    ScriptRequest,
     Settled,
     StepDone,
     StepRow,
     StepSettled,
-    ToWorker,
 )
+from recycle_runtime.protocol.messages.wire import ToWorker
 
 # Events.
 

@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable
 
 from recycle_runtime.coordinator.leadership import Candidacy, Leadership
-from recycle_runtime.protocol.messages import AgentJoin, Message
+from recycle_runtime.protocol.messages.agents import AgentJoin
+from recycle_runtime.protocol.messages.wire import Message
 from recycle_runtime.protocol.server import Connection, Served
 
 _LOGGER = logging.getLogger(__name__)

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 
 from recycle_runtime.plan.assembly import Worker
-from recycle_runtime.protocol.messages import InjectedFault
+from recycle_runtime.protocol.messages.members import InjectedFault
 
 
 class Hooks:

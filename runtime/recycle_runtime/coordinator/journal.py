@@ -20,7 +20,10 @@ from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.plan_book import Assignment, Fitted, PlanBook
 from recycle_runtime.plan.worker_ids import worker_text
 from recycle_runtime.protocol.codec import Natural, ProtocolError, decode, encode
-from recycle_runtime.protocol.messages import Evaluated, JobEnded, JobEvent, Member, Saved, StepRow
+from recycle_runtime.protocol.messages.members import Member
+from recycle_runtime.protocol.messages.observers import JobEnded, JobEvent
+from recycle_runtime.protocol.messages.scripts import Evaluated, Saved
+from recycle_runtime.protocol.messages.steps import StepRow
 
 FILE = "journal.jsonl"
 _AT_RISK = "training continues, and would end if the coordinator did now"

@@ -17,7 +17,9 @@ from types import MappingProxyType
 from recycle_runtime.plan.plan_book import PlanBook
 from recycle_runtime.plan.recut import Recut
 from recycle_runtime.plan.worker_ids import Worker
-from recycle_runtime.protocol.messages import LayersToMove, Member, MoveLayers, Report
+from recycle_runtime.protocol.messages.generations import Report
+from recycle_runtime.protocol.messages.layer_moves import LayersToMove, MoveLayers
+from recycle_runtime.protocol.messages.members import Member
 
 _LEAST_SECONDS = 60.0
 _MOST_TIMES = 10.0

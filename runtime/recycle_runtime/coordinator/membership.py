@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from recycle_runtime.plan.assembly import Worker
-from recycle_runtime.protocol.messages import Member, Report
+from recycle_runtime.protocol.messages.generations import Report
+from recycle_runtime.protocol.messages.members import Member
 
 
 class Entry:

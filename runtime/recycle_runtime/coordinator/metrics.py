@@ -3,7 +3,9 @@
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from recycle_runtime.protocol.messages import LossShare, Member, Recovered, StepDone, StepRow
+from recycle_runtime.protocol.messages.members import Member
+from recycle_runtime.protocol.messages.observers import Recovered
+from recycle_runtime.protocol.messages.steps import LossShare, StepDone, StepRow
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ Standard library only.
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 
-from recycle_runtime.protocol.messages import ChunkGradients, FirstGradients, ParameterLook, Parameters
+from recycle_runtime.protocol.messages.steps import ChunkGradients, FirstGradients, ParameterLook, Parameters
 from recycle_runtime.protocol.trained_chunks import ALL_FROZEN, TrainedChunks
 
 _SHOWN = 8

@@ -18,7 +18,8 @@ from recycle_runtime.checkpoint.shelf import Beginning, copy_name
 from recycle_runtime.coordinator.events import Send, Tell
 from recycle_runtime.plan.recut import size_text
 from recycle_runtime.plan.worker_ids import Worker, worker_text
-from recycle_runtime.protocol.messages import (
+from recycle_runtime.protocol.messages.members import Member
+from recycle_runtime.protocol.messages.neighbour_copies import (
     CopyFailed,
     CopyHeld,
     CopyKept,
@@ -27,7 +28,6 @@ from recycle_runtime.protocol.messages import (
     GiveCopy,
     HoldCopy,
     KeepCopy,
-    Member,
 )
 
 _EARLY = 2

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from recycle_runtime.plan.worker_ids import Worker, worker_text
-from recycle_runtime.protocol.messages import Member, PeerDigest
+from recycle_runtime.protocol.messages.members import Member
+from recycle_runtime.protocol.messages.steps import PeerDigest
 
 CHECK_PEERS = 100
 """Steps from one comparison to the next, unless a run says otherwise."""

@@ -32,7 +32,7 @@ from recycle_runtime.plan.on_demand import (
     read_plan,
 )
 from recycle_runtime.plan.plan_book import Fitted, PlanBook
-from recycle_runtime.protocol.messages import JobEvent
+from recycle_runtime.protocol.messages.observers import JobEvent
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 from recycle_runtime.coordinator.journal import Setup
 from recycle_runtime.plan.worker_ids import Worker, worker_text
-from recycle_runtime.protocol.messages import LeftGroup, Member
+from recycle_runtime.protocol.messages.generations import LeftGroup
+from recycle_runtime.protocol.messages.members import Member
 
 
 class Programs:

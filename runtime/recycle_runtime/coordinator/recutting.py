@@ -23,7 +23,7 @@ from recycle_runtime.plan.recut import (
     weigh_recut,
 )
 from recycle_runtime.plan.worker_ids import Worker
-from recycle_runtime.protocol.messages import JobEvent
+from recycle_runtime.protocol.messages.observers import JobEvent
 
 _LOGGER = logging.getLogger(__name__)
 _ALIKE = 1.01

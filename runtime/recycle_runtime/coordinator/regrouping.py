@@ -12,7 +12,9 @@ from typing import NamedTuple
 
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.plan_book import Assignment
-from recycle_runtime.protocol.messages import CheckpointOrder, Go, Member, Report, Sums
+from recycle_runtime.protocol.messages.checkpoints import CheckpointOrder
+from recycle_runtime.protocol.messages.generations import Go, Report, Sums
+from recycle_runtime.protocol.messages.members import Member
 
 
 class Standing(NamedTuple):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from recycle_runtime.protocol.codec import ProtocolError
-from recycle_runtime.protocol.messages import Message, Passed, Relayed, ToAgent, ToWorkers
+from recycle_runtime.protocol.messages.wire import Message, Passed, Relayed, ToAgent, ToWorkers
 
 
 class Carries(Protocol):

@@ -13,7 +13,8 @@ from itertools import count
 from recycle_runtime.coordinator.events import BeginSave, CompleteSave, DropSave, Order, Send, TellSaved
 from recycle_runtime.coordinator.membership import name_of
 from recycle_runtime.plan.worker_ids import Worker
-from recycle_runtime.protocol.messages import Member, Saved, SaveOrder, SaveRequest, SaveShare
+from recycle_runtime.protocol.messages.members import Member
+from recycle_runtime.protocol.messages.scripts import Saved, SaveOrder, SaveRequest, SaveShare
 
 _Key = tuple[int, int]
 """The step before which it was asked for, and the number among those before the same step."""

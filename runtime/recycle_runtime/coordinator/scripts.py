@@ -10,18 +10,17 @@ from collections.abc import Collection, Iterable
 
 from recycle_runtime.coordinator.events import Order, Send, TellEvaluation
 from recycle_runtime.coordinator.membership import name_of
-from recycle_runtime.protocol.messages import (
+from recycle_runtime.protocol.messages.members import Member
+from recycle_runtime.protocol.messages.scripts import (
     Evaluated,
     EvaluationShare,
     KeptRequest,
     KeptState,
     LoopBegins,
-    Member,
     OtherEnded,
     OtherEvaluates,
-    StepRow,
-    StepSettled,
 )
+from recycle_runtime.protocol.messages.steps import StepRow, StepSettled
 
 _KEPT_ROWS = 4096
 """Scripts ask for those of the steps that they have just made."""

@@ -99,63 +99,63 @@ from recycle_runtime.plan.recut import size_text
 from recycle_runtime.protocol.access import Token
 from recycle_runtime.protocol.codec import ProtocolError
 from recycle_runtime.protocol.identity import node_of
-from recycle_runtime.protocol.messages import (
-    ENDED_WELL,
-    AgentJoin,
+from recycle_runtime.protocol.messages.agents import ENDED_WELL, AgentJoin, Heartbeat, ProcessEnded, UseRelay
+from recycle_runtime.protocol.messages.checkpoints import (
+    CheckpointFailed,
+    CheckpointMissed,
+    CheckpointPath,
+    CheckpointWritten,
+)
+from recycle_runtime.protocol.messages.generations import (
     AtBoundary,
     Began,
     BundleData,
     BundleRequest,
     CaughtUp,
-    CheckpointFailed,
-    CheckpointMissed,
-    CheckpointPath,
-    CheckpointWritten,
+    Done,
+    End,
+    Failed,
+    FaultInjected,
+    GroupBroken,
+    Holding,
+    Join,
+    LeftGroup,
+    Reach,
+    Trace,
+)
+from recycle_runtime.protocol.messages.layer_moves import LayersArrived, LayersLost
+from recycle_runtime.protocol.messages.members import Member
+from recycle_runtime.protocol.messages.neighbour_copies import (
     CopyFailed,
     CopyHeld,
     CopyKept,
     CopyMissed,
     CopyReply,
-    Done,
-    End,
-    Failed,
-    FaultInjected,
-    FirstGradients,
-    FromWorkers,
+)
+from recycle_runtime.protocol.messages.observers import (
     Generation,
-    GroupBroken,
-    Handlers,
-    Heartbeat,
     Hello,
-    Holding,
     JobEnded,
     JobEvent,
-    Join,
-    LayersArrived,
-    LayersLost,
-    LeftGroup,
-    LossShare,
-    Member,
-    Message,
     Observe,
-    Parameters,
-    PeerDigest,
-    ProcessEnded,
-    Reach,
-    Recall,
-    ScriptRequest,
-    Settled,
     Starting,
-    StepDone,
-    StepRow,
     StopJob,
-    StoreOpen,
-    StoreRequest,
     ToObserver,
-    Trace,
-    UseRelay,
     WorkerTrace,
 )
+from recycle_runtime.protocol.messages.scripts import ScriptRequest
+from recycle_runtime.protocol.messages.steps import (
+    FirstGradients,
+    LossShare,
+    Parameters,
+    PeerDigest,
+    Recall,
+    Settled,
+    StepDone,
+    StepRow,
+)
+from recycle_runtime.protocol.messages.store import StoreOpen, StoreRequest
+from recycle_runtime.protocol.messages.wire import FromWorkers, Handlers, Message
 from recycle_runtime.protocol.store_table import StoreTable
 
 _LOGGER = logging.getLogger(__name__)

@@ -8,7 +8,8 @@ from collections.abc import Callable, Collection
 from recycle_runtime.coordinator.events import Order, Tell, TellSettled
 from recycle_runtime.coordinator.membership import name_of
 from recycle_runtime.plan.worker_ids import Worker
-from recycle_runtime.protocol.messages import Member, Settled, StepSettled
+from recycle_runtime.protocol.messages.members import Member
+from recycle_runtime.protocol.messages.steps import Settled, StepSettled
 
 _WORDS = {
     "data": "the data of micro-batch {}",

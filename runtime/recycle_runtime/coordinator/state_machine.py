@@ -91,52 +91,55 @@ from recycle_runtime.coordinator.work_shares import WorkShares
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.plan_book import Assignment, PlanBook, one_of_each_stage, plan_name
 from recycle_runtime.plan.worker_ids import grid_text
-from recycle_runtime.protocol.messages import (
-    AtBoundary,
-    Began,
-    CaughtUp,
+from recycle_runtime.protocol.messages.checkpoints import (
     CheckpointFailed,
     CheckpointMissed,
     CheckpointReply,
     CheckpointWritten,
+)
+from recycle_runtime.protocol.messages.generations import (
+    AtBoundary,
+    Began,
+    CaughtUp,
     Done,
-    DropLayers,
     End,
-    EvaluationRequest,
-    EvaluationShare,
     Failed,
-    FirstGradients,
     GroupBroken,
-    Handlers,
     Hold,
     Holding,
+    Leave,
+    LeftGroup,
+    Move,
+    Report,
+)
+from recycle_runtime.protocol.messages.layer_moves import DropLayers, LayersArrived, LayersLost
+from recycle_runtime.protocol.messages.members import Member
+from recycle_runtime.protocol.messages.scripts import (
+    EvaluationRequest,
+    EvaluationShare,
     InScript,
     KeptRequest,
     KeptState,
-    LayersArrived,
-    LayersLost,
-    Leave,
-    LeftGroup,
     LoopRequest,
-    LossShare,
-    Member,
-    Move,
     OtherSaves,
-    Parameters,
-    PeerDigest,
-    Recall,
-    Report,
     RowRequest,
     SaveRequest,
     SaveShare,
     ScriptEnded,
     ScriptSteps,
-    Settled,
     SettledRequest,
+)
+from recycle_runtime.protocol.messages.steps import (
+    FirstGradients,
+    LossShare,
+    Parameters,
+    PeerDigest,
+    Recall,
+    Settled,
     StepDone,
     StepRow,
-    ToWorker,
 )
+from recycle_runtime.protocol.messages.wire import Handlers, ToWorker
 from recycle_runtime.protocol.store_table import REGROUPING
 
 ENDLESS = 1 << 62

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.work import Share, chunks_amiss
-from recycle_runtime.protocol.messages import Member, WorkShare
+from recycle_runtime.protocol.messages.generations import WorkShare
+from recycle_runtime.protocol.messages.members import Member
 
 
 class WorkShares:

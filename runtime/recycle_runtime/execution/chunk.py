@@ -32,7 +32,7 @@ from recycle_runtime.program.layers import chunk_layers, filled_stage, layers_of
 from recycle_runtime.program.loading import Program
 from recycle_runtime.program.precision import Precision
 from recycle_runtime.program.ties import parameter_called, take_values
-from recycle_runtime.protocol.messages import Report, Sums
+from recycle_runtime.protocol.messages.generations import Report, Sums
 from recycle_runtime.transport.interface import TensorSpec
 
 UndoMemory = Literal["device", "host"]

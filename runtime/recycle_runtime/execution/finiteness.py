@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import torch
 
-from recycle_runtime.protocol.messages import NotFinite
+from recycle_runtime.protocol.messages.steps import NotFinite
 
 _KEPT = 2
 """Steps: what became of one is known in the next."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 import torch
 
 from recycle_runtime.execution.chunk import Chunk
-from recycle_runtime.protocol.messages import ChunkGradients
+from recycle_runtime.protocol.messages.steps import ChunkGradients
 
 _SHOWN = 8
 """Names that are told."""

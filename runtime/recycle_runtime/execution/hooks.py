@@ -6,7 +6,7 @@ line and tests put it there.
 
 from typing import Literal, Protocol
 
-from recycle_runtime.protocol.messages import InjectedFault
+from recycle_runtime.protocol.messages.members import InjectedFault
 
 Moment = Literal["leave", "meet", "give", "take", "settle", "evaluate", "save", "copy"]
 """Outside the stream: leaving a group, meeting the next one, giving state, taking it, stopping at a step,

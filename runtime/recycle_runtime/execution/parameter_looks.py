@@ -14,7 +14,7 @@ from torch import nn
 
 from recycle_runtime.execution.layer import Layer
 from recycle_runtime.program.loading import Program
-from recycle_runtime.protocol.messages import ParameterLook, Parameters
+from recycle_runtime.protocol.messages.steps import ParameterLook, Parameters
 
 _SAMPLES = 64
 _SHOWN = 8

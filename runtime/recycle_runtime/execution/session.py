@@ -19,7 +19,7 @@ from recycle_runtime.execution.tracing import Tracer
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Instruction, Opcode
 from recycle_runtime.plan.worker_ids import Worker
-from recycle_runtime.protocol.messages import ChunkGradients
+from recycle_runtime.protocol.messages.steps import ChunkGradients
 from recycle_runtime.transport.interface import Grid, Transport
 
 

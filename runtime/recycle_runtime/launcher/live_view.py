@@ -10,15 +10,15 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TextIO
 
-from recycle_runtime.protocol.messages import (
+from recycle_runtime.protocol.messages.observers import (
     Generation,
     JobEnded,
     JobEvent,
     Recovered,
     Starting,
-    StepRow,
     ToObserver,
 )
+from recycle_runtime.protocol.messages.steps import StepRow
 
 _ALIVE, _GONE, _NOT_KNOWN = "#", ".", "?"
 _COLUMNS = 80

@@ -17,16 +17,16 @@ from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.chrome_trace import Event
 from recycle_runtime.plan.plan_choice import MissingPlanError, NoPlanError, choose_plan
-from recycle_runtime.protocol.messages import (
-    CheckpointPath,
+from recycle_runtime.protocol.messages.checkpoints import CheckpointPath
+from recycle_runtime.protocol.messages.observers import (
     Generation,
     Hello,
     JobEnded,
     Recovered,
-    StepRow,
     ToObserver,
     WorkerTrace,
 )
+from recycle_runtime.protocol.messages.steps import StepRow
 
 
 class RunError(RuntimeError):

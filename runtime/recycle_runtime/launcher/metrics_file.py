@@ -18,7 +18,8 @@ from typing import Any, TextIO, cast
 
 from recycle_runtime.files import WriteError, reason
 from recycle_runtime.launcher.live_view import event_of
-from recycle_runtime.protocol.messages import Hello, JobEnded, StepRow, StepSettled, ToObserver
+from recycle_runtime.protocol.messages.observers import Hello, JobEnded, ToObserver
+from recycle_runtime.protocol.messages.steps import StepRow, StepSettled
 
 _ROWS_HELD = 2
 """What became of a step is told before the second step after it counts, if anybody knows."""

@@ -26,7 +26,9 @@ from recycle_runtime.protocol.channel import Channel
 from recycle_runtime.protocol.codec import ProtocolError, WireError
 from recycle_runtime.protocol.framing import TOKEN, new_token
 from recycle_runtime.protocol.lifeline import Lifeline
-from recycle_runtime.protocol.messages import JobEnded, Message, Observe, StepRow, StopJob, ToObserver
+from recycle_runtime.protocol.messages.observers import JobEnded, Observe, StopJob, ToObserver
+from recycle_runtime.protocol.messages.steps import StepRow
+from recycle_runtime.protocol.messages.wire import Message
 
 _LISTENS_WITHIN = 300.0
 """Seconds; one that ends is not waited for, and a busy machine or a slow disk may take this long."""

@@ -8,17 +8,16 @@ from collections.abc import Callable
 from typing import Any
 
 from recycle_runtime.plan.assembly import Worker
-from recycle_runtime.protocol.messages import (
+from recycle_runtime.protocol.messages.observers import (
     Generation,
     Hello,
     JobEnded,
     JobEvent,
     Recovered,
     Starting,
-    StepRow,
-    StepSettled,
     ToObserver,
 )
+from recycle_runtime.protocol.messages.steps import StepRow, StepSettled
 
 _MOST_STEPS, _MOST_EVENTS = 2000, 200
 """What a page shows; a file of metrics has everything."""

@@ -4,7 +4,8 @@ import importlib.util
 import math
 from typing import Any
 
-from recycle_runtime.protocol.messages import JobEvent, Recovered, StepRow, StepSettled, ToObserver
+from recycle_runtime.protocol.messages.observers import JobEvent, Recovered, ToObserver
+from recycle_runtime.protocol.messages.steps import StepRow, StepSettled
 
 
 def has_tensorboard() -> bool:

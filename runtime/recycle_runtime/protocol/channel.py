@@ -29,7 +29,7 @@ from recycle_runtime.protocol.framing import (
     unframe_challenge,
     unframe_verdict,
 )
-from recycle_runtime.protocol.messages import VERSION, Message
+from recycle_runtime.protocol.messages.wire import VERSION, Message
 from recycle_runtime.protocol.tls import Tunnel, client_tunnel
 
 PROVED_WITHIN = 10.0

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar, cast
 
 from recycle_runtime.protocol.codec import Natural, ProtocolError, decode, encode
-from recycle_runtime.protocol.messages import VERSION, Message, from_fields, to_fields
+from recycle_runtime.protocol.messages.wire import VERSION, Message, from_fields, to_fields
 from recycle_runtime.protocol.records import (
     MOST_BYTES,
     RECORD_BYTES,

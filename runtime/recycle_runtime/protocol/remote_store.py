@@ -15,7 +15,7 @@ from typing import TypeVar
 import torch.distributed as dist
 
 from recycle_runtime.protocol.channel import Channel
-from recycle_runtime.protocol.messages import (
+from recycle_runtime.protocol.messages.store import (
     StoreAdd,
     StoreAnswer,
     StoreCheck,

@@ -30,7 +30,7 @@ from recycle_runtime.protocol.framing import (
     proof,
     unframe_response,
 )
-from recycle_runtime.protocol.messages import VERSION, Message
+from recycle_runtime.protocol.messages.wire import VERSION, Message
 from recycle_runtime.protocol.records import MOST_BYTES
 from recycle_runtime.protocol.refusals import Refusals
 from recycle_runtime.protocol.tls import Certificate, Tunnel

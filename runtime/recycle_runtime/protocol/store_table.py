@@ -13,7 +13,7 @@ import base64
 from collections.abc import Callable
 from typing import NamedTuple
 
-from recycle_runtime.protocol.messages import (
+from recycle_runtime.protocol.messages.store import (
     StoreAdd,
     StoreAnswer,
     StoreCheck,

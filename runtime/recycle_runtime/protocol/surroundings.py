@@ -14,7 +14,7 @@ from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 from recycle_runtime.protocol.access import Token
 from recycle_runtime.protocol.channel import Channel
-from recycle_runtime.protocol.messages import Message
+from recycle_runtime.protocol.messages.wire import Message
 from recycle_runtime.protocol.near import NearChannel
 
 T = TypeVar("T")

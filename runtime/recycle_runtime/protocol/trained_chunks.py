@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from recycle_runtime.protocol.messages import ChunkGradients
+from recycle_runtime.protocol.messages.steps import ChunkGradients
 
 _SHOWN = 8
 

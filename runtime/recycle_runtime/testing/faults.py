@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from recycle_runtime.execution.hooks import FaultReporter, Hooks, Moment
-from recycle_runtime.protocol.messages import InjectedFault
+from recycle_runtime.protocol.messages.members import InjectedFault
 from recycle_runtime.testing.timetable import MOMENTS
 from recycle_runtime.transport.sockets import break_off_everything
 

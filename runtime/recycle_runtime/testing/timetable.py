@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from recycle_runtime.coordinator.hooks import Hooks
 from recycle_runtime.plan.assembly import Worker
-from recycle_runtime.protocol.messages import InjectedFault
+from recycle_runtime.protocol.messages.members import InjectedFault
 
 KINDS = ("kill", "stop", "term", "exception", "exit", "gil", "hang", "socket", "slow", "half-open")
 MIDDLE = -1

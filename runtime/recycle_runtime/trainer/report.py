@@ -1,6 +1,6 @@
 """What a step came to, as a script sees it."""
 
-from recycle_runtime.protocol.messages import StepRow, StepSettled
+from recycle_runtime.protocol.messages.steps import StepRow, StepSettled
 from recycle_runtime.worker.requests import Requests
 
 

@@ -12,7 +12,7 @@ from recycle_runtime.checkpoint.manifest import FILE
 from recycle_runtime.plan.worker_ids import Worker
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.loading import Program
-from recycle_runtime.protocol.messages import Saved
+from recycle_runtime.protocol.messages.scripts import Saved
 from recycle_runtime.trainer import context
 from recycle_runtime.trainer.kept import Kept, Stateful
 from recycle_runtime.trainer.names import GivenData, Model, evaluation_items, model_names

@@ -11,7 +11,8 @@ from recycle_runtime.data.microbatches import OtherDataError
 from recycle_runtime.execution.chunk import Chunk
 from recycle_runtime.files import sentence
 from recycle_runtime.plan.worker_ids import workers_in
-from recycle_runtime.protocol.messages import Go, SaveShare
+from recycle_runtime.protocol.messages.generations import Go
+from recycle_runtime.protocol.messages.scripts import SaveShare
 from recycle_runtime.worker.engine import Engine, Writer
 from recycle_runtime.worker.link import Link
 

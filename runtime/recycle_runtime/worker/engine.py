@@ -26,7 +26,8 @@ from recycle_runtime.program.loading import Program
 from recycle_runtime.protocol.address import address_now
 from recycle_runtime.protocol.channel import PROVED_WITHIN
 from recycle_runtime.protocol.codec import WireError
-from recycle_runtime.protocol.messages import CheckpointReply, ChunkGradients, NotFinite
+from recycle_runtime.protocol.messages.checkpoints import CheckpointReply
+from recycle_runtime.protocol.messages.steps import ChunkGradients, NotFinite
 from recycle_runtime.protocol.near import AGENT_SECONDS
 from recycle_runtime.protocol.remote_store import RemoteStore
 from recycle_runtime.protocol.surroundings import ChannelLine, Line, Surroundings

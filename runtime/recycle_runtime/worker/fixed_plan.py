@@ -15,7 +15,7 @@ from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Instruction
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.loading import load_program
-from recycle_runtime.protocol.messages import ChunkGradients
+from recycle_runtime.protocol.messages.steps import ChunkGradients
 from recycle_runtime.protocol.trained_chunks import TrainedChunks
 from recycle_runtime.transport.choose import connect, device_of
 from recycle_runtime.transport.interface import Grid, Transport, grid_of

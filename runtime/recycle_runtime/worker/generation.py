@@ -20,16 +20,9 @@ from recycle_runtime.plan.isa import Opcode
 from recycle_runtime.plan.plan_book import stream_of
 from recycle_runtime.plan.work import shares_of
 from recycle_runtime.plan.worker_ids import Worker, worker_text, workers_in
-from recycle_runtime.protocol.messages import (
-    CaughtUp,
-    Copied,
-    FirstGradients,
-    Go,
-    InScript,
-    LossShare,
-    NotFinite,
-    StepDone,
-)
+from recycle_runtime.protocol.messages.generations import CaughtUp, Copied, Go
+from recycle_runtime.protocol.messages.scripts import InScript
+from recycle_runtime.protocol.messages.steps import FirstGradients, LossShare, NotFinite, StepDone
 from recycle_runtime.protocol.surroundings import Surroundings
 from recycle_runtime.transport.guarded import guarded_wait
 from recycle_runtime.transport.interface import grid_of

@@ -11,7 +11,7 @@ from recycle_runtime.execution.layer import Layer
 from recycle_runtime.execution.optimizer import StepRecord
 from recycle_runtime.execution.optimizer.undo import groups_of
 from recycle_runtime.program.loading import Program
-from recycle_runtime.protocol.messages import Report, Sums
+from recycle_runtime.protocol.messages.generations import Report, Sums
 
 
 class HeldChunks(Mapping[int, Chunk]):

@@ -10,7 +10,13 @@ from recycle_runtime.execution.chunk import Chunk, chunks_of, convert
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.worker_ids import Worker, worker_text
 from recycle_runtime.program.layers import layers_of
-from recycle_runtime.protocol.messages import DropLayers, LayersArrived, LayersLost, LayersToMove, MoveLayers
+from recycle_runtime.protocol.messages.layer_moves import (
+    DropLayers,
+    LayersArrived,
+    LayersLost,
+    LayersToMove,
+    MoveLayers,
+)
 from recycle_runtime.worker.engine import Connections
 from recycle_runtime.worker.generation import Equipment
 from recycle_runtime.worker.held_chunks import HeldChunks

@@ -20,7 +20,8 @@ from recycle_runtime.execution.chunk import Setting
 from recycle_runtime.execution.layer import Layer
 from recycle_runtime.program.layers import build_layers
 from recycle_runtime.protocol.codec import WireError
-from recycle_runtime.protocol.messages import Copied, LayersToMove
+from recycle_runtime.protocol.messages.generations import Copied
+from recycle_runtime.protocol.messages.layer_moves import LayersToMove
 from recycle_runtime.protocol.surroundings import Queue, Surroundings
 from recycle_runtime.worker.donor import aside, copied_state, mark
 from recycle_runtime.worker.held_chunks import HeldChunks

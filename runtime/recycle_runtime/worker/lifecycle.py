@@ -16,7 +16,7 @@ from recycle_runtime.plan.worker_ids import Worker, worker_text
 from recycle_runtime.program.loading import Program
 from recycle_runtime.protocol.codec import WireError
 from recycle_runtime.protocol.heartbeat_board import Board
-from recycle_runtime.protocol.messages import Failed
+from recycle_runtime.protocol.messages.generations import Failed
 from recycle_runtime.protocol.surroundings import completed
 from recycle_runtime.worker.debugging import look_at
 from recycle_runtime.worker.heartbeat import Heartbeat

@@ -13,28 +13,13 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from recycle_runtime.protocol.codec import ProtocolError, WireError
-from recycle_runtime.protocol.messages import (
-    CheckpointMissed,
-    CheckpointOrder,
-    DropLayers,
-    FromWorker,
-    GiveCopy,
-    Go,
-    Hold,
-    HoldCopy,
-    Holding,
-    Join,
-    KeepCopy,
-    Leave,
-    LossShare,
-    Message,
-    MoveLayers,
-    Recall,
-    StepDone,
-    TakeCheckpoint,
-    ToScript,
-    ToWorker,
-)
+from recycle_runtime.protocol.messages.checkpoints import CheckpointMissed, CheckpointOrder, TakeCheckpoint
+from recycle_runtime.protocol.messages.generations import Go, Hold, Holding, Join, Leave
+from recycle_runtime.protocol.messages.layer_moves import DropLayers, MoveLayers
+from recycle_runtime.protocol.messages.neighbour_copies import GiveCopy, HoldCopy, KeepCopy
+from recycle_runtime.protocol.messages.scripts import ToScript
+from recycle_runtime.protocol.messages.steps import LossShare, Recall, StepDone
+from recycle_runtime.protocol.messages.wire import FromWorker, Message, ToWorker
 from recycle_runtime.protocol.surroundings import Line, Machine, Queue, Surroundings
 from recycle_runtime.worker.requests import Requests
 

@@ -20,13 +20,13 @@ from recycle_runtime.execution.chunk import Chunk
 from recycle_runtime.files import sentence
 from recycle_runtime.plan.worker_ids import Worker, worker_text, workers_in
 from recycle_runtime.protocol.codec import WireError
-from recycle_runtime.protocol.messages import (
+from recycle_runtime.protocol.messages.generations import Go
+from recycle_runtime.protocol.messages.neighbour_copies import (
     CopyFailed,
     CopyHeld,
     CopyKept,
     CopyMissed,
     GiveCopy,
-    Go,
     HoldCopy,
     KeepCopy,
 )

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 from recycle_runtime.execution.digest import digest_of
-from recycle_runtime.protocol.messages import Go, PeerDigest
+from recycle_runtime.protocol.messages.generations import Go
+from recycle_runtime.protocol.messages.steps import PeerDigest
 from recycle_runtime.worker.held_chunks import HeldChunks
 
 

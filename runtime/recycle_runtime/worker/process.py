@@ -20,35 +20,32 @@ from recycle_runtime.program.source_digest import source_name
 from recycle_runtime.protocol.address import FollowedAddress
 from recycle_runtime.protocol.codec import WireError
 from recycle_runtime.protocol.identity import process_number
-from recycle_runtime.protocol.messages import (
+from recycle_runtime.protocol.messages.checkpoints import TakeCheckpoint
+from recycle_runtime.protocol.messages.generations import (
     AtBoundary,
     Began,
     BundleData,
     BundleRequest,
     Copied,
     Done,
-    DropLayers,
     End,
     FaultInjected,
     Go,
     GroupBroken,
     Hold,
-    InjectedFault,
-    InScript,
     Join,
     Leave,
     LeftGroup,
-    Member,
     Move,
-    MoveLayers,
-    NotFinite,
     Report,
-    SaveShare,
-    TakeCheckpoint,
-    ToWorker,
     Trace,
     WorkShare,
 )
+from recycle_runtime.protocol.messages.layer_moves import DropLayers, MoveLayers
+from recycle_runtime.protocol.messages.members import InjectedFault, Member
+from recycle_runtime.protocol.messages.scripts import InScript, SaveShare
+from recycle_runtime.protocol.messages.steps import NotFinite
+from recycle_runtime.protocol.messages.wire import ToWorker
 from recycle_runtime.protocol.remote_store import StoreError
 from recycle_runtime.protocol.surroundings import Line, Machine, Surroundings, completed
 from recycle_runtime.transport.choose import device_of

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from contextlib import suppress
 
-from recycle_runtime.protocol.messages import Reach
+from recycle_runtime.protocol.messages.generations import Reach
 from recycle_runtime.protocol.surroundings import Surroundings
 from recycle_runtime.transport.sockets import Ends
 

@@ -19,12 +19,11 @@ from typing import Any
 from recycle_runtime.execution.evaluation import EvaluationData
 from recycle_runtime.plan.worker_ids import Worker, worker_text
 from recycle_runtime.program.errors import ProgramError
-from recycle_runtime.protocol.messages import (
+from recycle_runtime.protocol.messages.generations import Failed
+from recycle_runtime.protocol.messages.scripts import (
     Evaluated,
     EvaluationRequest,
     EvaluationShare,
-    Failed,
-    FromWorker,
     KeptRequest,
     KeptState,
     LoopBegins,
@@ -40,10 +39,10 @@ from recycle_runtime.protocol.messages import (
     ScriptEnded,
     ScriptSteps,
     SettledRequest,
-    StepRow,
-    StepSettled,
     ToScript,
 )
+from recycle_runtime.protocol.messages.steps import StepRow, StepSettled
+from recycle_runtime.protocol.messages.wire import FromWorker
 
 
 class Next(Enum):

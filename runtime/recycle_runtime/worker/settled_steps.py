@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from recycle_runtime.execution.optimizer import StepRecord
-from recycle_runtime.protocol.messages import NotFinite, Settled
+from recycle_runtime.protocol.messages.steps import NotFinite, Settled
 from recycle_runtime.worker.held_chunks import HeldChunks
 
 _LEFT_OUT = 0.0

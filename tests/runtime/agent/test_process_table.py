@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from recycle_runtime.agent.process_table import ProcessTable, Row
-from recycle_runtime.protocol.messages import Member
+from recycle_runtime.protocol.messages.members import Member
 
 FIRST, SECOND, THIRD = (Member((pipeline, 0), 0) for pipeline in range(3))
 

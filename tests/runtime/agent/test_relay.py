@@ -15,17 +15,10 @@ from recycle_runtime.agent.relay import Relay
 from recycle_runtime.protocol import near
 from recycle_runtime.protocol.codec import UnreachableError, WireError
 from recycle_runtime.protocol.framing import new_token
-from recycle_runtime.protocol.messages import (
-    FromWorkers,
-    Hold,
-    Leave,
-    LossShare,
-    Passed,
-    Relayed,
-    StoreOpen,
-    StoreSet,
-    ToWorker,
-)
+from recycle_runtime.protocol.messages.generations import Hold, Leave
+from recycle_runtime.protocol.messages.steps import LossShare
+from recycle_runtime.protocol.messages.store import StoreOpen, StoreSet
+from recycle_runtime.protocol.messages.wire import FromWorkers, Passed, Relayed, ToWorker
 from recycle_runtime.protocol.near import NearChannel
 from tests.runtime.protocol.children import child
 

@@ -12,7 +12,7 @@ from recycle_runtime.launcher.node import _listen_beside  # pyright: ignore[repo
 from recycle_runtime.protocol.channel import Channel
 from recycle_runtime.protocol.codec import MismatchError, RefusalError, UnreachableError, WireError
 from recycle_runtime.protocol.framing import Challenge, frame_handshake, new_nonce, new_token
-from recycle_runtime.protocol.messages import VERSION
+from recycle_runtime.protocol.messages.wire import VERSION
 
 SILENT, REFUSED = WireError("does not answer yet"), RefusalError("refuses")
 

@@ -16,7 +16,7 @@ from recycle_runtime.execution.chunk import build_module
 from recycle_runtime.execution.forward_random import forward_seed
 from recycle_runtime.launcher.local import RunOptions, RunResult, run_local
 from recycle_runtime.program.loading import load_program
-from recycle_runtime.protocol.messages import JobEvent, ToObserver
+from recycle_runtime.protocol.messages.observers import JobEvent, ToObserver
 from tests.runtime.training.alone import draw_as
 from tests.runtime.training.compare import MLP, Failed, changed
 from tests.support.jobs import unit_job

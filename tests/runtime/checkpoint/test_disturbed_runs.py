@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from recycle_runtime.launcher.supervisor import Job, supervised
-from recycle_runtime.protocol.messages import JobEnded, JobEvent, StepRow
+from recycle_runtime.protocol.messages.observers import JobEnded, JobEvent
+from recycle_runtime.protocol.messages.steps import StepRow
 from tests.runtime.checkpoint.conftest import Stopped
 from tests.runtime.checkpoint.runs import FAILED, JOB, losses, plans, run, saved, train_in_turns
 from tests.runtime.training.compare import EXAMPLES

@@ -13,7 +13,7 @@ from recycle_runtime.checkpoint.writer import BackgroundWriter, copied, restore
 from recycle_runtime.execution.chunk import Chunk, build_chunks
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.program.loading import load_program
-from recycle_runtime.protocol.messages import (
+from recycle_runtime.protocol.messages.checkpoints import (
     CheckpointFailed,
     CheckpointMissed,
     CheckpointReply,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from recycle_runtime.checkpoint.script_state import ScriptState
-from recycle_runtime.protocol.messages import StepRow, StepSettled
+from recycle_runtime.protocol.messages.steps import StepRow, StepSettled
 
 ROW = StepRow(4, 0.5, 0.1, 3, "0", learning_rate=0.25)
 

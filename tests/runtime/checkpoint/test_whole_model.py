@@ -16,7 +16,7 @@ from recycle_runtime.cli.main import main
 from recycle_runtime.execution.chunk import build_chunks, build_module
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.program.loading import load_program
-from recycle_runtime.protocol.messages import CheckpointReply, CheckpointWritten
+from recycle_runtime.protocol.messages.checkpoints import CheckpointReply, CheckpointWritten
 from recycle_runtime.weights.named import open_weights
 from tests.runtime.checkpoint.runs import plans
 from tests.runtime.training.compare import MLP

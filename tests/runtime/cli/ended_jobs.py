@@ -6,7 +6,8 @@ import pytest
 
 from recycle_runtime.coordinator.journal import FILE, Journal
 from recycle_runtime.protocol.framing import TOKEN, new_token
-from recycle_runtime.protocol.messages import CheckpointPath, JobEnded
+from recycle_runtime.protocol.messages.checkpoints import CheckpointPath
+from recycle_runtime.protocol.messages.observers import JobEnded
 
 ENDS = {
     "well": JobEnded(None, no_plan=False, checkpoint=None, steps=9),

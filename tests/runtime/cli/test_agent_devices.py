@@ -10,7 +10,7 @@ import torch
 
 from recycle_runtime.cli.main import main
 from recycle_runtime.devices import Device, lock_devices
-from recycle_runtime.protocol.messages import Member
+from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.worker.options import ProcessOptions
 from tests.runtime.nvidia_smi import FOUR, H200, MIG, fake_nvidia_smi
 

@@ -9,7 +9,7 @@ import pytest
 
 from recycle_runtime.cli.main import main
 from recycle_runtime.protocol.access import Access
-from recycle_runtime.protocol.messages import Member
+from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.worker.options import ProcessOptions
 from tests.runtime.checkpoint.runs import JOB, plans
 

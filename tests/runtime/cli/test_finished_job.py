@@ -17,7 +17,9 @@ from recycle_runtime.protocol.channel import Channel
 from recycle_runtime.protocol.framing import TOKEN, new_token
 from recycle_runtime.protocol.heartbeat_board import Board
 from recycle_runtime.protocol.job_over import is_over, mark_over
-from recycle_runtime.protocol.messages import AgentJoin, InjectedFault, JobEnded, JobOver, Member
+from recycle_runtime.protocol.messages.agents import AgentJoin, JobOver
+from recycle_runtime.protocol.messages.members import InjectedFault, Member
+from recycle_runtime.protocol.messages.observers import JobEnded
 from tests.runtime.cli.ended_jobs import ENDS, coordinator, started_again, wait_for_nobody, write_end
 
 

@@ -10,7 +10,7 @@ import pytest
 from recycle_runtime.cli.options.watching import steady_view
 from recycle_runtime.cli.output import Output
 from recycle_runtime.plan.bundle import Bundle
-from recycle_runtime.protocol.messages import StepRow
+from recycle_runtime.protocol.messages.steps import StepRow
 
 
 def row(step: int) -> StepRow:

@@ -37,7 +37,7 @@ from recycle_runtime.coordinator.state_machine import Phase, StateMachine
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.plan_book import Assignment, PlanBook
-from recycle_runtime.protocol.messages import (
+from recycle_runtime.protocol.messages.generations import (
     AtBoundary,
     Began,
     CaughtUp,
@@ -45,15 +45,15 @@ from recycle_runtime.protocol.messages import (
     Go,
     Hold,
     Holding,
-    JobEvent,
     Leave,
     LeftGroup,
-    Member,
     Move,
     Report,
-    StepDone,
-    ToWorker,
 )
+from recycle_runtime.protocol.messages.members import Member
+from recycle_runtime.protocol.messages.observers import JobEvent
+from recycle_runtime.protocol.messages.steps import StepDone
+from recycle_runtime.protocol.messages.wire import ToWorker
 
 HEAVY = """\
 job heavy {

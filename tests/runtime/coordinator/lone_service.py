@@ -8,18 +8,10 @@ from recycle_runtime.coordinator.file_thread import FileThread, RealFileThread
 from recycle_runtime.coordinator.outside import Outside
 from recycle_runtime.coordinator.service import JobOptions, Service
 from recycle_runtime.protocol.identity import process_number
-from recycle_runtime.protocol.messages import (
-    AgentJoin,
-    FromWorkers,
-    Join,
-    Member,
-    Message,
-    Passed,
-    Relayed,
-    RunningProcess,
-    StartProcess,
-    ToWorkers,
-)
+from recycle_runtime.protocol.messages.agents import AgentJoin, RunningProcess, StartProcess
+from recycle_runtime.protocol.messages.generations import Join
+from recycle_runtime.protocol.messages.members import Member
+from recycle_runtime.protocol.messages.wire import FromWorkers, Message, Passed, Relayed, ToWorkers
 from recycle_runtime.protocol.server import Served
 
 

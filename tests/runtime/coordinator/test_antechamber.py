@@ -14,7 +14,7 @@ from recycle_runtime.protocol.address import parse_address
 from recycle_runtime.protocol.channel import Channel
 from recycle_runtime.protocol.codec import WireError
 from recycle_runtime.protocol.framing import TOKEN, new_token
-from recycle_runtime.protocol.messages import AgentJoin, Heartbeat
+from recycle_runtime.protocol.messages.agents import AgentJoin, Heartbeat
 from recycle_runtime.protocol.server import Served, Server
 
 

@@ -9,7 +9,9 @@ from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.on_demand import plan_arguments
 from recycle_runtime.plan.plan_book import Assignment, PlanBook, plan_name
 from recycle_runtime.plan.recut import NOTHING, least_bytes
-from recycle_runtime.protocol.messages import LayersToMove, Member, MoveLayers, Report
+from recycle_runtime.protocol.messages.generations import Report
+from recycle_runtime.protocol.messages.layer_moves import LayersToMove, MoveLayers
+from recycle_runtime.protocol.messages.members import Member
 from tests.runtime.recovery.plans_for_tests import fake_bundle
 
 

@@ -16,16 +16,16 @@ from recycle_runtime.coordinator.events import (
     Send,
     Tell,
 )
-from recycle_runtime.protocol.messages import (
+from recycle_runtime.protocol.messages.checkpoints import (
     CheckpointFailed,
     CheckpointMissed,
     CheckpointOrder,
     CheckpointPath,
     CheckpointReply,
     CheckpointWritten,
-    Member,
     TakeCheckpoint,
 )
+from recycle_runtime.protocol.messages.members import Member
 
 SHAPE = Shape(stages=2, pipelines=2, tensor=1, microbatches=3)
 FIRST, SECOND = Member((0, 0), 0), Member((0, 1), 0)

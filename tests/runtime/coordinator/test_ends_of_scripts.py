@@ -3,7 +3,9 @@
 from recycle_runtime.coordinator.adaptation import AdaptationOptions
 from recycle_runtime.coordinator.events import Said
 from recycle_runtime.coordinator.state_machine import ENDLESS
-from recycle_runtime.protocol.messages import AtBoundary, Began, Go, Member, ScriptEnded
+from recycle_runtime.protocol.messages.generations import AtBoundary, Began, Go
+from recycle_runtime.protocol.messages.members import Member
+from recycle_runtime.protocol.messages.scripts import ScriptEnded
 from tests.runtime.coordinator.fake_job import STATE_BYTES, FakeJob, FakeMember
 
 BACK = Member((2, 0), 0)

@@ -8,14 +8,9 @@ import pytest
 from recycle_runtime.coordinator.journal import FILE, read
 from recycle_runtime.coordinator.state_machine import Phase
 from recycle_runtime.plan.bundle import Bundle, digest_of
-from recycle_runtime.protocol.messages import (
-    AgentJoin,
-    Join,
-    LeftGroup,
-    Member,
-    ProcessEnded,
-    Report,
-)
+from recycle_runtime.protocol.messages.agents import AgentJoin, ProcessEnded
+from recycle_runtime.protocol.messages.generations import Join, LeftGroup, Report
+from recycle_runtime.protocol.messages.members import Member
 from tests.runtime.coordinator.lone_service import Job, Line, join, pid_of
 
 MEMBERS = tuple(Member((pipeline, stage), 0) for pipeline in range(2) for stage in range(2))

@@ -4,7 +4,9 @@ import pytest
 
 from recycle_runtime.coordinator.agents import Agents
 from recycle_runtime.plan.assembly import Worker
-from recycle_runtime.protocol.messages import AgentJoin, Member, RunningProcess, ToAgent
+from recycle_runtime.protocol.messages.agents import AgentJoin, RunningProcess
+from recycle_runtime.protocol.messages.members import Member
+from recycle_runtime.protocol.messages.wire import ToAgent
 
 
 class _Line:

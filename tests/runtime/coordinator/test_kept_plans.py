@@ -13,7 +13,10 @@ from recycle_runtime.coordinator.kept_plans import FILE, keep_plans
 from recycle_runtime.coordinator.state_machine import Phase
 from recycle_runtime.plan.bundle import Bundle, digest_of, join_bundle
 from recycle_runtime.plan.bundle_index import Index
-from recycle_runtime.protocol.messages import Began, JobEvent, Join, LeftGroup, Member, ProcessEnded, Report
+from recycle_runtime.protocol.messages.agents import ProcessEnded
+from recycle_runtime.protocol.messages.generations import Began, Join, LeftGroup, Report
+from recycle_runtime.protocol.messages.members import Member
+from recycle_runtime.protocol.messages.observers import JobEvent
 from tests.runtime.coordinator.lone_service import Job, Line, join, pid_of
 
 MEMBERS = tuple(Member((pipeline, stage), 0) for pipeline in range(2) for stage in range(2))

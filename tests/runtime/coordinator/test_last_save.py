@@ -14,7 +14,8 @@ from recycle_runtime.coordinator.journal import Remembered
 from recycle_runtime.coordinator.state_machine import StateMachine
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.plan_book import PlanBook
-from recycle_runtime.protocol.messages import AtBoundary, Done, Member
+from recycle_runtime.protocol.messages.generations import AtBoundary, Done
+from recycle_runtime.protocol.messages.members import Member
 from tests.runtime.recovery.plans_for_tests import fake_bundle
 
 RANKS = 2

@@ -5,7 +5,8 @@ from recycle_runtime.coordinator.events import MovesWanted, TimePassed
 from recycle_runtime.coordinator.patience import Patience
 from recycle_runtime.coordinator.state_machine import Phase
 from recycle_runtime.plan.assembly import Worker
-from recycle_runtime.protocol.messages import Member, ToWorker
+from recycle_runtime.protocol.messages.members import Member
+from recycle_runtime.protocol.messages.wire import ToWorker
 from tests.runtime.coordinator.fake_job import FakeJob, FakeMember
 
 ONE, TWO, THREE = (0, 1), (1, 1), (2, 1)

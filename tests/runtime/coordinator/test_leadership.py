@@ -7,7 +7,8 @@ import pytest
 
 from recycle_runtime.coordinator.fence import Fence, Fenced
 from recycle_runtime.coordinator.leadership import Candidacy, Leadership, newest_term
-from recycle_runtime.protocol.messages import AgentJoin, Heartbeat, Message
+from recycle_runtime.protocol.messages.agents import AgentJoin, Heartbeat
+from recycle_runtime.protocol.messages.wire import Message
 from recycle_runtime.protocol.server import Connection
 
 LEASE = 10.0

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from recycle_runtime.protocol.messages import End, Failed, Heartbeat, Member, ProcessEnded
+from recycle_runtime.protocol.messages.agents import Heartbeat, ProcessEnded
+from recycle_runtime.protocol.messages.generations import End, Failed
+from recycle_runtime.protocol.messages.members import Member
 from tests.runtime.coordinator.lone_service import Job, Line, join, pid_of
 from tests.runtime.recovery.recut_plans import write_bundle
 from tests.runtime.world.jobs import with_ranks

@@ -25,25 +25,26 @@ from recycle_runtime.coordinator.events import (
 from recycle_runtime.coordinator.journal import Journal, Remembered, read, rows_since
 from recycle_runtime.coordinator.state_machine import Phase, StateMachine
 from recycle_runtime.plan.plan_book import PlanBook
-from recycle_runtime.protocol.messages import (
+from recycle_runtime.protocol.messages.agents import (
     AgentJoin,
+    KillProcess,
+    RenameProcess,
+    RunningProcess,
+    StartProcess,
+)
+from recycle_runtime.protocol.messages.generations import (
     AtBoundary,
     Began,
     Done,
     End,
     Go,
-    InjectedFault,
-    KillProcess,
     Leave,
     LeftGroup,
-    Member,
-    RenameProcess,
     Report,
-    RunningProcess,
-    StartProcess,
-    StepRow,
-    ToAgent,
 )
+from recycle_runtime.protocol.messages.members import InjectedFault, Member
+from recycle_runtime.protocol.messages.steps import StepRow
+from recycle_runtime.protocol.messages.wire import ToAgent
 from tests.runtime.recovery.plans_for_tests import fake_bundle
 
 

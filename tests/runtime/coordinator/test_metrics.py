@@ -1,7 +1,8 @@
 """Rows of metrics: a step's loss is the sum of what its workers say about it."""
 
 from recycle_runtime.coordinator.metrics import StepRows
-from recycle_runtime.protocol.messages import LossShare, Member, StepDone, StepRow
+from recycle_runtime.protocol.messages.members import Member
+from recycle_runtime.protocol.messages.steps import LossShare, StepDone, StepRow
 
 NAN = float("nan")
 

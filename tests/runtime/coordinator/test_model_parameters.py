@@ -1,7 +1,7 @@
 """What is wrong with a model as a whole, from what its stages say of their parameters."""
 
 from recycle_runtime.coordinator.model_parameters import ModelParameters
-from recycle_runtime.protocol.messages import ChunkGradients, FirstGradients, ParameterLook, Parameters
+from recycle_runtime.protocol.messages.steps import ChunkGradients, FirstGradients, ParameterLook, Parameters
 
 WTE = ParameterLook("wte.weight", 0, (50, 8), "Embedding", True, "11aa")
 HEAD = ParameterLook("head.weight", 1, (50, 8), "Linear", False, "11aa")

@@ -6,7 +6,8 @@ from recycle_runtime.checkpoint.shelf import Beginning, is_copy
 from recycle_runtime.coordinator.events import Send, Tell
 from recycle_runtime.coordinator.neighbour_copies import CompleteCopy, Group, NeighbourCopies
 from recycle_runtime.protocol.codec import decode, encode
-from recycle_runtime.protocol.messages import (
+from recycle_runtime.protocol.messages.members import Member
+from recycle_runtime.protocol.messages.neighbour_copies import (
     CopyFailed,
     CopyHeld,
     CopyKept,
@@ -14,10 +15,8 @@ from recycle_runtime.protocol.messages import (
     GiveCopy,
     HoldCopy,
     KeepCopy,
-    Member,
-    StepRow,
-    StepSettled,
 )
+from recycle_runtime.protocol.messages.steps import StepRow, StepSettled
 
 SHAPE = Shape(stages=2, pipelines=2, tensor=1, microbatches=3)
 WORKERS = [(pipeline, stage) for pipeline in (0, 1) for stage in (0, 1)]

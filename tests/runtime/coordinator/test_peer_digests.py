@@ -1,7 +1,8 @@
 """Peers that are not equal are named, with the fields in which they differ."""
 
 from recycle_runtime.coordinator.peer_digests import PeerDigests
-from recycle_runtime.protocol.messages import Member, PeerDigest
+from recycle_runtime.protocol.messages.members import Member
+from recycle_runtime.protocol.messages.steps import PeerDigest
 
 HEAD = {
     "head.weight": "#00000000000000ab",

@@ -3,7 +3,8 @@
 from recycle_runtime.coordinator.journal import Setup
 from recycle_runtime.coordinator.programs import Programs
 from recycle_runtime.plan.assembly import Worker
-from recycle_runtime.protocol.messages import LeftGroup, Member, Report
+from recycle_runtime.protocol.messages.generations import LeftGroup, Report
+from recycle_runtime.protocol.messages.members import Member
 
 FIRST, SECOND = Member((0, 0), 0), Member((1, 0), 0)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from recycle_runtime.coordinator.reach import Reachability, Verdict
 from recycle_runtime.plan.assembly import Worker
-from recycle_runtime.protocol import messages
 from recycle_runtime.protocol.identity import node_number, process_number
+from recycle_runtime.protocol.messages.generations import Reach
 from recycle_runtime.protocol.surroundings import Machine
 from recycle_runtime.transport.sockets import look
 from recycle_runtime.worker.reach import ReachReporter
@@ -111,11 +111,11 @@ def test_a_connection_that_is_answered() -> None:
             ends = look(sockets, 0)
             assert (ends.here, ends.unanswered) == ({"127.0.0.1"}, set())
             assert client.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-            said: list[messages.Reach] = []
+            said: list[Reach] = []
             reach = ReachReporter(lambda: look(sockets, 0), said.append, Machine())
             reach.look()
             reach.look()
-    assert said == [messages.Reach(("127.0.0.1",), ())]
+    assert said == [Reach(("127.0.0.1",), ())]
 
 
 def test_processes_with_one_number_on_two_nodes_are_two(tmp_path: Path) -> None:

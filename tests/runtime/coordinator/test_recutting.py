@@ -5,7 +5,7 @@ from typing import Any
 from recycle_runtime.coordinator.events import RecutWanted
 from recycle_runtime.coordinator.recutting import Recutting
 from recycle_runtime.plan.moves import CostOfMoves
-from recycle_runtime.protocol.messages import JobEvent
+from recycle_runtime.protocol.messages.observers import JobEvent
 from tests.runtime.coordinator.test_state_machine import CUTS
 from tests.runtime.recovery.model import World
 from tests.runtime.recovery.plans_for_tests import fake_bundle

@@ -3,7 +3,9 @@
 from recycle_runtime.coordinator.agents import Agents
 from recycle_runtime.coordinator.refill import FIRST_PAUSE, LONGEST_PAUSE, Refill
 from recycle_runtime.plan.assembly import Worker
-from recycle_runtime.protocol.messages import AgentJoin, Member, StartProcess, ToAgent
+from recycle_runtime.protocol.messages.agents import AgentJoin, StartProcess
+from recycle_runtime.protocol.messages.members import Member
+from recycle_runtime.protocol.messages.wire import ToAgent
 
 WORKER: Worker = (1, 2)
 

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recycle_runtime.coordinator.regrouping import CannotAgreeError, StageGone, Standing, stand
-from recycle_runtime.protocol.messages import Member, Report, Sums
+from recycle_runtime.protocol.messages.generations import Report, Sums
+from recycle_runtime.protocol.messages.members import Member
 
 
 class Survivor:

@@ -7,29 +7,21 @@ import pytest
 
 from recycle_runtime.coordinator.state_machine import Phase
 from recycle_runtime.protocol.codec import ProtocolError
-from recycle_runtime.protocol.messages import (
+from recycle_runtime.protocol.messages.agents import Heartbeat, ProcessEnded, StartProcess, UseRelay
+from recycle_runtime.protocol.messages.generations import (
     AtBoundary,
     Began,
     BundleRequest,
     Failed,
-    FromWorkers,
     GroupBroken,
-    Heartbeat,
     Leave,
     LeftGroup,
-    LossShare,
-    Member,
-    Passed,
-    ProcessEnded,
-    Relayed,
     Report,
-    StartProcess,
-    StoreGet,
-    StoreOpen,
-    StoreSet,
-    StoreValue,
-    UseRelay,
 )
+from recycle_runtime.protocol.messages.members import Member
+from recycle_runtime.protocol.messages.steps import LossShare
+from recycle_runtime.protocol.messages.store import StoreGet, StoreOpen, StoreSet, StoreValue
+from recycle_runtime.protocol.messages.wire import FromWorkers, Passed, Relayed
 from tests.runtime.coordinator.lone_service import Job, Line, join, pid_of
 
 FIRST, SECOND = Member((0, 0), 0), Member((0, 1), 0)

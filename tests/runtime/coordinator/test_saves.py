@@ -14,7 +14,8 @@ from recycle_runtime.coordinator.events import (
 )
 from recycle_runtime.coordinator.save_files import SaveFiles
 from recycle_runtime.coordinator.saves import Saves
-from recycle_runtime.protocol.messages import Member, Saved, SaveOrder, SaveRequest, SaveShare
+from recycle_runtime.protocol.messages.members import Member
+from recycle_runtime.protocol.messages.scripts import Saved, SaveOrder, SaveRequest, SaveShare
 
 A, B, C, D = (Member((pipeline, stage), 0) for pipeline in range(2) for stage in range(2))
 ALL = [A, B, C, D]

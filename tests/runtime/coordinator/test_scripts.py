@@ -2,18 +2,17 @@
 
 from recycle_runtime.coordinator.events import Send, TellEvaluation
 from recycle_runtime.coordinator.scripts import Scripts
-from recycle_runtime.protocol.messages import (
+from recycle_runtime.protocol.messages.members import Member
+from recycle_runtime.protocol.messages.scripts import (
     Evaluated,
     EvaluationShare,
     KeptRequest,
     KeptState,
     LoopBegins,
-    Member,
     OtherEnded,
     OtherEvaluates,
-    StepRow,
-    StepSettled,
 )
+from recycle_runtime.protocol.messages.steps import StepRow, StepSettled
 
 FIRST, SECOND, THIRD = (Member((pipeline, 0), 0) for pipeline in range(3))
 ALL = [FIRST, SECOND, THIRD]

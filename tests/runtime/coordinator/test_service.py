@@ -18,25 +18,12 @@ from recycle_runtime.coordinator.service import JobOptions, Service
 from recycle_runtime.protocol.channel import Channel
 from recycle_runtime.protocol.codec import ProtocolError, WireError
 from recycle_runtime.protocol.framing import Session, new_token
-from recycle_runtime.protocol.messages import (
-    AgentJoin,
-    BundleRequest,
-    Failed,
-    FromWorker,
-    Heartbeat,
-    Hello,
-    JobEnded,
-    JobEvent,
-    Join,
-    Leave,
-    Member,
-    Message,
-    Observe,
-    RunningProcess,
-    StoreGet,
-    StoreOpen,
-    ToObserver,
-)
+from recycle_runtime.protocol.messages.agents import AgentJoin, Heartbeat, RunningProcess
+from recycle_runtime.protocol.messages.generations import BundleRequest, Failed, Join, Leave
+from recycle_runtime.protocol.messages.members import Member
+from recycle_runtime.protocol.messages.observers import Hello, JobEnded, JobEvent, Observe, ToObserver
+from recycle_runtime.protocol.messages.store import StoreGet, StoreOpen
+from recycle_runtime.protocol.messages.wire import FromWorker, Message
 from recycle_runtime.testing.timetable import PlannedReturn, Timetable
 from tests.runtime.coordinator.fake_job import HEAVY
 from tests.runtime.protocol.raw_client import RawClient

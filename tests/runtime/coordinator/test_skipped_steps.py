@@ -7,7 +7,8 @@ import pytest
 from recycle_runtime.coordinator.events import Tell, TellSettled
 from recycle_runtime.coordinator.skipped_steps import SkippedSteps
 from recycle_runtime.plan.worker_ids import Worker
-from recycle_runtime.protocol.messages import Member, NotFinite, Settled, StepSettled
+from recycle_runtime.protocol.messages.members import Member
+from recycle_runtime.protocol.messages.steps import NotFinite, Settled, StepSettled
 
 GRID = [Member((pipeline, stage), 0) for pipeline in range(2) for stage in range(3)]
 

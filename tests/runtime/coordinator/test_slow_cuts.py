@@ -20,7 +20,10 @@ from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.plan_book import Assignment
 from recycle_runtime.plan.recut import least_bytes
-from recycle_runtime.protocol.messages import Began, Copied, Go, LayersArrived, Member, MoveLayers, ToWorker
+from recycle_runtime.protocol.messages.generations import Began, Copied, Go
+from recycle_runtime.protocol.messages.layer_moves import LayersArrived, MoveLayers
+from recycle_runtime.protocol.messages.members import Member
+from recycle_runtime.protocol.messages.wire import ToWorker
 from tests.runtime.coordinator.fake_job import SLOT, FakeJob, FakeMember
 from tests.runtime.coordinator.in_process import InProcess
 

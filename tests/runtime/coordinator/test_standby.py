@@ -22,7 +22,8 @@ from recycle_runtime.coordinator.journal import Journal, read
 from recycle_runtime.coordinator.plans import PlanFiles, PlanGoneError
 from recycle_runtime.coordinator.state_machine import StateMachine
 from recycle_runtime.plan.plan_book import Fitted, PlanBook
-from recycle_runtime.protocol.messages import Hold, Member
+from recycle_runtime.protocol.messages.generations import Hold
+from recycle_runtime.protocol.messages.members import Member
 from tests.runtime.coordinator.fake_job import HEAVY, FakeJob, heavy_bundle, planned
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from recycle_runtime.coordinator.events import Said
 from recycle_runtime.coordinator.state_machine import Phase
 from recycle_runtime.plan.assembly import Worker
-from recycle_runtime.protocol.messages import GroupBroken
+from recycle_runtime.protocol.messages.generations import GroupBroken
 from recycle_runtime.protocol.store_table import REGROUPING
 from tests.runtime.recovery.model import World
 

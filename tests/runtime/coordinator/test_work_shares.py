@@ -3,7 +3,8 @@
 from recycle_runtime.coordinator.work_shares import WorkShares
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.work import shares_of
-from recycle_runtime.protocol.messages import Member, WorkShare
+from recycle_runtime.protocol.messages.generations import WorkShare
+from recycle_runtime.protocol.messages.members import Member
 
 
 def _said(bundle: Bundle) -> dict[Member, tuple[WorkShare, ...]]:

@@ -5,7 +5,7 @@ import torch
 from recycle_runtime.execution.chunk import Chunk, build_chunks
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.program.loading import load_program
-from recycle_runtime.protocol.messages import Report, Sums
+from recycle_runtime.protocol.messages.generations import Report, Sums
 from tests.runtime.recovery.watched import BUFFERS_AND_DROPOUT
 
 TOTAL = Sums(0.5, 0.0)

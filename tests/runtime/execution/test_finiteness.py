@@ -5,7 +5,7 @@ import math
 import torch
 
 from recycle_runtime.execution.finiteness import Finiteness
-from recycle_runtime.protocol.messages import NotFinite
+from recycle_runtime.protocol.messages.steps import NotFinite
 
 
 def test_what_is_not_finite_is_found_in_its_order_and_for_two_steps() -> None:

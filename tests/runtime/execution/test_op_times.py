@@ -10,7 +10,7 @@ from recycle_runtime.execution.hooks import Hooks
 from recycle_runtime.execution.interpreter import Handler
 from recycle_runtime.execution.op_times import OpTimes
 from recycle_runtime.plan.isa import Instruction, Opcode
-from recycle_runtime.protocol.messages import InjectedFault
+from recycle_runtime.protocol.messages.members import InjectedFault
 from recycle_runtime.testing.faults import SLOWDOWN, InjectedFaults
 from recycle_runtime.transport.guarded import guarded
 from recycle_runtime.worker.takeover import ActiveThread

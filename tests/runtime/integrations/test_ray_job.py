@@ -12,7 +12,9 @@ import pytest
 from recycle_runtime.integrations.ray import JobError, RayJob, job, start
 from recycle_runtime.integrations.ray.actors import AgentReport, CoordinatorActor, CoordinatorReport
 from recycle_runtime.integrations.ray.calls import AwayError, DeadError
-from recycle_runtime.protocol.messages import CheckpointPath, JobEnded, StepRow
+from recycle_runtime.protocol.messages.checkpoints import CheckpointPath
+from recycle_runtime.protocol.messages.observers import JobEnded
+from recycle_runtime.protocol.messages.steps import StepRow
 
 
 @dataclass

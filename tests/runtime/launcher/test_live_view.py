@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 
 from recycle_runtime.launcher.live_view import event_of, summary, view
-from recycle_runtime.protocol.messages import Generation, Hello, JobEnded, JobEvent, Recovered, StepRow
+from recycle_runtime.protocol.messages.observers import Generation, Hello, JobEnded, JobEvent, Recovered
+from recycle_runtime.protocol.messages.steps import StepRow
 
 ROW = StepRow(step=3, loss=0.5, seconds=0.25, live=5, plan="0 1")
 GENERATION = Generation(number=2, step=3, plan="0 1", workers=((0, 0), (1, 0), (0, 1)), standbys=1, period=7)

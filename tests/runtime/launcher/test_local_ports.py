@@ -8,7 +8,8 @@ from pathlib import Path
 
 from recycle_runtime.launcher.supervisor import Supervisor
 from recycle_runtime.plan.bundle import Bundle
-from recycle_runtime.protocol.messages import StepRow, ToObserver
+from recycle_runtime.protocol.messages.observers import ToObserver
+from recycle_runtime.protocol.messages.steps import StepRow
 from tests.runtime.recovery.watched import TINY, check, processes_of, run
 from tests.runtime.training.alone import train_alone
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from recycle_runtime.launcher.metrics_file import MetricsFile
-from recycle_runtime.protocol.messages import Hello, JobEnded, JobEvent, StepRow, StepSettled, ToObserver
+from recycle_runtime.protocol.messages.observers import Hello, JobEnded, JobEvent, ToObserver
+from recycle_runtime.protocol.messages.steps import StepRow, StepSettled
 
 
 def refuse(word: str) -> float:

@@ -5,17 +5,16 @@ import math
 
 from recycle_runtime.live_page.prometheus import prometheus_text
 from recycle_runtime.live_page.run_state import RunState
-from recycle_runtime.protocol.messages import (
+from recycle_runtime.protocol.messages.observers import (
     Generation,
     Hello,
     JobEnded,
     JobEvent,
     Recovered,
     Starting,
-    StepRow,
-    StepSettled,
     ToObserver,
 )
+from recycle_runtime.protocol.messages.steps import StepRow, StepSettled
 
 WORKERS = ((0, 0), (0, 1), (1, 0), (1, 1))
 START = Generation(1, 0, "0 0", WORKERS, 0, 24_000_000)

@@ -10,7 +10,8 @@ from recycle_runtime.cli.options.watching import check_pages, page_address
 from recycle_runtime.cli.output import UsageError
 from recycle_runtime.live_page import tensorboard
 from recycle_runtime.live_page.tensorboard import TensorBoardLog
-from recycle_runtime.protocol.messages import JobEvent, Recovered, StepRow, StepSettled
+from recycle_runtime.protocol.messages.observers import JobEvent, Recovered
+from recycle_runtime.protocol.messages.steps import StepRow, StepSettled
 
 
 def test_numbers_come_back_from_the_files(tmp_path: Path) -> None:

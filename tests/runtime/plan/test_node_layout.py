@@ -7,7 +7,8 @@ from recycle_compiler.fleet.machines import lay_out as simulated_nodes
 from recycle_runtime.coordinator.agents import Agents
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.node_layout import fill_nodes, placement_order, stages_on_one_node
-from recycle_runtime.protocol.messages import AgentJoin, StartProcess, ToAgent
+from recycle_runtime.protocol.messages.agents import AgentJoin, StartProcess
+from recycle_runtime.protocol.messages.wire import ToAgent
 
 
 class Node:

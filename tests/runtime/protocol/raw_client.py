@@ -12,7 +12,7 @@ from recycle_runtime.protocol.framing import (
     unframe_handshake,
     unframe_verdict,
 )
-from recycle_runtime.protocol.messages import VERSION
+from recycle_runtime.protocol.messages.wire import VERSION
 from recycle_runtime.protocol.records import RecordReader, RecordWriter, record_key
 
 

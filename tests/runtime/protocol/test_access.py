@@ -8,7 +8,7 @@ import pytest
 from recycle_runtime.protocol.access import MOST_TOKENS, Access, TokenFileError, read_tokens
 from recycle_runtime.protocol.channel import Channel
 from recycle_runtime.protocol.codec import WireError
-from recycle_runtime.protocol.messages import StoreSet
+from recycle_runtime.protocol.messages.store import StoreSet
 from tests.runtime.protocol.test_strangers import Running
 
 OLD, NEW = "o" * 32, "n" * 32

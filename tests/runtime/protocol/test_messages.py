@@ -8,26 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recycle_runtime.protocol import messages
 from recycle_runtime.protocol.codec import Natural, ProtocolError, decode
-from recycle_runtime.protocol.messages import (
+from recycle_runtime.protocol.messages import observers, store
+from recycle_runtime.protocol.messages.generations import Go, Hold, Join, Leave
+from recycle_runtime.protocol.messages.members import Member
+from recycle_runtime.protocol.messages.observers import ToObserver
+from recycle_runtime.protocol.messages.steps import LossShare, StepDone
+from recycle_runtime.protocol.messages.wire import (
     KINDS,
     PASSED_ON,
     FromAgent,
     FromWorker,
-    Go,
     Handlers,
-    Hold,
-    Join,
-    Leave,
-    LossShare,
-    Member,
     Message,
     Passed,
     Relayed,
-    StepDone,
     ToAgent,
-    ToObserver,
     ToWorker,
     ToWorkers,
     from_fields,
@@ -80,13 +76,13 @@ def test_every_message_says_who_sends_it() -> None:
         ToWorker,
         FromAgent,
         ToAgent,
-        messages.FromObserver,
+        observers.FromObserver,
         ToObserver,
-        messages.StoreRequest,
-        messages.StoreAnswer,
+        store.StoreRequest,
+        store.StoreAnswer,
     )
     sent = [kind for direction in directions for kind in get_args(direction)]
-    sent += [*get_args(messages.FromObserver), messages.StoreOpen]
+    sent += [*get_args(observers.FromObserver), store.StoreOpen]
     assert sorted({kind.__name__ for kind in sent}) == sorted(kind.__name__ for kind in KINDS.values())
     for kind in KINDS.values():
         assert getattr(kind, "__dataclass_params__").frozen and hasattr(kind, "__slots__")  # noqa: B009

@@ -5,18 +5,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from recycle_runtime.protocol import messages
+from recycle_runtime.protocol.messages import observers, store, wire
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "protocol.md"
 DIRECTIONS: Mapping[str, Any] = {
-    "Worker process to coordinator": messages.FromWorker,
-    "Coordinator to worker process": messages.ToWorker,
-    "Agent to coordinator": messages.FromAgent,
-    "Coordinator to agent": messages.ToAgent,
-    "Observer to coordinator": messages.FromObserver,
-    "Coordinator to observer": messages.ToObserver,
-    "Worker process to the store": messages.StoreOpen | messages.StoreRequest,
-    "Store to worker process": messages.StoreAnswer,
+    "Worker process to coordinator": wire.FromWorker,
+    "Coordinator to worker process": wire.ToWorker,
+    "Agent to coordinator": wire.FromAgent,
+    "Coordinator to agent": wire.ToAgent,
+    "Observer to coordinator": observers.FromObserver,
+    "Coordinator to observer": observers.ToObserver,
+    "Worker process to the store": store.StoreOpen | store.StoreRequest,
+    "Store to worker process": store.StoreAnswer,
 }
 
 
@@ -27,7 +27,7 @@ def table() -> str:
         lines += [f"### {title}", "", "| message | fields | what it says |", "|---|---|---|"]
         for kind in get_args(direction) or (direction,):
             fields = ", ".join(f"`{field.name}`" for field in dataclasses.fields(kind))
-            lines.append(f"| `{messages.type_name(kind)}` | {fields} | {_sentence(kind)} |")
+            lines.append(f"| `{wire.type_name(kind)}` | {fields} | {_sentence(kind)} |")
         lines.append("")
     return "\n".join(lines)
 
@@ -41,7 +41,7 @@ def test_the_table_of_messages() -> None:
 
 
 def test_the_version_on_the_page() -> None:
-    assert f"version {messages.VERSION} " in PAGE.read_text(encoding="utf-8")
+    assert f"version {wire.VERSION} " in PAGE.read_text(encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,9 @@ from recycle_runtime.protocol import channel as channel_module
 from recycle_runtime.protocol.channel import Channel
 from recycle_runtime.protocol.codec import ProtocolError, WireError
 from recycle_runtime.protocol.framing import Challenge, Session, frame_handshake, new_nonce, new_token
-from recycle_runtime.protocol.messages import VERSION, JobOver, StoreSet
+from recycle_runtime.protocol.messages.agents import JobOver
+from recycle_runtime.protocol.messages.store import StoreSet
+from recycle_runtime.protocol.messages.wire import VERSION
 from recycle_runtime.protocol.records import (
     MOST_BYTES,
     RECORD_BYTES,

@@ -7,7 +7,8 @@ import pytest
 
 from recycle_runtime.protocol.channel import Channel
 from recycle_runtime.protocol.framing import new_token
-from recycle_runtime.protocol.messages import Message, StoreOpen, StoreRequest
+from recycle_runtime.protocol.messages.store import StoreOpen, StoreRequest
+from recycle_runtime.protocol.messages.wire import Message
 from recycle_runtime.protocol.remote_store import RemoteStore, StoreError
 from recycle_runtime.protocol.server import Connection, Server
 from recycle_runtime.protocol.store_table import StoreTable

@@ -5,7 +5,7 @@ import base64
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recycle_runtime.protocol.messages import (
+from recycle_runtime.protocol.messages.store import (
     StoreAdd,
     StoreAnswer,
     StoreCheck,

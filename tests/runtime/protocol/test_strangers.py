@@ -27,7 +27,10 @@ from recycle_runtime.protocol.framing import (
     proof,
     unframe_handshake,
 )
-from recycle_runtime.protocol.messages import VERSION, Done, GroupBroken, Heartbeat, Message, StoreSet
+from recycle_runtime.protocol.messages.agents import Heartbeat
+from recycle_runtime.protocol.messages.generations import Done, GroupBroken
+from recycle_runtime.protocol.messages.store import StoreSet
+from recycle_runtime.protocol.messages.wire import VERSION, Message
 from recycle_runtime.protocol.records import MOST_BYTES
 from recycle_runtime.protocol.server import Connection, Server
 from recycle_runtime.protocol.tls import Certificate

@@ -17,7 +17,7 @@ from recycle_runtime.protocol import tls
 from recycle_runtime.protocol.access import Access
 from recycle_runtime.protocol.channel import Channel
 from recycle_runtime.protocol.codec import MismatchError, ProtocolError, WireError
-from recycle_runtime.protocol.messages import StoreSet
+from recycle_runtime.protocol.messages.store import StoreSet
 from recycle_runtime.protocol.tls import Certificate, CertificateError, client_tunnel, make_certificate
 from tests.runtime.protocol.test_strangers import TOKEN, Running, everything, stranger
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from recycle_runtime.protocol.messages import ChunkGradients
+from recycle_runtime.protocol.messages.steps import ChunkGradients
 from recycle_runtime.protocol.trained_chunks import ALL_FROZEN, TrainedChunks
 
 TRAINED = ChunkGradients(0, 2, 0, (), gives_back=True)

@@ -36,32 +36,31 @@ from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.plan_book import PlanBook
 from recycle_runtime.plan.recut import HoldersGoneError, layout_text, least_bytes, stage_ranges
-from recycle_runtime.protocol.messages import (
+from recycle_runtime.protocol.messages.generations import (
     AtBoundary,
     Began,
     CaughtUp,
     Copied,
-    DropLayers,
     End,
     Go,
     GroupBroken,
     Hold,
     Holding,
     Join,
+    Leave,
+    LeftGroup,
+    Report,
+)
+from recycle_runtime.protocol.messages.layer_moves import (
+    DropLayers,
     LayersArrived,
     LayersLost,
     LayersToMove,
-    Leave,
-    LeftGroup,
-    LossShare,
-    Member,
     MoveLayers,
-    Recall,
-    Report,
-    StepDone,
-    StepRow,
-    ToWorker,
 )
+from recycle_runtime.protocol.messages.members import Member
+from recycle_runtime.protocol.messages.steps import LossShare, Recall, StepDone, StepRow
+from recycle_runtime.protocol.messages.wire import ToWorker
 from tests.runtime.recovery.plans_for_tests import fake_bundle, fewest
 
 Spoken = (

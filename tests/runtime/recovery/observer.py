@@ -8,7 +8,8 @@ import time
 from recycle_runtime.protocol.channel import Channel
 from recycle_runtime.protocol.codec import WireError
 from recycle_runtime.protocol.framing import TOKEN
-from recycle_runtime.protocol.messages import JobEnded, Observe, to_fields
+from recycle_runtime.protocol.messages.observers import JobEnded, Observe
+from recycle_runtime.protocol.messages.wire import to_fields
 
 
 def main(host: str, port: int, first: int) -> None:

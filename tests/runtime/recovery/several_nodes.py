@@ -12,7 +12,9 @@ import pytest
 
 from recycle_runtime.protocol.framing import new_token
 from recycle_runtime.protocol.heartbeat_board import Board
-from recycle_runtime.protocol.messages import JobEnded, Message, StepRow, ToObserver, from_fields
+from recycle_runtime.protocol.messages.observers import JobEnded, ToObserver
+from recycle_runtime.protocol.messages.steps import StepRow
+from recycle_runtime.protocol.messages.wire import Message, from_fields
 from tests.runtime.recovery.nodes import Node
 from tests.runtime.recovery.programs.paces import PACE, PACED
 from tests.runtime.recovery.watched import TINY, Outcome, check

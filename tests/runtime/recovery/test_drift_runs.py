@@ -12,7 +12,8 @@ from recycle_compiler.planner.compile import compile_job
 from recycle_runtime.coordinator.adaptation import AdaptationOptions
 from recycle_runtime.launcher.local import RunOptions, run_local
 from recycle_runtime.plan.bundle import Bundle
-from recycle_runtime.protocol.messages import JobEvent, StepRow, ToObserver
+from recycle_runtime.protocol.messages.observers import JobEvent, ToObserver
+from recycle_runtime.protocol.messages.steps import StepRow
 from tests.runtime.recovery.programs.sleepy import sleepy_program
 from tests.runtime.training.alone import train_alone
 from tests.runtime.training.compare import MLP, check

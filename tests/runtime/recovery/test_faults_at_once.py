@@ -10,7 +10,8 @@ import pytest
 
 from recycle_runtime.launcher.supervisor import Supervisor
 from recycle_runtime.plan.bundle import Bundle
-from recycle_runtime.protocol.messages import Generation, Hello, JobEvent, StepRow, ToObserver
+from recycle_runtime.protocol.messages.observers import Generation, Hello, JobEvent, ToObserver
+from recycle_runtime.protocol.messages.steps import StepRow
 from tests.runtime.recovery.watched import TINY, Drive, Outcome, check, processes_of, run
 from tests.runtime.training.alone import train_alone
 

@@ -3,7 +3,9 @@
 from recycle_runtime.coordinator.adaptation import AdaptationOptions
 from recycle_runtime.coordinator.events import TimePassed
 from recycle_runtime.plan.assembly import Worker
-from recycle_runtime.protocol.messages import Leave, Member, ToWorker
+from recycle_runtime.protocol.messages.generations import Leave
+from recycle_runtime.protocol.messages.members import Member
+from recycle_runtime.protocol.messages.wire import ToWorker
 from tests.runtime.coordinator.fake_job import FakeJob
 
 STEPS = 30

@@ -19,16 +19,16 @@ from recycle_runtime.coordinator.adaptation import AdaptationOptions
 from recycle_runtime.launcher.supervisor import Job, Supervisor, SupervisorError, supervised
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.protocol.heartbeat_board import Board
-from recycle_runtime.protocol.messages import (
+from recycle_runtime.protocol.messages.members import InjectedFault
+from recycle_runtime.protocol.messages.observers import (
     Generation,
     Hello,
-    InjectedFault,
     JobEnded,
     JobEvent,
     Recovered,
-    StepRow,
     ToObserver,
 )
+from recycle_runtime.protocol.messages.steps import StepRow
 from tests.runtime.training.alone import Alone
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"

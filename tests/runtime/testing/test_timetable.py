@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recycle_runtime.protocol.messages import InjectedFault
+from recycle_runtime.protocol.messages.members import InjectedFault
 from recycle_runtime.testing import faults as of_workers
 from recycle_runtime.testing.chaos import chaos
 from recycle_runtime.testing.faults import InjectedFaults

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from recycle_runtime.launcher.local import RunOptions, run_local
-from recycle_runtime.protocol.messages import JobEvent, ToObserver
+from recycle_runtime.protocol.messages.observers import JobEvent, ToObserver
 from tests.runtime.trainer.plainly import train_plainly
 from tests.runtime.trainer.test_scripts import LOOP, PER_STEP, check, records
 

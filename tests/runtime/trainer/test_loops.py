@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from recycle_runtime.protocol.messages import StepRow
+from recycle_runtime.protocol.messages.steps import StepRow
 from recycle_runtime.trainer import context
 from recycle_runtime.trainer.trainer import Trainer
 from recycle_runtime.worker.requests import Start

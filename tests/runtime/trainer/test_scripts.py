@@ -9,7 +9,8 @@ import pytest
 from recycle_runtime.launcher.local import RunError, RunOptions, RunResult, run_local
 from recycle_runtime.launcher.supervisor import Job, supervised
 from recycle_runtime.plan.bundle import Bundle
-from recycle_runtime.protocol.messages import JobEnded, StepRow
+from recycle_runtime.protocol.messages.observers import JobEnded
+from recycle_runtime.protocol.messages.steps import StepRow
 from tests.runtime.trainer.plainly import Seen, train_plainly
 
 SCRIPTS = Path(__file__).resolve().parent / "scripts"

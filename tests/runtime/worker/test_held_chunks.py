@@ -9,7 +9,7 @@ from recycle_compiler.ir.job import Techniques
 from recycle_runtime.execution.chunk import build_chunks
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.program.loading import load_program
-from recycle_runtime.protocol.messages import Report, Sums
+from recycle_runtime.protocol.messages.generations import Report, Sums
 from recycle_runtime.worker.held_chunks import HeldChunks
 from tests.runtime.recovery.watched import TINY
 from tests.runtime.training.compare import plan_file

@@ -15,7 +15,7 @@ from recycle_runtime.execution.layer import Layer
 from recycle_runtime.execution.optimizer import Verdict
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.program.loading import load_program
-from recycle_runtime.protocol.messages import LayersToMove
+from recycle_runtime.protocol.messages.layer_moves import LayersToMove
 from recycle_runtime.protocol.surroundings import Machine, completed
 from recycle_runtime.worker.held_chunks import HeldChunks
 from recycle_runtime.worker.layer_transfer import LayerDonor, LayerJoiner

@@ -8,15 +8,10 @@ from typing import Any
 import pytest
 
 from recycle_runtime.protocol.codec import WireError
-from recycle_runtime.protocol.messages import (
-    CheckpointMissed,
-    Go,
-    Join,
-    Leave,
-    Member,
-    Message,
-    TakeCheckpoint,
-)
+from recycle_runtime.protocol.messages.checkpoints import CheckpointMissed, TakeCheckpoint
+from recycle_runtime.protocol.messages.generations import Go, Join, Leave
+from recycle_runtime.protocol.messages.members import Member
+from recycle_runtime.protocol.messages.wire import Message
 from recycle_runtime.protocol.surroundings import completed
 from recycle_runtime.worker.link import CoordinatorGoneError, Link
 

@@ -4,12 +4,11 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from recycle_runtime.protocol.messages import (
+from recycle_runtime.protocol.messages.generations import Failed
+from recycle_runtime.protocol.messages.scripts import (
     Evaluated,
     EvaluationRequest,
     EvaluationShare,
-    Failed,
-    FromWorker,
     KeptRequest,
     KeptState,
     LoopBegins,
@@ -25,9 +24,9 @@ from recycle_runtime.protocol.messages import (
     ScriptEnded,
     ScriptSteps,
     SettledRequest,
-    StepRow,
-    StepSettled,
 )
+from recycle_runtime.protocol.messages.steps import StepRow, StepSettled
+from recycle_runtime.protocol.messages.wire import FromWorker
 from recycle_runtime.worker.requests import Evaluation, Next, Requests, Save
 
 WAITS = 30.0

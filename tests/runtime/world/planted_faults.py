@@ -17,7 +17,10 @@ from recycle_runtime.coordinator.service import Service
 from recycle_runtime.coordinator.state_machine import Phase, StateMachine
 from recycle_runtime.execution.chunk import Chunk
 from recycle_runtime.execution.steps import WorkerSteps
-from recycle_runtime.protocol.messages import Leave, LeftGroup, LossShare, Member, Report, StepDone, ToWorker
+from recycle_runtime.protocol.messages.generations import Leave, LeftGroup, Report
+from recycle_runtime.protocol.messages.members import Member
+from recycle_runtime.protocol.messages.steps import LossShare, StepDone
+from recycle_runtime.protocol.messages.wire import ToWorker
 from recycle_runtime.testing.world.standing import StandingTransport
 from recycle_runtime.testing.world.world import TOKEN, World
 from recycle_runtime.worker.link import Link

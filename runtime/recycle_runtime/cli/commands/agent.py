@@ -32,7 +32,7 @@ from recycle_runtime.protocol.address import port_range
 
 if TYPE_CHECKING:
     from recycle_runtime.execution.hooks import Hooks
-    from recycle_runtime.protocol.messages import InjectedFault
+    from recycle_runtime.protocol.messages.members import InjectedFault
 
 
 def add_arguments(parser: Arguments) -> None:
@@ -102,7 +102,7 @@ def run(arguments: Namespace, output: Output) -> int:
     from recycle_runtime.protocol.codec import WireError
     from recycle_runtime.protocol.heartbeat_board import Board
     from recycle_runtime.protocol.identity import node_number
-    from recycle_runtime.protocol.messages import InjectedFault, Member
+    from recycle_runtime.protocol.messages.members import InjectedFault, Member
     from recycle_runtime.protocol.near import near_name
     from recycle_runtime.protocol.node_memory import note_memory, open_memory
     from recycle_runtime.trainer.program_file import work_with_program

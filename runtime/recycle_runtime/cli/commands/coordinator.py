@@ -73,7 +73,7 @@ from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.protocol.access import Token
 from recycle_runtime.protocol.address import is_known, published
 from recycle_runtime.protocol.job_over import is_over, mark_over, unmark_over
-from recycle_runtime.protocol.messages import JobEnded
+from recycle_runtime.protocol.messages.observers import JobEnded
 from recycle_runtime.protocol.server import Served, Server
 
 _LOGGER = logging.getLogger(__name__)

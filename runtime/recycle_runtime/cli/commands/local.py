@@ -59,7 +59,7 @@ from recycle_runtime.launcher.local import (
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.chrome_trace import chrome_trace
 from recycle_runtime.plan.plan_choice import NoPlanError
-from recycle_runtime.protocol.messages import Generation
+from recycle_runtime.protocol.messages.observers import Generation
 
 
 def add_arguments(parser: Arguments) -> None:

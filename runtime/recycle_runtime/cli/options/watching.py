@@ -14,7 +14,7 @@ from recycle_runtime.coordinator.measured_job import JobText
 from recycle_runtime.launcher.live_view import view
 from recycle_runtime.launcher.metrics_file import MetricsFile
 from recycle_runtime.plan.bundle import Bundle
-from recycle_runtime.protocol.messages import ToObserver
+from recycle_runtime.protocol.messages.observers import ToObserver
 
 Take = Callable[[ToObserver], None]
 _LOOPBACK = "127.0.0.1"

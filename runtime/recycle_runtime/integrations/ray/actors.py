@@ -22,7 +22,7 @@ from recycle_runtime.protocol.channel import Channel
 from recycle_runtime.protocol.codec import WireError
 from recycle_runtime.protocol.framing import TOKEN
 from recycle_runtime.protocol.lifeline import Lifeline
-from recycle_runtime.protocol.messages import JobEnded, Observe, StopJob, ToObserver
+from recycle_runtime.protocol.messages.observers import JobEnded, Observe, StopJob, ToObserver
 
 _OBSERVED_WITHIN = 2.0
 _STOPPED = "stopped"

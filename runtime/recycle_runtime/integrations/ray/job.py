@@ -19,7 +19,8 @@ from recycle_runtime.integrations.ray.actors import (
 from recycle_runtime.integrations.ray.calls import AwayError, Calls, DeadError, RayCalls
 from recycle_runtime.integrations.words import JobError, JobWords
 from recycle_runtime.protocol.framing import TOKEN, new_token
-from recycle_runtime.protocol.messages import JobEnded, Recovered, StepRow, ToObserver
+from recycle_runtime.protocol.messages.observers import JobEnded, Recovered, ToObserver
+from recycle_runtime.protocol.messages.steps import StepRow
 
 _TURN_EVERY = 0.25
 _LEAVE_SECONDS = 10.0

@@ -14,16 +14,11 @@ from recycle_runtime.coordinator.service import JobOptions, Service
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.protocol.access import Token
 from recycle_runtime.protocol.codec import ProtocolError
-from recycle_runtime.protocol.messages import (
-    Began,
-    CaughtUp,
-    GroupBroken,
-    LayersArrived,
-    LeftGroup,
-    Message,
-    Observe,
-    PeerDigest,
-)
+from recycle_runtime.protocol.messages.generations import Began, CaughtUp, GroupBroken, LeftGroup
+from recycle_runtime.protocol.messages.layer_moves import LayersArrived
+from recycle_runtime.protocol.messages.observers import Observe
+from recycle_runtime.protocol.messages.steps import PeerDigest
+from recycle_runtime.protocol.messages.wire import Message
 from recycle_runtime.protocol.server import Served
 from recycle_runtime.testing.world.network import SERVER_GIVES_UP, End, Pipe
 from recycle_runtime.testing.world.processes import SimulatedProcess

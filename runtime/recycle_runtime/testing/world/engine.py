@@ -31,19 +31,14 @@ from recycle_runtime.plan.isa import NONE, Instruction, Opcode
 from recycle_runtime.plan.worker_ids import Worker, numbered_worker
 from recycle_runtime.program.loading import Program
 from recycle_runtime.protocol.channel import PROVED_WITHIN
-from recycle_runtime.protocol.messages import (
+from recycle_runtime.protocol.messages.checkpoints import (
     CheckpointFailed,
     CheckpointMissed,
     CheckpointReply,
     CheckpointWritten,
-    ChunkGradients,
-    NotFinite,
-    StoreGet,
-    StoreOpen,
-    StoreRefusal,
-    StoreSet,
-    StoreValue,
 )
+from recycle_runtime.protocol.messages.steps import ChunkGradients, NotFinite
+from recycle_runtime.protocol.messages.store import StoreGet, StoreOpen, StoreRefusal, StoreSet, StoreValue
 from recycle_runtime.protocol.near import AGENT_SECONDS
 from recycle_runtime.protocol.remote_store import StoreError
 from recycle_runtime.protocol.surroundings import Line

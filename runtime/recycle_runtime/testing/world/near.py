@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from recycle_runtime.protocol.codec import UnreachableError, WireError
-from recycle_runtime.protocol.messages import Message
+from recycle_runtime.protocol.messages.wire import Message
 from recycle_runtime.testing.world.loop import Loop, Pending
 from recycle_runtime.testing.world.network import (
     End,

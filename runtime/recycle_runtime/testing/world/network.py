@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from recycle_runtime.protocol.codec import WireError
-from recycle_runtime.protocol.messages import Message
+from recycle_runtime.protocol.messages.wire import Message
 from recycle_runtime.testing.world.loop import Loop, LoopProcess, Pending
 
 CONNECT_SECONDS = 3.0

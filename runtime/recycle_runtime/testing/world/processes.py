@@ -8,7 +8,7 @@ from recycle_runtime.agent.process_signs import Signs
 from recycle_runtime.protocol.access import Token, access_of
 from recycle_runtime.protocol.codec import WireError
 from recycle_runtime.protocol.heartbeat_board import Board, Line
-from recycle_runtime.protocol.messages import Member
+from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.testing.world.loop import (
     Loop,
     LoopProcess,

@@ -39,7 +39,10 @@ from recycle_runtime.plan.worker_ids import Worker, worker_text
 from recycle_runtime.program.loading import Program
 from recycle_runtime.protocol.access import Token
 from recycle_runtime.protocol.codec import WireError
-from recycle_runtime.protocol.messages import Hello, JobEnded, JobEvent, Member, Message, Recovered, StepRow
+from recycle_runtime.protocol.messages.members import Member
+from recycle_runtime.protocol.messages.observers import Hello, JobEnded, JobEvent, Recovered
+from recycle_runtime.protocol.messages.steps import StepRow
+from recycle_runtime.protocol.messages.wire import Message
 from recycle_runtime.protocol.node_memory import SLOTS, NodeMemory
 from recycle_runtime.protocol.server import Served
 from recycle_runtime.testing.world.arithmetic import Reference

@@ -1,0 +1,24 @@
+"""Who is meant in a message: a worker, and one of its processes. Standard library only."""
+
+from typing import NamedTuple
+
+from recycle_runtime.protocol.codec import Natural
+
+GridWorker = tuple[Natural, Natural]
+"""A worker, by its place in the job's grid: (pipeline, stage)."""
+
+
+class Member(NamedTuple):
+    """One process of the job: its worker, and which of the worker's tensor-parallel processes it is."""
+
+    worker: GridWorker
+    tp_rank: Natural
+
+
+class InjectedFault(NamedTuple):
+    """What a worker process is told to do to itself, and before which instruction of which step."""
+
+    kind: str
+    step: Natural
+    position: int
+    """An instruction, or a moment outside the stream: see `testing.timetable`."""
