@@ -381,6 +381,8 @@ class WantPlan:
     """There is no plan for exactly these workers yet."""
 
     live: tuple[Worker, ...]
+    is_needed: bool = False
+    """Whether they wait for one."""
 
 
 @dataclass(frozen=True, slots=True)

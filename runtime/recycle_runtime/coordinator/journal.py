@@ -23,7 +23,7 @@ from recycle_runtime.protocol.codec import Natural, ProtocolError, decode, encod
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.protocol.messages.observers import JobEnded, JobEvent
 from recycle_runtime.protocol.messages.scripts import Evaluated, Saved
-from recycle_runtime.protocol.messages.steps import StepRow
+from recycle_runtime.protocol.messages.steps import StepRow, StepSettled
 
 FILE = "journal.jsonl"
 _AT_RISK = "training continues, and would end if the coordinator did now"
@@ -112,6 +112,8 @@ class Remembered(NamedTuple):
     """The digest of the job, if it was written down."""
     setup: Setup | None = None
     """What its workers have, if it was."""
+    skipped: tuple[int, int] = (-1, 0)
+    """The last step of which it is known what became of it, and how many up to it were left out in a row."""
 
 
 class JournalError(ValueError):
@@ -157,19 +159,26 @@ class Journal:
         self._file.close()
 
 
-def rows_since(path: str | Path, step: int) -> list[StepRow]:
-    """Rows from this step on, as they were told."""
-    rows: list[StepRow] = []
+def told_since(path: str | Path, step: int) -> list[StepRow | StepSettled]:
+    """Rows from this step on, as they were told, and what became of steps from the one before it on."""
+    told: list[StepRow | StepSettled] = []
     damaged = _Damaged(path)
     for number, fields in _lines(path):
+        if "settled" in fields and fields["settled"].step >= step - 1:
+            told.append(fields["settled"])
         if "told" not in fields or fields["row"] < step:
             continue
         try:
-            rows.append(decode(StepRow, fields["told"]))
+            told.append(decode(StepRow, fields["told"]))
         except ProtocolError:
             damaged.note(number)
     damaged.say()
-    return rows
+    return told
+
+
+def rows_since(path: str | Path, step: int) -> list[StepRow]:
+    """Rows from this step on, as they were told."""
+    return [row for row in told_since(path, step) if isinstance(row, StepRow)]
 
 
 def read(path: str | Path) -> Remembered | None:
@@ -227,6 +236,7 @@ def read(path: str | Path) -> Remembered | None:
         done=tuple((row["done"], row["error"]) for row in lines if "done" in row),
         ended=next((row["ended"] for row in lines if "ended" in row), None),
         copied=_copied(lines),
+        skipped=_skipped(lines),
     )
 
 
@@ -261,6 +271,17 @@ def _copied(lines: list[dict[str, Any]]) -> CompleteCopy | None:
     """The newest."""
     found = [row["copied"] for row in lines if "copied" in row]
     return found[-1] if found else None
+
+
+def _skipped(lines: list[dict[str, Any]]) -> tuple[int, int]:
+    last, in_a_row = -1, 0
+    for fields in lines:
+        if "begins" in fields:
+            last, in_a_row = -1, 0
+        elif "settled" in fields:
+            settled: StepSettled = fields["settled"]
+            last, in_a_row = settled.step, in_a_row + 1 if settled.is_skipped else 0
+    return last, in_a_row
 
 
 def check_fits(path: str | Path, state: Remembered, book: PlanBook) -> None:
@@ -364,6 +385,7 @@ _FIELDS: Mapping[str, Any] = {
     "setup": Setup | None,
     "move": str | None,
     "row": Natural,
+    "settled": StepSettled,
     "standby": tuple[_Place, ...],
     "layer_bytes": tuple[Natural, ...],
     "begins": tuple[str | None, Natural, Natural],

@@ -41,6 +41,12 @@ class Entry:
         """Whether it has never reported, nor trained."""
         return self.report is None and not self.is_active and not self.is_leaving
 
+    def hold_nothing(self) -> None:
+        """What it holds is of no use any more; of one that has never reported nothing is known."""
+        self.is_outdated = True
+        if not self.is_new:
+            self.report = Report(None, is_fresh=False)
+
     @property
     def has_state(self) -> bool:
         """Whether it trains, or has when it was last asked."""
@@ -152,12 +158,19 @@ class Roster:
         }
         return [worker for worker in self.whole() if worker not in missing]
 
+    def is_new(self, worker: Worker) -> bool:
+        """Whether one of its processes has never reported, or is not there."""
+        processes = self._processes(worker)
+        return any(member not in self.entries or self.entries[member].is_new for member in processes)
+
     def new(self) -> set[Worker]:
         """Workers with a process that has never reported."""
         return {member.worker for member, entry in self.entries.items() if entry.is_new}
 
-    def reports(self) -> dict[Member, Report]:
-        found = {member: self.entries[member].report for member in self.members()}
+    def reports(self, generation: int) -> dict[Member, Report]:
+        """Of all processes of those workers."""
+        here = [member for worker in self.reported(generation) for member in self._processes(worker)]
+        found = {member: self.entries[member].report for member in here}
         return {member: report for member, report in found.items() if report is not None}
 
     def _processes(self, worker: Worker) -> list[Member]:

@@ -272,11 +272,11 @@ class PlansOnDemand:
         """Whether one is being made that training waits for."""
         return self._planner.is_busy and not self._planner.is_in_background
 
-    def want(self, live: tuple[Worker, ...], book: PlanBook) -> None:
-        """One for exactly the cells of this book that are left."""
+    def want(self, live: tuple[Worker, ...], book: PlanBook, *, is_needed: bool = False) -> None:
+        """One for exactly the cells of this book that are left. If all wait for it, it is tried again."""
         failed = tuple(worker for worker in book.grid if worker not in live)
         wanted = Wanted(book.cut, book.units, book.counts(live), failed)
-        if wanted != self._wanted:
+        if wanted != self._wanted or (is_needed and not self.is_awaited):
             self._wanted = wanted
             self._planner.ask(request_for(book, failed))
 

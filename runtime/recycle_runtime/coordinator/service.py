@@ -72,6 +72,7 @@ from recycle_runtime.coordinator.journal import (
     prepared,
     read,
     rows_since,
+    told_since,
 )
 from recycle_runtime.coordinator.kept_plans import plans_of
 from recycle_runtime.coordinator.layer_move import LayerMove
@@ -372,7 +373,7 @@ class Service:
             TellRow: self._tell_row,
             TellEvaluation: self._tell_evaluation,
             TellSaved: self._tell_saved,
-            TellSettled: lambda order: self._connections.publish(order.settled),
+            TellSettled: self._tell_settled,
             Tell: lambda order: self._tell(order.text),
             BeginGathering: self._begin_gathering,
             BeginGeneration: self._begin_generation,
@@ -380,7 +381,7 @@ class Service:
             BeginMove: self._begin_move,
             EndMove: self._end_move,
             FinishRecovery: self._finish_recovery,
-            WantPlan: lambda order: self._plans.want(order.live, self._job.book),
+            WantPlan: lambda order: self._plans.want(order.live, self._job.book, is_needed=order.is_needed),
             BeginCheckpoint: self._begin_checkpoint,
             CompleteCheckpoint: self._complete_checkpoint,
             PruneCheckpoints: self._prune_checkpoints,
@@ -937,8 +938,8 @@ class Service:
             connection.send(JobEvent(self._opening))
             self._opening = ""
         if message.next is not None:
-            for row in rows_since(self._journal_path, message.next):
-                connection.send(row)
+            for told in told_since(self._journal_path, message.next):
+                connection.send(told)
         if self._end is not None:
             connection.send(self._end)
 
@@ -1138,6 +1139,10 @@ class Service:
         self._agents.rename(order.member, order.target)
         self._adaptation.moved(order.member.worker, order.target.worker)
         _LOGGER.info("%s is %s from now on", _called(order.member), _called(order.target))
+
+    def _tell_settled(self, order: TellSettled) -> None:
+        self._journal.write(settled=order.settled)
+        self._connections.publish(order.settled)
 
     def _tell_row(self, order: TellRow) -> None:
         row = order.row

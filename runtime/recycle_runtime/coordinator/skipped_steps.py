@@ -35,6 +35,10 @@ class SkippedSteps:
         self.words = ""
         """About the last one that was."""
 
+    def remember(self, last: int, in_a_row: int) -> None:
+        """As the coordinator before this one has written it down: see `journal.Remembered.skipped`."""
+        self._last, self.in_a_row = last, in_a_row
+
     def has_made_none(self, steps: int) -> bool:
         """Whether all of so many steps were left out."""
         return steps > 0 and self.in_a_row >= steps

@@ -206,6 +206,10 @@ class StateMachine:
         """That it has led to so far."""
         self._can_wait_for_plan = True
         """False once planning has failed."""
+        self._planned_for: tuple[Worker, ...] = ()
+        """Cells of the last plan that was asked for."""
+        self._unplannable: tuple[Worker, ...] | None = None
+        """Cells for which none could be made."""
         self._to_begin: set[Member] = set()
         """Of those who train in the generation, who has not begun with it."""
         self._work = WorkShares()
@@ -393,6 +397,7 @@ class StateMachine:
         self.roster.activate(tuple(self.roster.entries))
         assert self.assignment is not None, "the plan of the last generation is not there any more"
         self.rows.next = state.next_row
+        self.skipped.remember(*state.skipped)
         plan = plan_name(self.book, self.assignment)
         members = frozenset(one for one in self.roster.members() if one.worker not in state.joiners)
         self.rows.begin(state.next_row, members, len(state.places), plan, self._with_loss(members))
@@ -504,7 +509,7 @@ class StateMachine:
         entry.report = Report(None, is_fresh=False) if entry.is_outdated else message.report
         entry.generation, entry.is_leaving = message.generation, False
         if self.phase is Phase.RUNNING:
-            is_here = self.roster.is_whole(member.worker)
+            is_here = not self.roster.is_new(member.worker)
             if not entry.is_active and is_here and self.cells.has_room(member.worker):
                 self._stop_at_boundary(f"{name_of(member.worker)} arrives")
             return
@@ -833,8 +838,7 @@ class StateMachine:
         self.cells.switch(book, cells_of(here))
         for member, entry in self.roster.entries.items():
             if member.worker not in here:
-                entry.is_outdated = True
-                entry.report = Report(None, is_fresh=False)
+                entry.hold_nothing()
 
     def _empty_stages(self) -> list[int]:
         known = {self.cells.stage(worker) for worker in (*self.roster.whole(), *self.expected)}
@@ -971,11 +975,10 @@ class StateMachine:
             self._stop_at_boundary("a plan for these failures")
 
     def _planning_failed(self, event: PlanningFailed) -> None:
-        self._can_wait_for_plan = False
+        self._can_wait_for_plan, self._unplannable = False, self._planned_for
         if self.phase not in _CHANGING:
             return
-        whole = [self.cells.of(worker) or worker for worker in self.roster.whole()]
-        if self.book.assign([*whole, *self.expected]) is not None:
+        if self._has_plan_with_newcomers:
             self._go_if_all_are_here()
             return
         said, reason = f"{event.error} ({', '.join(self.recovery.causes)})", self.recovery.reason
@@ -1054,7 +1057,7 @@ class StateMachine:
         restorable = None if self._restore is None else self.checkpoints.begins.step
         reports = {
             Member(cell, member.tp_rank): self._holds(member, report)
-            for member, report in self.roster.reports().items()
+            for member, report in self.roster.reports(self.number).items()
             if (cell := self.cells.of(member.worker)) is not None
         }
         try:
@@ -1063,10 +1066,7 @@ class StateMachine:
             self._end(str(error))
             return
         if isinstance(standing, StageGone):
-            words = f"no live worker holds the parameters of stage {standing.stages[0]}"
-            if self.phase is Phase.FORMING and any(one.is_outdated for one in self.roster.entries.values()):
-                words += ", and workers have trained of which the coordinator's journal does not know"
-            self._end(words, is_lost=True)
+            self._stage_gone(standing)
             return
         # Workers that moved are waited for; joiners get their state while the others train.
         joiners = frozenset(member.worker for member in standing.donors) - movers
@@ -1077,13 +1077,31 @@ class StateMachine:
             # They are needed at once, so all workers wait for them.
             joiners, live = frozenset[Worker](), tuple(cells)
             assignment = self.book.assign(live)
+        if assignment is None and live == self._unplannable and self._has_plan_with_newcomers:
+            return
         if assignment is None or not (assignment.is_exact or joiners):
-            self._orders.append(WantPlan(live))
+            self._planned_for = live
+            self._orders.append(WantPlan(live, is_needed=assignment is None))
             if self.phase is Phase.FORMING and self._can_wait_for_plan:
                 # No worker has begun yet, so none is kept waiting.
                 return
         if assignment is not None:
             self._go(standing, assignment, joiners)
+
+    def _stage_gone(self, gone: StageGone) -> None:
+        if self._is_as_at_the_beginning and self.roster.new():
+            # They hold as much as any other, once they have built it.
+            return
+        words = f"no live worker holds the parameters of stage {gone.stages[0]}"
+        if self.phase is Phase.FORMING and any(one.is_outdated for one in self.roster.entries.values()):
+            words += ", and workers have trained of which the coordinator's journal does not know"
+        self._end(words, is_lost=True)
+
+    @property
+    def _has_plan_with_newcomers(self) -> bool:
+        """Whether there is one for all who are here or on the way."""
+        here = [self.cells.of(worker) or worker for worker in self.roster.whole()]
+        return self.book.assign([*here, *self.expected]) is not None
 
     @property
     def _is_gathered(self) -> bool:
@@ -1102,7 +1120,7 @@ class StateMachine:
         move, self.move = self.move, None
         if move is None:
             return
-        why = move.obstacle(self.roster.reports())
+        why = move.obstacle(self.roster.reports(self.number))
         self._orders.append(EndMove(move, why))
         if why is not None:
             return
@@ -1113,14 +1131,14 @@ class StateMachine:
             entry.has_layers, entry.has_stepped = member in joiners, False
             if member.worker not in move.cells:
                 # What it holds is of no use under the new cut.
-                entry.is_outdated = True
-                entry.report = Report(None, is_fresh=False)
+                entry.hold_nothing()
 
     def _make_moves(self) -> frozenset[Worker]:
         """Those that were wanted and can still be made; the places that are taken now."""
         moves, self._moves = self._moves, {}
         taken: set[Worker] = set()
-        for member, target in list(possible_moves(moves, self.roster.reports(), self.roster.new())):
+        reports = self.roster.reports(self.number)
+        for member, target in list(possible_moves(moves, reports, self.roster.new())):
             self._send(member, Move(target.worker))
             self._orders.append(Rename(member, target))
             self.roster.rename(member, target).report = Report(None, is_fresh=False)

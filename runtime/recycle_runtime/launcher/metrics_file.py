@@ -10,9 +10,8 @@ import math
 import os
 import stat
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import takewhile
 from pathlib import Path
 from typing import Any, TextIO, cast
 
@@ -58,7 +57,7 @@ class MetricsFile:
         if self._file is not None:
             self._file.close()
 
-    def catch_up(self, told: Iterable[StepRow]) -> None:
+    def catch_up(self, told: Sequence[StepRow | StepSettled]) -> None:
         """Write the rows that a process before this one has told and not written.
 
         Of all that were told, these are the ones behind the last that is there, so that a row of a step which
@@ -68,9 +67,14 @@ class MetricsFile:
         if self._file is None or self._path is None or not os.path.isfile(self._path):
             return
         there = set(map(_key, _last_rows(Path(self._path))))
-        missing = list(takewhile(lambda row: _key(_row(row, None)) not in there, reversed(list(told))))
-        for row in reversed(missing):
-            self.take(row)
+        first = len(told)
+        for place, message in reversed(list(enumerate(told))):
+            if isinstance(message, StepRow):
+                if _key(_row(message, None)) in there:
+                    break
+                first = place
+        for message in told[first:]:
+            self.take(message)
 
     def take(self, message: ToObserver) -> None:
         if self._file is None:

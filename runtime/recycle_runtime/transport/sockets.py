@@ -143,10 +143,12 @@ def _shut_descriptor(descriptor: int, *, also_listening: bool = False) -> None:
 
 
 def shut(sock: socket.socket, *, also_listening: bool = False) -> None:
-    """End a connection in both directions. One that listens is left alone, unless that is said: gloo needs
-    it."""
+    """End a connection in both directions. One that listens is left alone, since gloo needs it, unless that
+    is said and it has a network address."""
     try:
-        if also_listening or not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        is_on_network = sock.family in (socket.AF_INET, socket.AF_INET6)
+        listens = bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+        if not listens or (also_listening and is_on_network):
             sock.shutdown(socket.SHUT_RDWR)
     except OSError:
         # It has ended by itself.

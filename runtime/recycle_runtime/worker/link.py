@@ -18,7 +18,7 @@ from recycle_runtime.protocol.messages.generations import Go, Hold, Holding, Joi
 from recycle_runtime.protocol.messages.layer_moves import DropLayers, MoveLayers
 from recycle_runtime.protocol.messages.neighbour_copies import GiveCopy, HoldCopy, KeepCopy
 from recycle_runtime.protocol.messages.scripts import ToScript
-from recycle_runtime.protocol.messages.steps import LossShare, Recall, StepDone
+from recycle_runtime.protocol.messages.steps import Recall, SaidAgain, Settled
 from recycle_runtime.protocol.messages.wire import FromWorker, Message, ToWorker
 from recycle_runtime.protocol.surroundings import Line, Machine, Queue, Surroundings
 from recycle_runtime.worker.requests import Requests
@@ -81,7 +81,7 @@ class Link:
         self._orders: Queue[ToWorker | Wake | None] = self._around.queue()
         self._has_wake = False
         """Whether one is on its way."""
-        self._steps: deque[LossShare | StepDone] = deque(maxlen=_REMEMBERED)
+        self._steps: deque[SaidAgain] = deque(maxlen=_REMEMBERED)
         self._line: Line | None = None
         self._is_closed = False
         self.is_away = False
@@ -98,8 +98,11 @@ class Link:
 
     def say(self, message: FromWorker) -> None:
         """To the coordinator, or dropped while it is away: it asks again when it is back."""
-        if isinstance(message, LossShare | StepDone):
+        if isinstance(message, SaidAgain):
             self._steps.append(message)
+        self._send(message)
+
+    def _send(self, message: FromWorker) -> None:
         with suppress(WireError):
             if self._line is not None:
                 self._line.send(message)
@@ -181,8 +184,10 @@ class Link:
             self._take_order(message)
 
     def _say_again(self, step: int) -> None:
-        for row in [row for row in self._steps if row.step >= step]:
-            self.say(row)
+        for message in list(self._steps):
+            # What became of a step is known one step later.
+            if message.step >= (step - 1 if isinstance(message, Settled) else step):
+                self._send(message)
         if self.requests is not None:
             self.requests.recall()
 

@@ -135,3 +135,27 @@ def test_the_place_that_a_worker_has_left_is_free() -> None:
     job.listen((0, 0))
     job.run(10)
     assert job.coordinator.assignment is not None and len(job.coordinator.assignment.roles) == 8
+
+
+def beginning(replacement: Worker) -> DeafJob:
+    """Before the first step all of stage 1 have been killed, but one whose next process builds its model."""
+    job = DeafJob()
+    job.members.pop(Member(replacement, 0))
+    job.kill(replacement)
+    job.deliver()
+    job.deaf = (replacement,)
+    job.join(replacement)
+    job.deliver()
+    for worker in {ONE, TWO, THREE} - {replacement}:
+        job.members.pop(Member(worker, 0))
+        job.kill(worker)
+        job.deliver()
+    return job
+
+
+def test_at_the_beginning_one_that_builds_its_model_holds_as_much_as_any_other() -> None:
+    job = beginning(THREE)
+    assert job.result is None and job.coordinator.phase is Phase.GATHERING
+    job.listen(THREE)
+    job.run(3)
+    assert job.result is None and job.rows == [0, 1, 2]

@@ -22,7 +22,7 @@ from recycle_runtime.coordinator.events import (
     Send,
     WorkerFailed,
 )
-from recycle_runtime.coordinator.journal import Journal, Remembered, read, rows_since
+from recycle_runtime.coordinator.journal import Journal, Remembered, read, rows_since, told_since
 from recycle_runtime.coordinator.state_machine import Phase, StateMachine
 from recycle_runtime.plan.plan_book import PlanBook
 from recycle_runtime.protocol.messages.agents import (
@@ -43,7 +43,7 @@ from recycle_runtime.protocol.messages.generations import (
     Report,
 )
 from recycle_runtime.protocol.messages.members import InjectedFault, Member
-from recycle_runtime.protocol.messages.steps import StepRow
+from recycle_runtime.protocol.messages.steps import StepRow, StepSettled
 from recycle_runtime.protocol.messages.wire import ToAgent
 from tests.runtime.recovery.plans_for_tests import fake_bundle
 
@@ -292,3 +292,23 @@ def test_a_full_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert [event.text for event in journal.news()] == [f"{path} can be written again"]
     os.close(descriptor)
     assert [row.step for row in rows_since(path, 0)] == [0, 1]
+
+
+def test_what_became_of_steps_is_remembered(tmp_path: Path) -> None:
+    """Else a job whose steps are all skipped would be told to have gone well."""
+    path = tmp_path / "journal"
+    fill(path)
+    journal = Journal(path)
+    for step, is_skipped in enumerate((False, True, True)):
+        journal.write(settled=StepSettled(step, float("nan") if is_skipped else 0.5, is_skipped))
+    journal.write(row=3, told=StepRow(3, 0.25, 1.0, 1, "1"))
+    journal.close()
+    remembered = read(path)
+    assert remembered is not None and remembered.skipped == (2, 2)
+    told = told_since(path, 2)
+    assert [(type(each), each.step) for each in told] == [
+        (StepRow, 2),
+        (StepSettled, 1),
+        (StepSettled, 2),
+        (StepRow, 3),
+    ]

@@ -162,6 +162,19 @@ def test_rows_that_were_told_and_not_written(
     assert [json.loads(line)["step"] for line in lines] == after
 
 
+def test_rows_that_were_told_and_not_written_say_what_became_of_their_steps(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    with MetricsFile(str(path)) as file:
+        file.take(row(0))
+    settled = [StepSettled(step, 0.5 + step, is_skipped=step == 2) for step in range(3)]
+    journal = [row(0), row(1), settled[0], row(2), settled[1], row(3), settled[2]]
+    with MetricsFile(str(path), goes_on=True) as file:
+        file.catch_up(journal)
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    found = [(each["step"], each.get("gradient_norm"), each.get("skipped")) for each in rows]
+    assert found[1:] == [(1, 1.5, False), (2, 2.5, True), (3, None, None)]
+
+
 def test_what_is_no_file_gets_new_rows_alone() -> None:
     reader, writer = os.pipe()
     with MetricsFile(f"/dev/fd/{writer}", goes_on=True) as file:

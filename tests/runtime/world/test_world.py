@@ -245,6 +245,15 @@ def test_a_coordinator_that_is_killed_after_the_end_does_not_end_the_job_again(
     assert World(story).run().wrong
 
 
+def test_steps_that_were_all_skipped_stay_so_when_the_coordinator_is_killed(jobs: list[WorldJob]) -> None:
+    """Found once: such a job was told to have ended well, since the next coordinator counted from none."""
+    plain = quiet(7, jobs[2:3], faults=(), steps=12, checkpoints=0, skipped=frozenset(range(12)))
+    assert (World(plain).run().error or "").startswith("every step was skipped")
+    for at in (0.95, 1.2, 1.35):
+        outcome = World(replace(plain, faults=(KillCoordinator(at, 0.3),))).run()
+        assert (outcome.error or "").startswith("every step was skipped"), outcome.story
+
+
 @pytest.mark.parametrize(("resumes", "is_resumed"), [(1, False), (0, True)])
 def test_a_job_that_has_lost_a_stage_goes_on_from_its_newest_intact_checkpoint(
     jobs: list[WorldJob], resumes: int, is_resumed: bool

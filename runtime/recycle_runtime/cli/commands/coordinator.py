@@ -61,7 +61,7 @@ from recycle_runtime.cli.signals import StopRequests, stop_requests
 from recycle_runtime.coordinator.antechamber import kept_waiting
 from recycle_runtime.coordinator.fence import Fence, stand_by
 from recycle_runtime.coordinator.hooks import Hooks
-from recycle_runtime.coordinator.journal import FILE, JournalError, prepare, rows_since
+from recycle_runtime.coordinator.journal import FILE, JournalError, prepare, told_since
 from recycle_runtime.coordinator.leadership import Candidacy, Leadership
 from recycle_runtime.coordinator.outside import Outside
 from recycle_runtime.coordinator.patience import Patience
@@ -260,7 +260,7 @@ def _run(
         else:
             unmark_over(state)
         folders = [_folder(state, each) for each in range(number + 1)]
-        watching.metrics.catch_up(row for folder in folders for row in rows_since(folder / FILE, 0))
+        watching.metrics.catch_up([told for folder in folders for told in told_since(folder / FILE, 0)])
         service.watch(watching.take)
         end = service.run(requests.why)
         if not service.goes_on:

@@ -130,7 +130,7 @@ class PeerDigest:
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """Say again what you said of steps from this one on."""
+    """Say again what you said of steps from this one on, and what became of the one before it."""
 
     step: Natural
 
@@ -174,3 +174,5 @@ class StepSettled:
 
 
 StepReport = Parameters | FirstGradients | LossShare | StepDone | Settled | PeerDigest
+SaidAgain = LossShare | StepDone | Settled
+"""What a worker process keeps of the last steps, to say it again when it is asked to by `Recall`."""
