@@ -1,6 +1,6 @@
 """What lies around a coordinator that is not its own: time, connections, slow disks, planners.
 
-A simulated world (`testing.world`) puts others in their place. Standard library only.
+A simulated world puts others in their place. Standard library only.
 """
 
 import time

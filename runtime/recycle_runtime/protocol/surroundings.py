@@ -1,7 +1,7 @@
 """What lies around a process that is not its own: time, threads, the network. Standard library only.
 
 Whatever waits is written as a coroutine. In a real process what it awaits blocks, so it is never suspended,
-and `completed` runs it to its end on the thread that calls. In a simulated world (`testing.world`) it is
+and `completed` runs it to its end on the thread that calls. In a simulated world it is
 suspended instead, and one thread runs all processes of a job.
 """
 

@@ -1,6 +1,6 @@
 """What a worker process trains with, and meets other workers with: torch, behind one interface.
 
-`testing.world` has another engine: arithmetic, and a network of its own.
+A simulated world has another engine: arithmetic, and a network of its own.
 """
 
 import gc

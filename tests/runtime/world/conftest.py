@@ -2,8 +2,8 @@
 
 import pytest
 
-from recycle_runtime.testing.world.scenarios import WorldJob
 from tests.runtime.world.jobs import world_jobs
+from tests.runtime.world.scenarios import WorldJob
 
 
 @pytest.fixture(scope="session")

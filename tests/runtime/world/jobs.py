@@ -13,9 +13,9 @@ from recycle_compiler.ir.layout import job_of_layout, parse_layout
 from recycle_compiler.planner.compile import plan_failed
 from recycle_runtime.coordinator.plans import Request
 from recycle_runtime.plan.bundle import Bundle
-from recycle_runtime.testing.world.scenarios import WorldJob, scenario
-from recycle_runtime.testing.world.world import Scenario
 from tests.runtime.recovery.recut_plans import three_by_two, write_bundle
+from tests.runtime.world.scenarios import WorldJob, scenario
+from tests.runtime.world.world import Scenario
 from tests.support.layers import layer_costs, layered_job
 
 _FIVE = "4x3,2x2"

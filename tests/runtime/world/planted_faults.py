@@ -21,9 +21,9 @@ from recycle_runtime.protocol.messages.generations import Leave, LeftGroup, Repo
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.protocol.messages.steps import LossShare, StepDone
 from recycle_runtime.protocol.messages.wire import ToWorker
-from recycle_runtime.testing.world.standing import StandingTransport
-from recycle_runtime.testing.world.world import TOKEN, World
 from recycle_runtime.worker.link import Link
+from tests.runtime.world.standing import StandingTransport
+from tests.runtime.world.world import TOKEN, World
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 

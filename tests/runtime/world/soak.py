@@ -7,10 +7,10 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from recycle_runtime.testing.world.scenarios import scenario
-from recycle_runtime.testing.world.shrinking import shrunk, told
-from recycle_runtime.testing.world.world import World
 from tests.runtime.world.jobs import world_jobs
+from tests.runtime.world.scenarios import scenario
+from tests.runtime.world.shrinking import shrunk, told
+from tests.runtime.world.world import World
 
 
 def main() -> int:

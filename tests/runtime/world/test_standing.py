@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from recycle_runtime.testing.world.faults import KillWorker, LoseNode, SlowNode, StopCoordinator, StopWorker
-from recycle_runtime.testing.world.scenarios import WorldJob, scenario
-from recycle_runtime.testing.world.shrinking import told
-from recycle_runtime.testing.world.standing import StandingTransport
-from recycle_runtime.testing.world.world import Fault, Outcome, Scenario, World
 from tests.runtime.world import planted_faults as planted
+from tests.runtime.world.faults import KillWorker, LoseNode, SlowNode, StopCoordinator, StopWorker
 from tests.runtime.world.jobs import quiet
+from tests.runtime.world.scenarios import WorldJob, scenario
+from tests.runtime.world.shrinking import told
+from tests.runtime.world.standing import StandingTransport
+from tests.runtime.world.world import Fault, Outcome, Scenario, World
 
 
 def _standing(jobs: list[WorldJob], *faults: Fault, nodes: int = 3, room: int = 2) -> Scenario:

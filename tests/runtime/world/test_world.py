@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from recycle_runtime.testing.world.faults import (
+from tests.runtime.world import planted_faults as planted
+from tests.runtime.world.faults import (
     CutLine,
     FullDisk,
     KillAgent,
@@ -26,11 +27,10 @@ from recycle_runtime.testing.world.faults import (
     StopWorker,
     TearJournal,
 )
-from recycle_runtime.testing.world.scenarios import WorldJob, scenario
-from recycle_runtime.testing.world.shrinking import shrunk, told
-from recycle_runtime.testing.world.world import Fault, Scenario, World
-from tests.runtime.world import planted_faults as planted
 from tests.runtime.world.jobs import quiet
+from tests.runtime.world.scenarios import WorldJob, scenario
+from tests.runtime.world.shrinking import shrunk, told
+from tests.runtime.world.world import Fault, Scenario, World
 
 FIXED = 60
 """Seeds that every run of the tests tries; `make soak` tries new ones."""
@@ -109,8 +109,8 @@ def test_the_same_seed_is_the_same_story_in_another_process(jobs: list[WorldJob]
     here = [World(scenario(seed, jobs)).run().digest for seed in seeds]
     code = (
         "import sys; from pathlib import Path; from tests.runtime.world.jobs import world_jobs;"
-        "from recycle_runtime.testing.world.scenarios import scenario;"
-        "from recycle_runtime.testing.world.world import World;"
+        "from tests.runtime.world.scenarios import scenario;"
+        "from tests.runtime.world.world import World;"
         f"jobs = world_jobs(Path({str(tmp_path)!r}));"
         f"print([World(scenario(seed, jobs)).run().digest for seed in {seeds}])"
     )

@@ -12,9 +12,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from recycle_runtime.plan.worker_ids import Worker
-from recycle_runtime.testing.world.group import GroupTransport, Wire
-from recycle_runtime.testing.world.loop import Pending
 from recycle_runtime.transport.interface import Grid
+from tests.runtime.world.group import GroupTransport, Wire
+from tests.runtime.world.loop import Pending
 
 _OVER_GLOO = ("norm", "barrier")
 _LARGEST = 1_000_000

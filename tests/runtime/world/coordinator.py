@@ -20,8 +20,8 @@ from recycle_runtime.protocol.messages.observers import Observe
 from recycle_runtime.protocol.messages.steps import PeerDigest
 from recycle_runtime.protocol.messages.wire import Message
 from recycle_runtime.protocol.server import Served
-from recycle_runtime.testing.world.network import SERVER_GIVES_UP, End, Pipe
-from recycle_runtime.testing.world.processes import SimulatedProcess
+from tests.runtime.world.network import SERVER_GIVES_UP, End, Pipe
+from tests.runtime.world.processes import SimulatedProcess
 
 _TURN = 0.05
 ABOUT_A_GENERATION = (Began, CaughtUp, GroupBroken, LayersArrived, LeftGroup, PeerDigest)

@@ -45,18 +45,18 @@ from recycle_runtime.protocol.messages.steps import StepRow
 from recycle_runtime.protocol.messages.wire import Message
 from recycle_runtime.protocol.node_memory import SLOTS, NodeMemory
 from recycle_runtime.protocol.server import Served
-from recycle_runtime.testing.world.arithmetic import Reference
-from recycle_runtime.testing.world.coordinator import CoordinatorProcess, Disk, Killed, Watcher
-from recycle_runtime.testing.world.engine import Job, NumberEngine
-from recycle_runtime.testing.world.group import Ports
-from recycle_runtime.testing.world.loop import Loop
-from recycle_runtime.testing.world.near import SimulatedNearServer
-from recycle_runtime.testing.world.network import End, Network, Node, Pipe
-from recycle_runtime.testing.world.processes import Kernel, MemoryBoard, NodeProcesses, SimulatedProcess
 from recycle_runtime.worker.heartbeat import Heartbeat
 from recycle_runtime.worker.link import CoordinatorGoneError
 from recycle_runtime.worker.options import ProcessOptions, WorkerOptions
 from recycle_runtime.worker.process import WorkerProcess
+from tests.runtime.world.arithmetic import Reference
+from tests.runtime.world.coordinator import CoordinatorProcess, Disk, Killed, Watcher
+from tests.runtime.world.engine import Job, NumberEngine
+from tests.runtime.world.group import Ports
+from tests.runtime.world.loop import Loop
+from tests.runtime.world.near import SimulatedNearServer
+from tests.runtime.world.network import End, Network, Node, Pipe
+from tests.runtime.world.processes import Kernel, MemoryBoard, NodeProcesses, SimulatedProcess
 
 TOKEN = "the token of this world"
 _PATIENCE = Patience(standstill=60.0, first_step=90.0, leaving=8.0, last_leaving=90.0)

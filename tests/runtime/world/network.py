@@ -12,7 +12,7 @@ from typing import Any
 
 from recycle_runtime.protocol.codec import WireError
 from recycle_runtime.protocol.messages.wire import Message
-from recycle_runtime.testing.world.loop import Loop, LoopProcess, Pending
+from tests.runtime.world.loop import Loop, LoopProcess, Pending
 
 CONNECT_SECONDS = 3.0
 HANDSHAKE_SECONDS = 10.0

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from recycle_runtime.coordinator.plans import Request
 from recycle_runtime.plan.bundle import Bundle
-from recycle_runtime.testing.world.faults import FaultMaker
-from recycle_runtime.testing.world.world import Scenario
+from tests.runtime.world.faults import FaultMaker
+from tests.runtime.world.world import Scenario
 
 
 class WorldJob(NamedTuple):

@@ -10,8 +10,8 @@ from typing import Any
 
 from recycle_runtime.protocol.codec import UnreachableError, WireError
 from recycle_runtime.protocol.messages.wire import Message
-from recycle_runtime.testing.world.loop import Loop, Pending
-from recycle_runtime.testing.world.network import (
+from tests.runtime.world.loop import Loop, Pending
+from tests.runtime.world.network import (
     End,
     Network,
     Pipe,

@@ -42,7 +42,13 @@ from recycle_runtime.protocol.messages.store import StoreGet, StoreOpen, StoreRe
 from recycle_runtime.protocol.near import AGENT_SECONDS
 from recycle_runtime.protocol.remote_store import StoreError
 from recycle_runtime.protocol.surroundings import Line
-from recycle_runtime.testing.world.arithmetic import (
+from recycle_runtime.transport.guarded import Waits
+from recycle_runtime.transport.sockets import Ends
+from recycle_runtime.worker.engine import Building, Counts, MeetingPlace, coordinator_line
+from recycle_runtime.worker.held_chunks import HeldChunks
+from recycle_runtime.worker.options import ProcessOptions, WorkerOptions
+from recycle_runtime.worker.state_transfer import StatePair
+from tests.runtime.world.arithmetic import (
     NumberChunk,
     NumberData,
     NumberLayer,
@@ -53,7 +59,7 @@ from recycle_runtime.testing.world.arithmetic import (
     loss_of,
     weight_gradient,
 )
-from recycle_runtime.testing.world.group import (
+from tests.runtime.world.group import (
     GroupConnections,
     GroupTransport,
     Listener,
@@ -62,15 +68,9 @@ from recycle_runtime.testing.world.group import (
     SimulatedPair,
     Wire,
 )
-from recycle_runtime.testing.world.loop import Pending
-from recycle_runtime.testing.world.processes import SimulatedProcess
-from recycle_runtime.testing.world.standing import Queued, StandingTransport, StandingWire
-from recycle_runtime.transport.guarded import Waits
-from recycle_runtime.transport.sockets import Ends
-from recycle_runtime.worker.engine import Building, Counts, MeetingPlace, coordinator_line
-from recycle_runtime.worker.held_chunks import HeldChunks
-from recycle_runtime.worker.options import ProcessOptions, WorkerOptions
-from recycle_runtime.worker.state_transfer import StatePair
+from tests.runtime.world.loop import Pending
+from tests.runtime.world.processes import SimulatedProcess
+from tests.runtime.world.standing import Queued, StandingTransport, StandingWire
 
 _CPU = torch.device("cpu")
 _OP_SECONDS = 0.004

@@ -9,11 +9,11 @@ import torch
 
 from recycle_runtime.execution.optimizer import Totals
 from recycle_runtime.plan.worker_ids import Worker
-from recycle_runtime.testing.world.arithmetic import Gradients
-from recycle_runtime.testing.world.loop import LoopProcess, Pending
-from recycle_runtime.testing.world.network import End, Network, Node, Pipe
 from recycle_runtime.transport.guarded import PeerError, Waits, guarded_wait
 from recycle_runtime.transport.interface import Grid
+from tests.runtime.world.arithmetic import Gradients
+from tests.runtime.world.loop import LoopProcess, Pending
+from tests.runtime.world.network import End, Network, Node, Pipe
 
 
 class Wire:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from recycle_runtime.plan.bundle import Bundle
-from recycle_runtime.testing.world.world import Outcome, Scenario, World
+from tests.runtime.world.world import Outcome, Scenario, World
 
 _MOST_RUNS = 200
 

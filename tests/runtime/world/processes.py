@@ -9,7 +9,8 @@ from recycle_runtime.protocol.access import Token, access_of
 from recycle_runtime.protocol.codec import WireError
 from recycle_runtime.protocol.heartbeat_board import Board, Line
 from recycle_runtime.protocol.messages.members import Member
-from recycle_runtime.testing.world.loop import (
+from recycle_runtime.transport.sockets import Ends
+from tests.runtime.world.loop import (
     Loop,
     LoopProcess,
     Pending,
@@ -17,8 +18,8 @@ from recycle_runtime.testing.world.loop import (
     SimulatedSignal,
     TaskEnded,
 )
-from recycle_runtime.testing.world.near import NearPlaces
-from recycle_runtime.testing.world.network import (
+from tests.runtime.world.near import NearPlaces
+from tests.runtime.world.network import (
     CONNECT_SECONDS,
     HANDSHAKE_SECONDS,
     End,
@@ -27,7 +28,6 @@ from recycle_runtime.testing.world.network import (
     Pipe,
     SimulatedLine,
 )
-from recycle_runtime.transport.sockets import Ends
 
 Accept = Callable[["SimulatedProcess", str], "End | None"]
 """Whether the coordinator listens: its end of a new connection from this process, which knows this token."""

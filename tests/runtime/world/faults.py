@@ -4,7 +4,7 @@ import random
 from dataclasses import dataclass
 
 from recycle_runtime.plan.worker_ids import Worker, worker_text
-from recycle_runtime.testing.world.world import Fault, World
+from tests.runtime.world.world import Fault, World
 
 
 @dataclass(frozen=True, slots=True)
