@@ -4,10 +4,10 @@ What a page sends is checked here for its form only. Whether the numbers make a 
 say: what is planned is the text that is shown.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from math import isfinite
 from typing import Any, cast
 
 from recycle_compiler.frontend import format_job
@@ -30,8 +30,12 @@ MOST_OPS = 60_000
 """What is planned while somebody waits."""
 _MOST_NUMBER = 1e15
 _MOST_NAME = 100
+_MOST_SHOWN = 40
+"""Letters of a value that a message shows."""
 
 Number = int | float
+Fits = Callable[[Any], bool]
+"""Whether a JSON value is of the right form."""
 
 
 class SettingsError(Exception):
@@ -148,26 +152,21 @@ def read_settings(value: Any) -> Settings:
         raise SettingsError("settings must be an object")
     found = cast(dict[str, Any], value)
     stages, pipelines, microbatches = (_whole(found, name, most) for name, most in MOST.items())
-    failed = _failed(found.get("failed"), pipelines, stages)
-    unit, name = found.get("unit"), found.get("name")
-    if unit not in TICKS_PER_UNIT:
-        raise SettingsError(f"unit must be one of {', '.join(TICKS_PER_UNIT)}")
-    if not isinstance(name, str) or not 0 < len(name) <= _MOST_NAME:
-        raise SettingsError(f"name must be a word of at most {_MOST_NAME} letters")
+    techniques = _list(found, "techniques", _is_one_of(TECHNIQUES), f"words out of {', '.join(TECHNIQUES)}")
     settings = Settings(
-        name=name,
-        unit=unit,
-        in_bytes=found.get("in_bytes") is True,
+        name=_field(found, "name", _is_name, f"a word of at most {_MOST_NAME} letters"),
+        unit=_field(found, "unit", _is_one_of(TICKS_PER_UNIT), f"one of {', '.join(TICKS_PER_UNIT)}"),
+        in_bytes=_field(found, "in_bytes", _is_one_of((True, False)), "true or false"),
         stages=stages,
         pipelines=pipelines,
         tensor=_whole(found, "tensor", 1_000_000),
         microbatches=microbatches,
-        values={name: _numbers(found, name, stages) for name in PER_STAGE},
-        transfer=_numbers(found, "transfer", stages - 1),
-        capacity=_capacity(found, stages),
-        techniques=tuple(name for name in TECHNIQUES if name in _list(found, "techniques", len(TECHNIQUES))),
-        tied=tuple(_index(each, stages) for each in _list(found, "tied", stages)),
-        failed=failed,
+        values={name: _numbers(found, name, stages, _is_number) for name in PER_STAGE},
+        transfer=_numbers(found, "transfer", stages - 1, _is_number),
+        capacity=_numbers(found, "capacity", stages, lambda each: each is None or _is_number(each)),
+        techniques=tuple(name for name in TECHNIQUES if name in techniques),
+        tied=tuple(_list(found, "tied", _is_whole(0, stages - 1), f"stages from 0 to {stages - 1}")),
+        failed=_failed(found, pipelines, stages),
     )
     if settings.ops > MOST_OPS:
         raise SettingsError(
@@ -177,49 +176,58 @@ def read_settings(value: Any) -> Settings:
     return settings
 
 
+def _field(found: dict[str, Any], name: str, fits: Fits, form: str) -> Any:
+    """One field; SettingsError unless it fits. All fields are read here, and each may be any JSON value."""
+    value = found.get(name)
+    if not fits(value):
+        text = json.dumps(value)
+        short = text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+        raise SettingsError(f"{name} must be {form}, got {short}")
+    return value
+
+
+def _list(found: dict[str, Any], name: str, fits: Fits, form: str, count: int | None = None) -> list[Any]:
+    """A field of values that all fit, as many as `count` says, if it does."""
+
+    def all_fit(value: Any) -> bool:
+        values = cast(list[Any], value) if isinstance(value, list) else None
+        return values is not None and count in (None, len(values)) and all(map(fits, values))
+
+    return _field(found, name, all_fit, f"a list of {form}")
+
+
 def _whole(found: dict[str, Any], name: str, most: int) -> int:
-    value = found.get(name)
-    if type(value) is not int or not 1 <= value <= most:
-        raise SettingsError(f"{name} must be a whole number from 1 to {most:,}")
-    return value
+    return _field(found, name, _is_whole(1, most), f"a whole number from 1 to {most:,}")
 
 
-def _list(found: dict[str, Any], name: str, most: int) -> list[Any]:
-    value = found.get(name)
-    if not isinstance(value, list) or len(cast(list[Any], value)) > most:
-        raise SettingsError(f"{name} must be a list of at most {most}")
-    return cast(list[Any], value)
+def _numbers(found: dict[str, Any], name: str, count: int, fits: Fits) -> tuple[Any, ...]:
+    return tuple(_list(found, name, fits, f"{count} numbers from 0 to {_MOST_NUMBER:g}", count))
 
 
-def _numbers(found: dict[str, Any], name: str, count: int) -> tuple[Number, ...]:
-    values = _list(found, name, count)
-    if len(values) != count:
-        raise SettingsError(f"{name} must have {count} values, got {len(values)}")
-    return tuple(_number(value, name) for value in values)
+def _failed(found: dict[str, Any], pipelines: int, stages: int) -> FailureSet:
+    is_pipeline, is_stage = _is_whole(0, pipelines - 1), _is_whole(0, stages - 1)
+
+    def is_worker(value: Any) -> bool:
+        pair = cast(list[Any], value) if isinstance(value, list) else []
+        return len(pair) == 2 and is_pipeline(pair[0]) and is_stage(pair[1])
+
+    form = f"[pipeline, stage], pipelines from 0 to {pipelines - 1} and stages from 0 to {stages - 1}"
+    return failure_set((pipeline, stage) for pipeline, stage in _list(found, "failed", is_worker, form))
 
 
-def _number(value: Any, name: str) -> Number:
-    if type(value) not in (int, float) or not isfinite(value) or not 0 <= value <= _MOST_NUMBER:
-        raise SettingsError(f"{name} must be numbers of at least 0")
-    return value
+def _is_whole(least: int, most: int) -> Fits:
+    return lambda value: type(value) is int and least <= value <= most
 
 
-def _capacity(found: dict[str, Any], stages: int) -> tuple[Number | None, ...]:
-    values = _list(found, "capacity", stages)
-    if len(values) != stages:
-        raise SettingsError(f"capacity must have {stages} values, got {len(values)}")
-    return tuple(None if value is None else _number(value, "capacity") for value in values)
+def _is_one_of(allowed: Iterable[Any]) -> Fits:
+    # Compared one by one: what a page sends may be nothing that a dict can look up, and 1 is not true.
+    return lambda value: any(type(value) is type(each) and value == each for each in allowed)
 
 
-def _index(value: Any, count: int) -> int:
-    if type(value) is not int or not 0 <= value < count:
-        raise SettingsError(f"a stage must be a whole number from 0 to {count - 1}")
-    return value
+def _is_number(value: Any) -> bool:
+    # Not a number is not in this range, nor is infinity.
+    return type(value) in (int, float) and 0 <= value <= _MOST_NUMBER
 
 
-def _failed(value: Any, pipelines: int, stages: int) -> FailureSet:
-    workers = cast(list[Any], value) if isinstance(value, list) else []
-    pairs = [cast(list[Any], worker) for worker in workers if isinstance(worker, list)]
-    if not isinstance(value, list) or any(len(pair) != 2 for pair in pairs) or len(pairs) < len(workers):
-        raise SettingsError("failed must be a list of [pipeline, stage]")
-    return failure_set((_index(pipeline, pipelines), _index(stage, stages)) for pipeline, stage in pairs)
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= _MOST_NAME

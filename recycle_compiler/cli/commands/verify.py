@@ -1,7 +1,8 @@
 """`recyclec verify`: every rule, from the file alone, with code the planner does not use."""
 
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 from pathlib import Path
 
 from recycle_compiler.cli.bundles import read_bundle
@@ -36,11 +37,16 @@ def run(arguments: Namespace, output: Output) -> int:
         for report in verify_plans(bundle):
             violations += report.violations
             output.data(_lines(report, bundle, job))
-    if violations:
+    if violations or isinstance(job, str):
         output.error(f"{arguments.bundle}: {plural(len(violations), 'violation')}")
         return INPUT_ERROR
     under = f", and {plural(len(bundle.recuts), 'other cut')}" if bundle.recuts else ""
-    output.say(f"{arguments.bundle}: {plural(len(bundle.plans), 'plan')}{under}, every rule holds")
+    output.say(f"{arguments.bundle}: {_checked(bundle, job)}{under}, every rule holds")
+    if missing := _missing(bundle, job):
+        output.say(
+            f"{arguments.bundle}: no plan for {_counted(missing, 'failure')}; the job asks for plans for "
+            f"{_counted(range(job.failures + 1), 'failure')}, which `recyclec compile` makes"
+        )
     output.say(f"{arguments.bundle}: content hash {bundle.content_hash}")
     return DONE
 
@@ -86,6 +92,34 @@ def _shape(job: JobSpec) -> dict[str, int]:
 
 def _source_violation(message: str) -> Violation:
     return Violation(Rule.INDEX_SOURCE, None, None, None, message)
+
+
+def _checked(bundle: Bundle, job: JobSpec) -> str:
+    """The plans, and the numbers of failures that they are for, or of workers where they are of a layout."""
+    plans, counts = plural(len(bundle.plans), "plan"), {len(plan.failed) for plan in bundle.plans}
+    if not counts:
+        return plans
+    if job.is_recut:
+        return f"{plans} for {_counted((job.workers - count for count in counts), 'worker')}"
+    return f"{plans} for {_counted(counts, 'failure')}"
+
+
+def _missing(bundle: Bundle, job: JobSpec) -> list[int]:
+    """Numbers of failures that the job asks for and no plan is for; a layout is for its own workers alone."""
+    if job.is_recut:
+        return []
+    found = {len(plan.failed) for plan in bundle.plans}
+    return [failures for failures in range(job.failures + 1) if failures not in found]
+
+
+def _counted(counts: Iterable[int], noun: str) -> str:
+    """`0 to 2 failures`, `0 and 2 to 5 failures`, `1 failure`."""
+    ordered = sorted(counts)
+    # In a run of numbers without a gap, a number and its place in the list are equally far apart.
+    runs = [[each for _, each in run] for _, run in groupby(enumerate(ordered), lambda at: at[1] - at[0])]
+    words = [str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs]
+    listed = " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+    return f"{listed} {noun}{'' if ordered == [1] else 's'}"
 
 
 def _lines(report: PlanReport, bundle: Bundle, job: JobSpec) -> str:

@@ -8,7 +8,7 @@ import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from recycle_runtime import logs
 
@@ -81,6 +81,23 @@ class CommandLine:
         return parser
 
 
+def given_words(arguments: argparse.Namespace) -> list[str]:
+    """Options that are not at their defaults, as words of a command line, of a command that runs a script."""
+    own: dict[str, argparse.Action] = arguments.own_options
+    words: list[str] = []
+    for action in dict.fromkeys(own.values()):
+        option, value = action.option_strings[-1], getattr(arguments, action.dest, None)
+        if value is None or value is False or value == action.default:
+            continue
+        if action.nargs == 0:
+            words.append(option)
+            continue
+        for each in map(str, cast(list[object], value) if isinstance(value, list) else [value]):
+            # A word that begins with a dash would be taken for another option.
+            words += [f"{option}={each}"] if each.startswith("-") else [option, each]
+    return words
+
+
 class _CommandParser(argparse.ArgumentParser):
     """Gets the arguments of its command when it is first used."""
 
@@ -92,7 +109,7 @@ class _CommandParser(argparse.ArgumentParser):
         self.load()
         if self.split is not None and args is not None:
             args, script = self.split(self, args)
-            self.set_defaults(script_words=script, own_options=frozenset(self._option_string_actions))
+            self.set_defaults(script_words=script, own_options=dict(self._option_string_actions))
         return super().parse_known_args(args, namespace)
 
     def load(self) -> None:

@@ -1,4 +1,10 @@
-"""A process of a job that is started again when it dies. Standard library only."""
+"""A process of a job that is started again when it dies. Standard library only.
+
+It is started again up to five times. The sixth death is an error, which ends `recycle-run local` or the node.
+One restart is forgotten for every 120 s from one death to the next, so that a process which dies now and then
+is always started again. Only deaths by a signal count: a process that exits by itself has said why, and is
+not started again.
+"""
 
 import os
 import signal
@@ -13,8 +19,9 @@ from recycle_runtime import logs
 from recycle_runtime.protocol.lifeline import Lifeline
 
 _MOST_RESTARTS = 5
+"""Restarts that count; the next death is the last."""
 _FORGOTTEN_AFTER = 120.0
-"""Seconds after which one restart counts no more."""
+"""Seconds from one death to the next for each restart that counts no more."""
 _TERM_SECONDS = 5.0
 PASSED_ON = {signal.SIGTERM: signal.SIGUSR1, signal.SIGHUP: signal.SIGUSR2}
 """By which signals a process hears from its parent of signals that it does not hear itself."""
@@ -48,7 +55,10 @@ class KeptProcess:
         self.process = self._start()
 
     def look(self) -> int | None:
-        """Its exit status if it has ended by itself; a death by signal is mended."""
+        """Its exit status if it has ended by itself; a death by signal is mended.
+
+        SupervisorError at the sixth death by signal.
+        """
         status = self.process.poll()
         if status is None or status >= 0:
             return status
@@ -56,7 +66,11 @@ class KeptProcess:
         self.restarts = max(0, self.restarts - int((now - self._restarted) / _FORGOTTEN_AFTER)) + 1
         self._restarted = now
         if self.restarts > _MOST_RESTARTS:
-            raise SupervisorError(f"the {self.name} has died {self.restarts} times")
+            raise SupervisorError(
+                f"the {self.name} has died {self.restarts} times, last by signal {-status}, and is not "
+                f"started again: {_MOST_RESTARTS} restarts are allowed, and one is forgotten every "
+                f"{_FORGOTTEN_AFTER:g} s"
+            )
         self.process = self._start()
         return None
 

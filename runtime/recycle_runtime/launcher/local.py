@@ -1,6 +1,5 @@
 """All workers of a job on this machine: start it, listen to its news, put together what was asked for."""
 
-import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,6 +74,8 @@ class RunOptions:
     accepts_changes: bool = False
     resume: bool = False
     """Go on from the newest checkpoint."""
+    resume_with: str = "resume=True"
+    """The way to resume this run, for the error at its end: a command, or a field of this class."""
     max_skipped: int = 20
     """Steps in a row that may be left out because a gradient is not finite."""
     debug: str | None = None
@@ -231,22 +232,5 @@ def _how_to_go_on(newest: CheckpointPath | None, options: RunOptions) -> str:
         return ""
     if newest is None:
         return "; no checkpoint is complete yet"
-    command = ["recycle-run", "local", options.bundle]
-    if not options.script:
-        command += ["--program", options.program, "--steps", str(options.steps)]
-    command += ["--checkpoint", options.checkpoint, "--resume"]
-    for option, name in (
-        ("--checkpoint-every", "checkpoint_every"),
-        ("--seed", "seed"),
-        ("--device", "device"),
-        ("--cuda-graphs", "graphs"),
-        ("--undo", "undo"),
-    ):
-        if (value := getattr(options, name)) != getattr(_DEFAULTS, name):
-            command += [option, str(value)]
-    command += options.script
     path, step = newest
-    return f"; {path} has the first {step} steps: resume from it with `{shlex.join(command)}`"
-
-
-_DEFAULTS = RunOptions("", "", 0)
+    return f"; {path} has the first {step} steps: resume from it with {options.resume_with}"

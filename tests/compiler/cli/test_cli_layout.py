@@ -81,13 +81,19 @@ def test_micro_batches_in_halves(split_job: str, recyclec: Recyclec, tmp_path: P
 
 def test_cells_without_a_worker_are_no_failures(layered_job: str, recyclec: Recyclec, tmp_path: Path) -> None:
     out = str(tmp_path / "x.plan")
-    for asked, told in (
-        (("--layout", "2x2,2x2,2x4"), "plan 0: ok, 8 workers as 2x2,2x2,2x4, "),
-        (("--layout", "3x2,3x2@12+6x1@4"), "plan 0: ok, 5 workers as 3x2,3x2@12+6x1@4, "),
+    for asked, told, plans in (
+        (("--layout", "2x2,2x2,2x4"), "plan 0: ok, 8 workers as 2x2,2x2,2x4, ", "1 plan for 8 workers"),
+        (
+            ("--layout", "3x2,3x2@12+6x1@4"),
+            "plan 0: ok, 5 workers as 3x2,3x2@12+6x1@4, ",
+            "1 plan for 5 workers",
+        ),
     ):
         assert recyclec("plan", layered_job, *asked, "-o", out)[0] == 0
-        code, checked, _ = recyclec("verify", out)
+        code, checked, words = recyclec("verify", out)
         assert code == 0 and checked.startswith(told)
+        whole, content_hash = words.splitlines()
+        assert whole == f"recyclec: {out}: {plans}, every rule holds" and "content hash" in content_hash
 
 
 def test_halves_are_said_where_cuts_are_listed(split_job: str, recyclec: Recyclec, tmp_path: Path) -> None:

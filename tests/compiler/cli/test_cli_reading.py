@@ -143,9 +143,37 @@ def test_verify(small_bundle: str, recyclec: Recyclec) -> None:
     ]
     content = Bundle.read(small_bundle).content_hash
     assert words == (
-        f"recyclec: {small_bundle}: 3 plans, every rule holds\n"
+        f"recyclec: {small_bundle}: 3 plans for 0 to 2 failures, every rule holds\n"
         f"recyclec: {small_bundle}: content hash {content}\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "checked", "missing"),
+    [
+        (["plan", "--failed", "0:1"], "1 plan for 1 failure", "0 and 2 failures"),
+        (["plan", "--failed", "0:1,1:0"], "1 plan for 2 failures", "0 to 1 failures"),
+        (["compile", "--failures", "1"], "2 plans for 0 to 1 failures", "2 failures"),
+        (["compile", "--failures", "3"], "4 plans for 0 to 3 failures", None),
+    ],
+)
+def test_verify_says_which_failures_have_plans(
+    small_job: str,
+    recyclec: Recyclec,
+    tmp_path: Path,
+    options: list[str],
+    checked: str,
+    missing: str | None,
+) -> None:
+    """A bundle without a plan for 0 failures was told from a whole one by nothing but a number."""
+    path = str(tmp_path / "some.plan")
+    assert recyclec(options[0], small_job, *options[1:], "-o", path)[0] == 0
+    code, _, words = recyclec("verify", path)
+    told = [f"recyclec: {path}: {checked}, every rule holds"]
+    if missing is not None:
+        asked = "the job asks for plans for 0 to 2 failures, which `recyclec compile` makes"
+        told.append(f"recyclec: {path}: no plan for {missing}; {asked}")
+    assert (code, words.splitlines()[:-1]) == (0, told)
 
 
 @pytest.mark.parametrize("command", ["show", "verify", "diff"])

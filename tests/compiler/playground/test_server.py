@@ -129,6 +129,14 @@ def test_bad_requests_are_answered_and_end_nothing(
     assert ask(served)[0] == 200
 
 
+def test_a_field_of_the_wrong_type_is_told(served: Playground) -> None:
+    """The connection was closed without a word."""
+    for name, value in (("unit", {}), ("forward", [10**400, 1]), ("failed", {"0": 1})):
+        body = json.dumps(settings().document() | {name: value}).encode()
+        status, _, content = ask(served, "POST", "/plan", body, Content_Type="application/json")
+        assert status == 400 and json.loads(content)["error"].startswith(f"{name} must be ")
+
+
 def test_rubbish_and_broken_connections_end_nothing(served: Playground) -> None:
     for content in (
         b"\x16\x03\x01\x00\xff" * 50,

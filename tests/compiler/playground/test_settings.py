@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from recycle_compiler.frontend import format_job, load_job, parse_job_text
 from recycle_compiler.ir.job import JobSpec, SolverOptions
-from recycle_compiler.playground.settings import SettingsError, read_settings, settings_of
+from recycle_compiler.playground.settings import MOST, SettingsError, read_settings, settings_of
 
 ROOT = Path(__file__).parents[3]
 UNEVEN = """\
@@ -69,18 +71,26 @@ def test_failed_workers_are_tolerated() -> None:
             {"pipelines": 64, "microbatches": 256},
             "too large for the playground: 196,608 ops, allowed are 60,000",
         ),
-        ({"forward": [1, 1]}, "forward must have 4 values, got 2"),
-        ({"forward": [1, 1, 1, float("nan")]}, "forward must be numbers of at least 0"),
-        ({"forward": [1, 1, 1, -1]}, "forward must be numbers of at least 0"),
-        ({"forward": [1, 1, 1, "1 } memory {"]}, "forward must be numbers of at least 0"),
-        ({"forward": {}}, "forward must be a list"),
-        ({"capacity": [1]}, "capacity must have 4 values, got 1"),
-        ({"unit": "slot } x {"}, "unit must be one of slot, us, ms, s"),
+        ({"forward": [1, 1]}, "forward must be a list of 4 numbers from 0 to 1e+15, got [1, 1]"),
+        ({"forward": [1, 1, 1, float("nan")]}, "forward must be a list of 4 numbers"),
+        ({"forward": [1, 1, 1, -1]}, "forward must be a list of 4 numbers"),
+        ({"forward": [1, 1, 1, 10**400]}, "forward must be a list of 4 numbers"),
+        ({"forward": [1, 1, 1, "1 } memory {"]}, "forward must be a list of 4 numbers"),
+        ({"forward": {}}, "forward must be a list of 4 numbers from 0 to 1e+15, got {}"),
+        ({"capacity": [1]}, "capacity must be a list of 4 numbers"),
+        ({"unit": "slot } x {"}, 'unit must be one of slot, us, ms, s, got "slot } x {"'),
+        ({"unit": {}}, "unit must be one of slot, us, ms, s, got {}"),
         ({"name": ""}, "name must be a word"),
-        ({"failed": [[9, 0]]}, "a stage must be a whole number from 0 to 2"),
+        ({"name": ["x" * 100]}, f'name must be a word of at most 100 letters, got ["{"x" * 38}...'),
+        ({"in_bytes": 1}, "in_bytes must be true or false, got 1"),
+        ({"techniques": [None]}, "techniques must be a list of words out of adaptive, decouple, stagger"),
+        (
+            {"failed": [[9, 0]]},
+            "failed must be a list of [pipeline, stage], pipelines from 0 to 2 and",
+        ),
         ({"failed": [[0]]}, "failed must be a list of [pipeline, stage]"),
         ({"failed": "0:0"}, "failed must be a list of [pipeline, stage]"),
-        ({"tied": [7]}, "a stage must be a whole number from 0 to 3"),
+        ({"tied": [7]}, "tied must be a list of stages from 0 to 3, got [7]"),
     ],
 )
 def test_nonsense_is_refused_in_a_sentence(change: dict[str, Any], words: str) -> None:
@@ -93,3 +103,19 @@ def test_nonsense_is_refused_in_a_sentence(change: dict[str, Any], words: str) -
 def test_settings_are_an_object() -> None:
     with pytest.raises(SettingsError, match="must be an object"):
         read_settings([1])
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.just(10**400) | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=2), inner, max_size=2),
+    max_leaves=6,
+)
+
+
+@given(st.sampled_from(sorted(settings_of(parse_job_text(UNEVEN, "uneven.job")).document())), JSON)
+def test_a_field_of_any_type_is_read_or_refused_by_its_name(name: str, value: Any) -> None:
+    sent = settings_of(parse_job_text(UNEVEN, "uneven.job")).document() | {name: value}
+    try:
+        read_settings(sent)
+    except SettingsError as error:
+        assert name in str(error) or name in MOST

@@ -1,5 +1,6 @@
 """`recycle-run local` that is told to end takes all its processes along, and says so by its exit code."""
 
+import json
 import os
 import re
 import shlex
@@ -76,8 +77,8 @@ def test_the_last_checkpoint_and_the_command_that_goes_on(
     small_bundle: str, tmp_path: Path, who: str
 ) -> None:
     """Whether the first process is told to end, or all of them at once, as Slurm does."""
-    kept = tmp_path / "kept"
-    with running(small_bundle, tmp_path, "--checkpoint", str(kept)) as child:
+    kept, metrics = tmp_path / "kept", tmp_path / "metrics"
+    with running(small_bundle, tmp_path, "--checkpoint", str(kept), "--metrics", str(metrics)) as child:
         told = [child.pid] if who == "first" else sorted(processes_of(tmp_path), reverse=True)
         assert who == "first" or len(told) > 6
         for pid in told:
@@ -94,6 +95,8 @@ def test_the_last_checkpoint_and_the_command_that_goes_on(
     goes_on = shlex.split(command)[1:]
     goes_on[goes_on.index("--steps") + 1] = str(int(steps) + 1)
     assert main(["--quiet", *goes_on]) == 0
+    rows = [json.loads(line)["step"] for line in metrics.read_text().splitlines()]
+    assert rows == list(range(int(steps) + 1))
 
 
 def test_nothing_outlives_a_killed_job(small_bundle: str, tmp_path: Path) -> None:

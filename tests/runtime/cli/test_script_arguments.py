@@ -1,9 +1,11 @@
-"""Where the options of a command end and a script with its own arguments begins."""
+"""Where the options of a command end and a script with its own arguments begins; the words of both again."""
 
+import shlex
 from pathlib import Path
 
 import pytest
 
+from recycle_runtime.cli.commands import local
 from recycle_runtime.cli.main import main, parse_arguments
 from recycle_runtime.cli.options.script import check_script, note_options_of_script
 from recycle_runtime.cli.output import Output, UsageError
@@ -78,6 +80,47 @@ def test_options_behind_the_script(
         said = capsys.readouterr().err
         whole = f"recycle-run: note: {note}; options of recycle-run local come before it\n"
         assert said == ("" if quiet or not note else whole)
+
+
+_FAULTS = "--kill 1:0@3 --stop 1:1@3 --rejoin 1:0@5 --fault exit=0:0@4 --chaos 3 --chaos-events 7"
+_KEPT = (
+    "--quiet --no-color --log-level debug --log-file log --device cuda --seed 7 --undo host "
+    "--cuda-graphs off --failed 0:1 --failed 1:0,1:1 --check-peers 0 --max-skipped 3 --checkpoint kept "
+    "--checkpoint-every 5 --max-resumes 0 --stop-timeout 9.5 --neighbour-copies 2 --accept-changes "
+    "--mtbf 60.0 --replan off --replan-every 8 --plan-ahead off --recut always "
+    "--heartbeat-timeout 20.0 --debug 0:0 "
+    "--instruction-timeout 61.0 --first-step-timeout 62.0 --node-timeout 63.0 --restart-workers off "
+    "--relay on --tls --trace t.json --metrics=-m --page 0 --tensorboard board --save saved"
+)
+
+
+@pytest.mark.parametrize("program", ["--program 'my program.py' --steps 9", "train.py --seed 3 --kill x"])
+def test_a_run_is_resumed_with_all_its_options_but_faults(program: str) -> None:
+    """`--metrics` was dropped, and all but seven others."""
+
+    def options(words: str) -> dict[str, object]:
+        found = vars(parse_arguments(shlex.split(words)))
+        del found["own_options"]
+        return found
+
+    given = parse_arguments(shlex.split(f"local a.plan {_KEPT} {_FAULTS} {program}"))
+    untouched = vars(parse_arguments(["local", "a.plan"]))
+    same = {name for name in untouched if untouched[name] == getattr(given, name)}
+    assert same <= {"command", "bundle", "resume", "run", "program", "steps", "script", "script_words"}
+    resumed = local._resume_command(given)  # pyright: ignore[reportPrivateUsage]
+    assert resumed.startswith("recycle-run local a.plan --quiet ") and " --metrics=-m " in resumed
+    expected = options(f"local a.plan {_KEPT} --resume {program}")
+    assert options(resumed.removeprefix("recycle-run ")) == expected
+
+
+def test_options_that_were_not_given_are_left_out_when_a_run_is_resumed() -> None:
+    given = parse_arguments(
+        ["local", "a.plan", "--program", "p.py", "--steps", "9", "--checkpoint", "kept", "--metrics", "m"]
+    )
+    resumed = local._resume_command(given)  # pyright: ignore[reportPrivateUsage]
+    assert (
+        resumed == "recycle-run local a.plan --program p.py --steps 9 --checkpoint kept --resume --metrics m"
+    )
 
 
 def test_a_script_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,6 @@
 """`recycle-run local`: all workers of a plan on this machine."""
 
+import shlex
 from argparse import Namespace
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -16,7 +17,7 @@ from recycle_runtime.cli.options.checkpoints import (
     checkpoint_every,
     neighbour_copies,
 )
-from recycle_runtime.cli.options.faults import add_fault_arguments, injected_faults
+from recycle_runtime.cli.options.faults import FAULT_NAMES, add_fault_arguments, injected_faults
 from recycle_runtime.cli.options.limits import (
     ENDLESS,
     add_debug_argument,
@@ -44,7 +45,7 @@ from recycle_runtime.cli.options.training import (
 )
 from recycle_runtime.cli.options.watching import add_watching_arguments, check_pages, watchers
 from recycle_runtime.cli.output import DONE, INPUT_ERROR, NO_PLAN, Output, UsageError, UserError
-from recycle_runtime.cli.parser import Arguments
+from recycle_runtime.cli.parser import Arguments, given_words
 from recycle_runtime.cli.signals import StopRequests, interrupts_ignored, stop_requests
 from recycle_runtime.files import naming
 from recycle_runtime.launcher.live_view import loss_text, summary, view
@@ -125,6 +126,7 @@ def run(arguments: Namespace, output: Output) -> int:
         checkpoint=arguments.checkpoint,
         checkpoint_every=every,
         resume=arguments.resume,
+        resume_with=f"`{_resume_command(arguments)}`",
         max_resumes=arguments.max_resumes,
         neighbour_copies=neighbour_copies(arguments),
         accepts_changes=arguments.accept_changes,
@@ -167,6 +169,14 @@ def run(arguments: Namespace, output: Output) -> int:
     if (error := watching.metrics.error) is not None:
         output.error(error)
     return DONE if error is None else INPUT_ERROR
+
+
+def _resume_command(arguments: Namespace) -> str:
+    """Command line that resumes this run: all options that were given but injected faults, which could end it
+    again."""
+    resumed = Namespace(**vars(arguments) | dict.fromkeys(FAULT_NAMES) | {"resume": True})
+    words = ["recycle-run", "local", arguments.bundle, *given_words(resumed), *arguments.script_words]
+    return shlex.join(words)
 
 
 @contextmanager

@@ -16,6 +16,9 @@ _OPTIONS = (
     ("--rejoin", "P:S@STEP", "start it again when that step is reached; may be repeated"),
 )
 
+FAULT_NAMES = ("kill", "stop", "rejoin", "fault", "chaos", "chaos_events")
+"""Of all options here, in parsed arguments."""
+
 
 def add_fault_arguments(parser: Arguments) -> None:
     """Single faults and returns, or random ones."""
