@@ -31,8 +31,8 @@ _TAIL_BYTES = 1 << 16
 class MetricsFile:
     """Takes the news of a run; use it in a `with` block."""
 
-    def __init__(self, path: str | None, *, goes_on: bool = False) -> None:
-        """`goes_on`: behind the rows that are there, but for one that was cut short."""
+    def __init__(self, path: str | None) -> None:
+        """Behind the rows that are there, but for one that was cut short."""
         self._path = path
         self._file: TextIO | None = None
         self._events: list[str] = []
@@ -45,9 +45,8 @@ class MetricsFile:
         self.error: str | None = None
         """Why rows are missing."""
         if path is not None:
-            if goes_on:
-                _mend(Path(path))
-            self._file = open(path, "a" if goes_on else "w", encoding="utf-8")  # noqa: SIM115
+            _mend(Path(path))
+            self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115
 
     def __enter__(self) -> "MetricsFile":
         return self

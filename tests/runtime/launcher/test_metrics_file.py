@@ -52,20 +52,12 @@ def test_what_became_of_a_step_may_come_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("before", ["", '{"step": 0}\n', '{"step": 0}\n{"ste', '{"st'])
-def test_a_run_that_goes_on_appends(tmp_path: Path, before: str) -> None:
+def test_a_run_appends(tmp_path: Path, before: str) -> None:
     path = tmp_path / "run.jsonl"
     path.write_text(before)
-    with MetricsFile(str(path), goes_on=True) as file:
-        file.take(row(7))
-    assert [each["step"] for each in rows(path)] == [0, 7][before.count("\n") == 0 :]
-
-
-def test_a_new_run_begins_anew(tmp_path: Path) -> None:
-    path = tmp_path / "run.jsonl"
-    path.write_text("old\n")
     with MetricsFile(str(path)) as file:
         file.take(row(7))
-    assert [each["step"] for each in rows(path)] == [7]
+    assert [each["step"] for each in rows(path)] == [0, 7][before.count("\n") == 0 :]
 
 
 def test_a_full_disk_is_told_at_the_end() -> None:
@@ -78,6 +70,7 @@ def test_a_full_disk_is_told_at_the_end() -> None:
 
 def norms(path: Path, *news: ToObserver) -> list[tuple[int, float | None]]:
     """Of the rows that are written when all this has come, and the file is still open."""
+    path.unlink(missing_ok=True)
     with MetricsFile(str(path)) as file:
         for message in news:
             file.take(message)
@@ -155,7 +148,7 @@ def test_rows_that_were_told_and_not_written(
             file.take(each)
     with path.open("a") as other:
         other.write('["of somebody else"]\n[]\nwords\n{"step": [0]}\n{"ste')
-    with MetricsFile(str(path), goes_on=True) as file:
+    with MetricsFile(str(path)) as file:
         file.catch_up(journal)
         file.catch_up(journal)
     lines = [line for line in path.read_text().splitlines() if '"loss"' in line]
@@ -168,7 +161,7 @@ def test_rows_that_were_told_and_not_written_say_what_became_of_their_steps(tmp_
         file.take(row(0))
     settled = [StepSettled(step, 0.5 + step, is_skipped=step == 2) for step in range(3)]
     journal = [row(0), row(1), settled[0], row(2), settled[1], row(3), settled[2]]
-    with MetricsFile(str(path), goes_on=True) as file:
+    with MetricsFile(str(path)) as file:
         file.catch_up(journal)
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     found = [(each["step"], each.get("gradient_norm"), each.get("skipped")) for each in rows]
@@ -177,7 +170,7 @@ def test_rows_that_were_told_and_not_written_say_what_became_of_their_steps(tmp_
 
 def test_what_is_no_file_gets_new_rows_alone() -> None:
     reader, writer = os.pipe()
-    with MetricsFile(f"/dev/fd/{writer}", goes_on=True) as file:
+    with MetricsFile(f"/dev/fd/{writer}") as file:
         file.catch_up(told(0, 3))
         file.take(row(3))
     os.close(writer)

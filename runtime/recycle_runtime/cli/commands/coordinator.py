@@ -207,7 +207,7 @@ def _coordinate(arguments: Namespace, output: Output, fence: Fence | None) -> in
     # Slurm may tell a whole job, and the script that started this process too.
     stopping = stop_requests(requests, patient=fence is not None)
     show = steady_view(bundle, replace(output, quiet=output.quiet or arguments.observed))
-    watched = watchers(arguments, bundle, secret.tokens()[0], output, show, goes_on=True)
+    watched = watchers(arguments, bundle, secret.tokens()[0], output, show)
     with stopping, watched as watching:
         serve = partial(_serve, partial(Server, certificate=own), fence)
         service, end = _run(options, serve, listener, where, requests, watching, fence, output)

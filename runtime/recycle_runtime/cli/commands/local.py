@@ -150,9 +150,7 @@ def run(arguments: Namespace, output: Output) -> int:
         with _signals(requests, options.debug), ExitStack() as stack:
             # Both files are opened before the first step, so that a wrong name costs no training.
             trace = stack.enter_context(open(arguments.trace, "w")) if arguments.trace else None
-            watching = stack.enter_context(
-                watchers(arguments, bundle, token_hex(), output, show, goes_on=arguments.resume)
-            )
+            watching = stack.enter_context(watchers(arguments, bundle, token_hex(), output, show))
             result = run_local(options, watching.take, requests.why)
             if trace is not None:
                 about: dict[str, Any] = {"plan": arguments.bundle, "failed": [f"{p}:{s}" for p, s in failed]}

@@ -23,7 +23,7 @@ _ROW_EVERY = 10.0
 
 
 def add_watching_arguments(parser: Arguments) -> None:
-    parser.add_argument("--metrics", metavar="FILE", help="write one JSON object per step")
+    parser.add_argument("--metrics", metavar="FILE", help="append one JSON object per step")
     parser.add_argument(
         "--page",
         nargs="?",
@@ -79,12 +79,12 @@ class Watchers:
 
 @contextmanager
 def watchers(
-    arguments: Namespace, bundle: Bundle, job_token: str, output: Output, show: Take, *, goes_on: bool
+    arguments: Namespace, bundle: Bundle, job_token: str, output: Output, show: Take
 ) -> Generator[Watchers]:
-    """What takes the news of the run; `show` is for the terminal, and `goes_on` adds to the rows of metrics
-    that are there. OSError if the file cannot be written or the page not be served."""
+    """What takes the news of the run; `show` is for the terminal. OSError if a file cannot be written or the
+    page not be served."""
     with ExitStack() as stack:
-        found = Watchers(stack.enter_context(MetricsFile(arguments.metrics, goes_on=goes_on)), show)
+        found = Watchers(stack.enter_context(MetricsFile(arguments.metrics)), show)
         if (where := page_address(arguments)) is not None:
             from recycle_runtime.live_page.run_state import RunState
             from recycle_runtime.live_page.server import PageServer, page_token
