@@ -7,11 +7,12 @@ that would fill a log, one from time to time.
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TextIO
 
 from recycle_runtime.protocol.messages.observers import (
     Generation,
+    Hello,
     JobEnded,
     JobEvent,
     Recovered,
@@ -22,7 +23,10 @@ from recycle_runtime.protocol.messages.steps import StepRow
 
 _ALIVE, _GONE, _NOT_KNOWN = "#", ".", "?"
 _COLUMNS = 80
+_COMES = ("is restarted", "is started again", "arrives")
+"""Words behind the name of a worker that is on its way into the group."""
 _Write = Callable[[str], None]
+_Take = Callable[[ToObserver], None]
 
 
 def view(
@@ -35,7 +39,7 @@ def view(
     row_every: float = 0.0,
     write: _Write | None = None,
     now: Callable[[], float] = time.monotonic,
-) -> Callable[[ToObserver], None]:
+) -> _Take:
     """Takes the news of a run. `in_lines`: on a terminal too, which somebody else may write to; `row_every`:
     seconds from one line of a step to the next; `write`: in place of the stream's own."""
     out = sys.stderr if stream is None else stream
@@ -43,8 +47,8 @@ def view(
     if quiet:
         return lambda _: None
     if not in_lines and out.isatty() and os.environ.get("TERM", "dumb") != "dumb":
-        return _Table(stages, pipelines, out, write).take
-    return _Lines(write, row_every, now).take
+        return _with_joiners(_Table(stages, pipelines, out, write).take)
+    return _with_joiners(_Lines(write, row_every, now).take)
 
 
 def summary(recoveries: list[Recovered], made: Sequence[int], wanted: int, first: int = 0) -> str:
@@ -90,6 +94,66 @@ def event_of(message: ToObserver) -> str | None:
 def _words(message: ToObserver) -> str | None:
     """News, or what is done before there are any."""
     return message.what if isinstance(message, Starting) else event_of(message)
+
+
+def _with_joiners(take: _Take) -> _Take:
+    """Takes the news, and behind the end an event about workers that had not joined by then."""
+    joiners = _Joiners()
+
+    def take_both(message: ToObserver) -> None:
+        take(message)
+        if (words := joiners.take(message)) is not None:
+            take(JobEvent(words))
+
+    return take_both
+
+
+class _Joiners:
+    """Workers that were started again and do not train yet, as far as observers are told of them.
+
+    A worker takes seconds to start, and gets its state while the others train: a run may end before that.
+    """
+
+    def __init__(self) -> None:
+        self._coming: dict[str, None] = {}
+        """By name, in the order in which they were told of."""
+        self._training: frozenset[str] = frozenset()
+
+    def take(self, message: ToObserver) -> str | None:
+        """A sentence about them if the run has ended."""
+        match message:
+            case Hello():
+                # A new connection: who has joined or failed since the last one is not told.
+                self._coming.clear()
+            case JobEvent(text):
+                # One of which something else is told has failed.
+                self._forget((text.partition(" ")[0],))
+                self._note(text)
+            case Generation():
+                self._training = frozenset(f"{pipeline}:{stage}" for pipeline, stage in message.workers)
+                self._forget(self._training)
+            case Recovered():
+                # A worker may be started again before the others have recovered from its failure.
+                for cause in message.causes:
+                    self._note(cause)
+                # One that was needed at once trains in the generation in which it arrives.
+                self._forget(self._training)
+            case JobEnded() if self._coming:
+                names = ", ".join(self._coming)
+                self._coming.clear()
+                return f"{names} had not joined when the run ended"
+            case _:
+                pass
+        return None
+
+    def _note(self, text: str) -> None:
+        name, _, what = text.partition(" ")
+        if what.startswith(_COMES):
+            self._coming[name] = None
+
+    def _forget(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._coming.pop(name, None)
 
 
 class _Lines:

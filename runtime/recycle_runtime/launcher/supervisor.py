@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -114,9 +114,20 @@ class Supervisor:
             raise
 
     def news(self) -> Generator[ToObserver]:
-        """Everything that the coordinator tells, until the job is over."""
+        """Everything that the coordinator tells, until the job is over.
+
+        This process may be stopped for a while, or whoever takes the news may: meanwhile the job goes on, and
+        its processes may end. Their ends are judged once everything that the coordinator has said is read.
+        """
         channel: Channel | None = None
         while True:
+            # Before reading: a coordinator that sends its agent away has said before that the job is over.
+            coordinator = self.coordinator.look()
+            agent = None if self._is_over else self.agent.look()
+            if channel is None and coordinator is not None:
+                if not self._is_over:
+                    raise SupervisorError(f"the coordinator ended with status {coordinator}")
+                return
             if channel is None:
                 channel = self._observe()
             try:
@@ -129,13 +140,8 @@ class Supervisor:
                 channel = None
                 if self._is_over:
                     return
-            status = self.coordinator.look()
-            if status is not None and channel is None:
-                if not self._is_over:
-                    raise SupervisorError(f"the coordinator ended with status {status}")
-                return
-            if not self._is_over and (status := self.agent.look()) is not None:
-                raise SupervisorError(f"the agent ended with status {status}")
+            if channel is None or not _readable(channel, 0.0):
+                self._check_going_on(agent)
 
     def end(self) -> None:
         """Whatever still runs is ended; after the end of the job, that is nothing."""
@@ -157,17 +163,28 @@ class Supervisor:
             each.signal(signal.SIGCONT)
 
     def _pass_on_stop(self, channel: Channel | None) -> None:
-        """SupervisorError when the coordinator has been asked to end the job, and has not in time."""
+        """Ask the coordinator to end the job if it should, once on each connection."""
         why = self._stop()
         if why is None or self._is_over:
             return
-        now = time.monotonic()
-        self._stop_by = min(self._stop_by, now + self._job.stop_timeout + _TERM_SECONDS)
-        if now > self._stop_by:
-            raise SupervisorError(why)
+        self._stop_by = min(self._stop_by, time.monotonic() + self._job.stop_timeout + _TERM_SECONDS)
         if channel is not None and channel is not self._asked_to_stop:
             self._asked_to_stop = channel
-            channel.send(StopJob(why))
+            # A connection whose other end is gone has an end, which is found behind the messages in it.
+            with suppress(WireError):
+                channel.send(StopJob(why))
+
+    def _check_going_on(self, agent: int | None) -> None:
+        """SupervisorError if the agent, whose exit status this is, has failed, or if the coordinator has been
+        asked to end the job and has not in time."""
+        if self._is_over:
+            return
+        # With status 0 it was sent away: the coordinator says why, though perhaps not at once, or ends.
+        if agent:
+            raise SupervisorError(f"the agent ended with status {agent}")
+        why = self._stop()
+        if why is not None and time.monotonic() > self._stop_by:
+            raise SupervisorError(why)
 
     def _noted(self, message: Message) -> ToObserver:
         if not isinstance(message, ToObserver):

@@ -9,7 +9,14 @@ from dataclasses import replace
 import pytest
 
 from recycle_runtime.launcher.live_view import event_of, summary, view
-from recycle_runtime.protocol.messages.observers import Generation, Hello, JobEnded, JobEvent, Recovered
+from recycle_runtime.protocol.messages.observers import (
+    Generation,
+    Hello,
+    JobEnded,
+    JobEvent,
+    Recovered,
+    ToObserver,
+)
 from recycle_runtime.protocol.messages.steps import StepRow
 
 ROW = StepRow(step=3, loss=0.5, seconds=0.25, live=5, plan="0 1")
@@ -51,10 +58,54 @@ def test_steps_at_a_pace() -> None:
         at = float(step)
         take(replace(ROW, step=step))
         if step == 14:
-            take(JobEvent("1:1 is restarted"))
+            take(JobEvent("1:1 was killed"))
     take(JobEnded(None, no_plan=False, checkpoint=None, steps=20))
     take(JobEnded(None, no_plan=False, checkpoint=None, steps=20))
     assert [line.split()[1] for line in lines] == ["0", "10", "1:1", "15", "19"]
+
+
+END = JobEnded(None, no_plan=False, checkpoint=None, steps=5)
+KILLED, RESTARTED = recovery("1:1 was killed"), JobEvent("1:1 is restarted")
+ARRIVES, JOINS = recovery("1:1 arrives"), recovery("1:1 joins")
+WITHOUT = replace(GENERATION, workers=((0, 0), (0, 1), (1, 0)))
+WITH = replace(GENERATION, workers=((0, 0), (0, 1), (1, 0), (1, 1)))
+NOT_JOINED = "-- 1:1 had not joined when the run ended"
+
+
+@pytest.mark.parametrize(
+    ("news", "is_told"),
+    [
+        pytest.param([WITHOUT, KILLED, RESTARTED], True, id="it starts"),
+        pytest.param([WITHOUT, KILLED, JobEvent("1:1 is started again on a")], True, id="on another node"),
+        pytest.param([WITH, RESTARTED, WITHOUT, KILLED], True, id="started before the others go on"),
+        pytest.param([WITHOUT, RESTARTED, WITHOUT, ARRIVES], True, id="it waits for its state"),
+        pytest.param([WITHOUT, RESTARTED, WITHOUT, recovery("0:0 was killed")], True, id="another failed"),
+        pytest.param([WITHOUT, RESTARTED, WITHOUT, ARRIVES, WITH, JOINS], False, id="it trains"),
+        pytest.param([WITHOUT, RESTARTED, WITH, ARRIVES], False, id="it was needed at once"),
+        pytest.param([WITHOUT, RESTARTED, WITHOUT, ARRIVES, WITHOUT, KILLED], True, id="it failed again"),
+        pytest.param([WITHOUT, RESTARTED, JobEvent("1:1 failed: no disk")], False, id="it failed at once"),
+        pytest.param([WITHOUT, RESTARTED, Hello(5, 3)], False, id="the coordinator restarted"),
+        pytest.param([WITHOUT, KILLED], False, id="nobody has restarted it"),
+    ],
+)
+def test_a_worker_that_has_not_joined_when_the_run_ends(news: list[ToObserver], is_told: bool) -> None:
+    out = io.StringIO()
+    take = view(2, 2, quiet=False, stream=out)
+    for message in (Hello(5, 0), *news, END, END):
+        take(message)
+    assert [line for line in out.getvalue().splitlines() if "ended" in line] == [NOT_JOINED] * is_told
+
+
+def test_several_that_have_not_joined_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    drawn: list[str] = []
+    master, slave = pty.openpty()
+    with os.fdopen(slave, "w") as out:
+        take = view(2, 2, quiet=False, stream=out, write=drawn.append)
+        for message in (WITHOUT, JobEvent("10:1 is restarted"), RESTARTED, END):
+            take(message)
+    os.close(master)
+    assert "  3 workers; 1 of them on standby; 10:1, 1:1 had not joined when the run ended" in drawn[-1]
 
 
 def test_quiet() -> None:
