@@ -35,7 +35,7 @@ _MOST_SHOWN = 40
 
 Number = int | float
 Fits = Callable[[Any], bool]
-"""Whether a JSON value is of the right form."""
+"""A test of a JSON value: is it of the right form?"""
 
 
 class SettingsError(Exception):

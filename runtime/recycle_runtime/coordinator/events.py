@@ -382,7 +382,7 @@ class WantPlan:
 
     live: tuple[Worker, ...]
     is_needed: bool = False
-    """Whether they wait for one."""
+    """They wait for one."""
 
 
 @dataclass(frozen=True, slots=True)

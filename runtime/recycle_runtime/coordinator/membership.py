@@ -38,11 +38,11 @@ class Entry:
 
     @property
     def is_new(self) -> bool:
-        """Whether it has never reported, nor trained."""
+        """It has never reported, nor trained."""
         return self.report is None and not self.is_active and not self.is_leaving
 
     def hold_nothing(self) -> None:
-        """What it holds is of no use any more; of one that has never reported nothing is known."""
+        """Its state is of no use any more; of one that has never reported nothing is known."""
         self.is_outdated = True
         if not self.is_new:
             self.report = Report(None, is_fresh=False)
@@ -159,7 +159,7 @@ class Roster:
         return [worker for worker in self.whole() if worker not in missing]
 
     def is_new(self, worker: Worker) -> bool:
-        """Whether one of its processes has never reported, or is not there."""
+        """One of its processes has never reported, or is not there."""
         processes = self._processes(worker)
         return any(member not in self.entries or self.entries[member].is_new for member in processes)
 

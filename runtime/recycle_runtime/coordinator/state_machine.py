@@ -1099,13 +1099,13 @@ class StateMachine:
 
     @property
     def _has_plan_with_newcomers(self) -> bool:
-        """Whether there is one for all who are here or on the way."""
+        """There is a plan for all who are here or on the way."""
         here = [self.cells.of(worker) or worker for worker in self.roster.whole()]
         return self.book.assign([*here, *self.expected]) is not None
 
     @property
     def _is_gathered(self) -> bool:
-        """Whether all have come that are waited for, and somebody has."""
+        """All have come that are waited for, and somebody has."""
         is_first = self.phase is Phase.FORMING
         has_all = not self.expected and self.roster.have_reported(self.number, with_new=is_first)
         return has_all and bool(self.roster.reported(self.number))

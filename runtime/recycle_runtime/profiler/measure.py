@@ -273,7 +273,7 @@ def _measure(
 
 
 def _both(measure: Callable[[], _Measured], receive: Receive | None) -> tuple[_Measured, _Measured | None]:
-    """What is measured alone, and beside a receive that waits, if there is one."""
+    """A measurement alone, and beside a receive that waits, if there is one."""
     alone = measure()
     if receive is None:
         return alone, None

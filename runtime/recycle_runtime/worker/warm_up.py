@@ -1,6 +1,6 @@
-"""What a GPU's libraries load at first use, loaded before somebody waits for it.
+"""Libraries of a GPU that are loaded at first use, loaded before somebody waits for it.
 
-It takes longer than a step, and a process can queue nothing meanwhile: whoever loads inside a group of NCCL
+That takes longer than a step, and a process can queue nothing meanwhile: whoever loads inside a group of NCCL
 keeps all others waiting. So a worker with a GPU of its own has its kernels loaded when CUDA starts
 (`transport.nccl.ENVIRONMENT`), and uses the libraries that come later once before its first report. On a
 shared GPU kernels are loaded one by one, and a chunk is rehearsed beside training.
@@ -18,7 +18,7 @@ from recycle_runtime.transport.interface import TensorSpec
 
 
 def has_all_kernels() -> bool:
-    """Whether CUDA loads a library's kernels all at once."""
+    """CUDA loads a library's kernels all at once."""
     return os.environ.get("CUDA_MODULE_LOADING") == "EAGER"
 
 

@@ -27,6 +27,12 @@ class DeafJob(FakeJob):
         else:
             super().obey(member, fake, order)
 
+    def lose(self, worker: Worker) -> None:
+        """It is killed, and the others hear of it."""
+        self.members.pop(Member(worker, 0))
+        self.kill(worker)
+        self.deliver()
+
     def listen(self, worker: Worker) -> None:
         """It hears what it has missed."""
         self.deaf = tuple(other for other in self.deaf if other != worker)
@@ -50,9 +56,7 @@ def regrouping(*deaf: Worker) -> DeafJob:
     job.run(5)
     assert {worker for worker in job.live() if worker[1] == 1} == {ONE, TWO, THREE}
     job.deaf = deaf
-    job.members.pop(Member(THREE, 0))
-    job.kill(THREE)
-    job.deliver()
+    job.lose(THREE)
     assert job.coordinator.phase is Phase.GATHERING
     return job
 
@@ -79,19 +83,22 @@ def test_nobody_is_given_up_for_a_peer_that_has_just_been_started() -> None:
     assert job.result is None and job.coordinator.phase is Phase.RUNNING
 
 
+def building(worker: Worker, steps: int = 5) -> DeafJob:
+    """It was killed after so many steps, and its next process, which hears nothing yet, builds its model."""
+    job = DeafJob()
+    job.run(steps)
+    job.lose(worker)
+    job.run(min(steps, 2))
+    job.deaf = (worker,)
+    job.join(worker)
+    job.deliver()
+    return job
+
+
 def test_nobody_waits_for_one_that_still_builds_its_model() -> None:
     """With a GPU that takes ten seconds: found under kills, where each that fell into them cost as much."""
-    job = DeafJob()
-    job.run(5)
-    job.members.pop(Member(THREE, 0))
-    job.kill(THREE)
-    job.run(2)
-    job.deaf = (THREE,)
-    job.join(THREE)
-    job.deliver()
-    job.members.pop(Member(TWO, 0))
-    job.kill(TWO)
-    job.deliver()
+    job = building(THREE)
+    job.lose(TWO)
     assert job.coordinator.phase is Phase.RUNNING
     job.run(2)
     assert job.coordinator.assignment is not None and len(job.coordinator.assignment.roles) == 7
@@ -102,14 +109,7 @@ def test_nobody_waits_for_one_that_still_builds_its_model() -> None:
 
 
 def test_no_worker_moves_to_the_place_of_one_that_still_builds_its_model() -> None:
-    job = DeafJob()
-    job.run(5)
-    job.members.pop(Member(THREE, 0))
-    job.kill(THREE)
-    job.run(2)
-    job.deaf = (THREE,)
-    job.join(THREE)
-    job.deliver()
+    job = building(THREE)
     job.happen(MovesWanted({(0, 0): THREE}))
     job.run(4)
     assert (0, 0) in job.live() and job.result is None
@@ -119,8 +119,7 @@ def test_the_place_that_a_worker_has_left_is_free() -> None:
     """Found once: it was thought to be there still, and the next one of its name got no role."""
     job = DeafJob()
     job.run(5)
-    job.members.pop(Member(THREE, 0))
-    job.kill(THREE)
+    job.lose(THREE)
     job.run(2)
     job.happen(MovesWanted({(0, 0): THREE}))
     job.run(4)
@@ -128,8 +127,7 @@ def test_the_place_that_a_worker_has_left_is_free() -> None:
     job.deaf = ((0, 0),)
     job.join((0, 0))
     job.deliver()
-    job.members.pop(Member(TWO, 0))
-    job.kill(TWO)
+    job.lose(TWO)
     job.run(2)
     assert job.result is None and job.coordinator.phase is Phase.RUNNING
     job.listen((0, 0))
@@ -139,17 +137,9 @@ def test_the_place_that_a_worker_has_left_is_free() -> None:
 
 def beginning(replacement: Worker) -> DeafJob:
     """Before the first step all of stage 1 have been killed, but one whose next process builds its model."""
-    job = DeafJob()
-    job.members.pop(Member(replacement, 0))
-    job.kill(replacement)
-    job.deliver()
-    job.deaf = (replacement,)
-    job.join(replacement)
-    job.deliver()
+    job = building(replacement, steps=0)
     for worker in {ONE, TWO, THREE} - {replacement}:
-        job.members.pop(Member(worker, 0))
-        job.kill(worker)
-        job.deliver()
+        job.lose(worker)
     return job
 
 

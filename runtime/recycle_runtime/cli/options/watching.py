@@ -81,7 +81,7 @@ class Watchers:
 def watchers(
     arguments: Namespace, bundle: Bundle, job_token: str, output: Output, show: Take
 ) -> Generator[Watchers]:
-    """What takes the news of the run; `show` is for the terminal. OSError if a file cannot be written or the
+    """Takers of the news of the run; `show` is for the terminal. OSError if a file cannot be written or the
     page not be served."""
     with ExitStack() as stack:
         found = Watchers(stack.enter_context(MetricsFile(arguments.metrics)), show)

@@ -1,1 +1,1 @@
-"""What the processes of a job say to each other, a module for each conversation; `wire` has them all."""
+"""Messages between the processes of a job, a module for each conversation; `wire` has them all."""

@@ -15,7 +15,7 @@ class RunningProcess(NamedTuple):
 
 
 ENDED_WELL = "ended with status 0"
-"""How a worker process ends that has done all that it should."""
+"""The end of a worker process that has done all that it should."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class AgentJoin:
     memory: str = ""
     """Of the node: see `node_memory`."""
     relays: bool = False
-    """Whether its workers look for a connection at the agent."""
+    """Its workers look for a connection at the agent."""
     ended: tuple[ProcessEnded, ...] = ()
     """The last that have ended: what was said of them may not have been heard."""
 

@@ -18,7 +18,7 @@ class Sums(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What a worker process holds when it has left its group."""
+    """The state that a worker process holds when it has left its group."""
 
     applied: Natural | None
     """Steps that its parameters have seen; None: it holds nothing that can be used, such as half of a state
@@ -28,9 +28,9 @@ class Report(NamedTuple):
     settled: Sums | None = None
     """Of the last step whose verdict is known."""
     settled_steps: Natural = 0
-    """How many steps there were up to that one."""
+    """Steps up to that one."""
     unsettled: Sums | None = None
-    """What this process has put into the sums of the last step, if its verdict is open."""
+    """This process's part of the sums of the last step, if its verdict is open."""
     layers_applied: Natural | None = None
     """Steps that the layers have seen that it was sent for another cut; None: not all of them are here."""
 
@@ -64,7 +64,7 @@ class Join:
     """The newest one that it has heard of."""
     is_training: bool
     saves: bool = False
-    """Whether it writes its parameters when the job ends."""
+    """It writes its parameters when the job ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +88,16 @@ class Began:
     state_bytes: Natural
     """About what a copy of its state takes."""
     copied: Copied | None
-    """What it had to receive for that."""
+    """The state that it had to receive for that."""
     layer_bytes: tuple[Natural, ...] = ()
     """The same for each of its layers; nothing if its program comes in whole stages."""
     first_layer: Natural = 0
     """The number of the first of them."""
     can_halve: bool | None = None
-    """Whether plans that split micro-batches in two are of use: all have the same even number of samples.
+    """Plans that split micro-batches in two are of use: all have the same even number of samples.
     None from a worker that loads none."""
     saves: bool = False
-    """Whether it writes its parameters when the job ends."""
+    """It writes its parameters when the job ends."""
     shares: tuple[WorkShare, ...] | None = None
     """The micro-batches that it runs on each chunk. None from tensor-parallel ranks other than the first."""
 
@@ -140,7 +140,7 @@ class Failed:
     why: str
     is_injected: bool
     is_hopeless: bool
-    """Whether it would fail everywhere."""
+    """It would fail everywhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class BundleRequest:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What I ran, and when."""
+    """Instructions that I ran, and when."""
 
     events: tuple[Event, ...]
 
@@ -214,13 +214,13 @@ class Go:
     until: Natural
     """The step before which to stop."""
     is_spared: bool
-    """Whether injected faults that may wait have to wait."""
+    """Injected faults that may wait have to wait."""
     first_step: Natural
     """Where the run began, and the number of its first micro-batch."""
     first_item: Natural
     checkpoint: CheckpointOrder | None
     is_main: bool = False
-    """Whether its script is the one that speaks for all."""
+    """Its script is the one that speaks for all."""
     check_peers: Natural = 0
     """Steps from one comparison with peers to the next; 0: never."""
 

@@ -41,7 +41,7 @@ class CopyMissed:
 
 @dataclass(frozen=True, slots=True)
 class CopyFailed:
-    """What I was asked to do for this copy cannot be done."""
+    """My part of this copy cannot be done."""
 
     name: str
     why: str

@@ -34,7 +34,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Starting:
-    """What is done before the first step."""
+    """Something that is done before the first step."""
 
     what: str
 
@@ -48,7 +48,7 @@ class Generation:
     plan: str
     workers: tuple[GridWorker, ...]
     standbys: Natural
-    """How many of them run no micro-batches."""
+    """Those of them that run no micro-batches."""
     period: Natural
     """As planned, in ticks."""
     roles: tuple[GridWorker, ...] = ()
@@ -64,7 +64,7 @@ class Recovered:
     step: Natural
     """Where training goes on."""
     undone: Natural
-    """How many workers took a step back."""
+    """Workers that took a step back."""
     repeated: float
     """Of training that is run again."""
     plan: str
@@ -86,7 +86,7 @@ class JobEvent:
 
 @dataclass(frozen=True, slots=True)
 class WorkerTrace:
-    """What a worker ran, and when."""
+    """Instructions that a worker ran, and when."""
 
     worker: GridWorker
     events: tuple[Event, ...]
@@ -98,7 +98,7 @@ class JobEnded:
 
     error: str | None
     no_plan: bool
-    """Whether that is why."""
+    """That is why."""
     checkpoint: CheckpointPath | None
     steps: Natural = 0
     """That the job has in all, if it went well."""

@@ -110,7 +110,7 @@ class KeptRequest:
 
 @dataclass(frozen=True, slots=True)
 class KeptState:
-    """What a script keeps, as it is before this step and after the one before it."""
+    """The state that a script keeps, as it is before this step and after the one before it."""
 
     step: Natural
     data: bytes | None
@@ -139,7 +139,7 @@ class SaveOrder:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """What was saved before this step is complete, or this is why it is not."""
+    """A save before this step is complete, or this is why it is not."""
 
     step: Natural
     number: Natural

@@ -32,24 +32,24 @@ class ParameterLook(NamedTuple):
 
 
 class ChunkGradients(NamedTuple):
-    """What the parameters of a chunk got in a step."""
+    """Gradients of the parameters of a chunk in a step."""
 
     chunk: Natural
     trained: Natural
     """Parameters that an optimizer has."""
     without: Natural
-    """How many of these had no gradient, on no worker that holds the chunk."""
+    """Those of them that had no gradient, on no worker that holds the chunk."""
     names: tuple[str, ...]
     """Of some of these."""
     gives_back: bool
-    """Whether what it was given got a gradient: where nothing did, no chunk before it is trained."""
+    """Its inputs got a gradient: where none did, no chunk before it is trained."""
     buffers: tuple[str, ...] = ()
     """Some that its forwards have changed and may read, of which every worker has its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """What my stage has to train: said by one worker of each stage before the first step."""
+    """Parameters of my stage: said by one worker of each stage before the first step."""
 
     trained: Natural
     """Parameters that an optimizer has."""
@@ -63,7 +63,7 @@ class Parameters:
 
 @dataclass(frozen=True, slots=True)
 class FirstGradients:
-    """What the gradients of my chunks reach: said by one worker of each stage after the first step of a
+    """Reach of the gradients of my chunks: said by one worker of each stage after the first step of a
     generation."""
 
     step: Natural
@@ -79,7 +79,7 @@ class LossShare:
     rate: float | None = None
     """The learning rate of the step: of the first group of the last chunk."""
     corrections: Natural = 0
-    """How many steps a late validation has corrected so far, the same for all workers. What was said with
+    """Steps that a late validation has corrected so far, the same for all workers. What was said with
     another number is void: the step before was clipped or left out since, and this one is run again."""
 
 
@@ -91,7 +91,7 @@ class StepDone:
     loss: float | None
     seconds: float
     repeated: Natural
-    """How often it was run again because of a late validation."""
+    """Times that it was run again because of a late validation."""
     times: Mapping[str, float]
     """Measured seconds of each kind of op."""
     data_wait: float = 0.0
@@ -108,7 +108,7 @@ class StepDone:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What became of a step, now that the norm of the whole model is known."""
+    """A verdict on a step, now that the norm of the whole model is known."""
 
     step: Natural
     norm: float | None
@@ -165,7 +165,7 @@ class StepRow:
 
 @dataclass(frozen=True, slots=True)
 class StepSettled:
-    """What became of a step: known one step later, or at a boundary."""
+    """A verdict on a step: known one step later, or at a boundary."""
 
     step: Natural
     norm: float | None
@@ -175,4 +175,4 @@ class StepSettled:
 
 StepReport = Parameters | FirstGradients | LossShare | StepDone | Settled | PeerDigest
 SaidAgain = LossShare | StepDone | Settled
-"""What a worker process keeps of the last steps, to say it again when it is asked to by `Recall`."""
+"""Messages about the last steps that a worker process keeps, to say them again when `Recall` asks for it."""

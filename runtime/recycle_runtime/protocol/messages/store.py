@@ -44,7 +44,7 @@ class StoreGather:
 
 @dataclass(frozen=True, slots=True)
 class StoreCheck:
-    """Whether all of these are there."""
+    """Are all of these there?"""
 
     keys: tuple[str, ...]
 
@@ -66,14 +66,14 @@ class StoreRemove:
 
 @dataclass(frozen=True, slots=True)
 class StoreValue:
-    """What was asked for."""
+    """The value that was asked for."""
 
     value: str
 
 
 @dataclass(frozen=True, slots=True)
 class StoreValues:
-    """What was asked for, key by key."""
+    """The values that were asked for, key by key."""
 
     values: tuple[str, ...]
 

@@ -98,7 +98,7 @@ def _line_and_fields(value: object) -> tuple[tuple[int, ...], dict[str, object] 
 
 @dataclass(frozen=True, slots=True)
 class FromWorkers:
-    """What worker processes of my node say."""
+    """Messages of worker processes of my node."""
 
     said: Relayed
 
@@ -125,7 +125,7 @@ Message = (
 )
 
 PASSED_ON: Final = frozenset((*get_args(FromWorker | ToWorker | StoreRequest | StoreAnswer), StoreOpen))
-"""What agents relay."""
+"""Kinds of messages that agents relay."""
 
 
 def type_name(kind: type[object]) -> str:
@@ -140,7 +140,7 @@ _NAMES: Final[Mapping[type[object], str]] = {kind: name for name, kind in KINDS.
 
 
 def to_fields(message: Message) -> dict[str, object]:
-    """What travels."""
+    """Fields that travel."""
     return {"type": _NAMES[type(message)], **encode(message)}
 
 
