@@ -15,11 +15,11 @@ from pathlib import Path
 
 import torch
 
-from recycle_runtime.checkpoint.host_copy import HostCopy
-from recycle_runtime.checkpoint.memory_shards import MemoryShards, read_file
-from recycle_runtime.checkpoint.storage import Tensors, take_apart
-from recycle_runtime.checkpoint.writer import Shard
 from recycle_runtime.protocol.node_memory import SLOTS, open_memory
+from recycle_runtime.state.host_copy import HostCopy
+from recycle_runtime.state.image import MemoryImage, read_file
+from recycle_runtime.state.layer_state import LayerState
+from recycle_runtime.state.tree import Tensors, take_apart
 
 _TENSORS = 24
 _COPIES = 6
@@ -44,23 +44,23 @@ def _measure(size: int) -> None:
     tree, tensors = take_apart(state)
     with tempfile.TemporaryDirectory() as folder:
         memory = open_memory(Path(folder), 1)
-    places = [MemoryShards(memory.file(0, "own", slot)) for slot in range(SLOTS)]
+    places = [MemoryImage(memory.file(0, "own", slot)) for slot in range(SLOTS)]
     plain = HostCopy()
     plain.take(tensors)
     for copy in range(_COPIES):
-        file, shards = memory.file(0, "own", copy % SLOTS), places[copy % SLOTS]
+        file, image_file = memory.file(0, "own", copy % SLOTS), places[copy % SLOTS]
         plain_began = time.process_time()
         plain.take(tensors)
         plainly, began = time.process_time() - plain_began, time.process_time()
         os.posix_fallocate(file, 0, sum(4 * tensor.numel() + 64 for tensor in tensors.values()))
         has_memory = time.process_time()
-        taken = shards.take({f"all/{name}": tensor for name, tensor in tensors.items()})
+        taken = image_file.take({f"all/{name}": tensor for name, tensor in tensors.items()})
         is_copied = time.process_time()
-        shards.finish(f"copy-{copy:08}.0.0", [Shard("all", {}, tree, _own(taken))])
+        image_file.finish(f"copy-{copy:08}.0.0", [LayerState("all", {}, tree, _own(taken))])
         is_complete = time.process_time()
-        piece = read_file(file)
-        assert piece is not None
-        piece.state("all", {})
+        image = read_file(file)
+        assert image is not None
+        image.state("all", {})
         is_read = time.process_time()
         held = sum(os.fstat(each).st_blocks * 512 for each in memory.files) / _MEGABYTE
         times = (

@@ -91,7 +91,7 @@ def test_workers_in_a_new_generation_count_once_it_trains() -> None:
 def test_a_worker_that_is_about_to_move_does_not_count_for_its_stage() -> None:
     holders = Holders()
     trained(holders, 1, PIDS)
-    holders.take(JobEvent("move 0:0 to 2:1, 1:0 to 1:1: saves 15.5 % of 0.421 s a step: moved"), {})
+    holders.take(JobEvent("move 0:0 to 2:1, 1:0 to 1:1 saves 15.5 % of 0.421 s a step: moved"), {})
     assert holders.workers == set(GRID) - {(0, 0), (1, 0)}
 
 

@@ -25,6 +25,7 @@ from recycle_compiler.fleet.policies.bookkeeping import WorkClock, own_stages_fi
 from recycle_compiler.fleet.policy import Change, Reaction, Worker
 from recycle_compiler.fleet.setting import Setting
 from recycle_compiler.ir.units import plural
+from recycle_runtime.plan.change import JobChange, Outlook
 from recycle_runtime.plan.moves import (
     STEPS_BEFORE_FURTHER_MOVES,
     STEPS_BEFORE_MOVES,
@@ -32,9 +33,9 @@ from recycle_runtime.plan.moves import (
     CostOfMoves,
     Counts,
     least_moves,
-    weigh,
+    moves_text,
 )
-from recycle_runtime.plan.recut import NOTHING, least_bytes_to, weigh_recut
+from recycle_runtime.plan.recut import NOTHING, least_bytes_to
 
 _STEPS_LEFT = 1 << 40
 _NEVER = float("inf")
@@ -281,22 +282,15 @@ class Ours:
         pipelines = self._job.pipelines
         places = [(number, stage) for stage, gone in enumerate(failed) for number in range(pipelines - gone)]
         moves = least_moves(places, best.counts, pipelines)
-        weighed = weigh(
-            moves,
-            (round(self._period), best.period),
-            self._setting.seconds(self._period),
-            self._cost_of_moves,
-            self._changes.seconds(at),
-            _STEPS_LEFT,
-        )
-        if not weighed.pays:
+        saving, pause = 1 - best.period / round(self._period), self._cost_of_moves.of(moves)
+        if not JobChange(moves_text(moves), "moved", self._outlook(at), saving, pause).pays:
             return Reaction(self._rate)
         for (_, source), (_, target) in moves.items():
             mover = min(machine for machine, stage in self._serves.items() if stage == source)
             self._serves[mover] = target
         self._counted = None
         self._period = best.period
-        return self._pause(weighed.cost, f"{plural(len(moves), 'worker')} moved to other stages")
+        return self._pause(pause, f"{plural(len(moves), 'worker')} moved to other stages")
 
     # Layers on their way to another cut.
 
@@ -325,20 +319,15 @@ class Ours:
             for period, workers, cut in alike[:_MOST_COMPARED]
         ]
         recut, period, workers, cut = min(ways, key=lambda way: way[0].size)
-        weighed = weigh_recut(
-            recut,
-            cut.text(workers),
-            (self._period, period),
-            self._setting.seconds(self._period),
-            rate=self._costs.copy_rate,
-            pause=self._costs.regroup,
-            seconds_to_change=self._changes.seconds(at),
-            steps_left=_STEPS_LEFT,
-        )
-        if not weighed.pays:
+        saving, moving = 1 - period / self._period, recut.seconds(self._costs.copy_rate)
+        layout, pause = cut.text(workers), self._costs.regroup
+        if not JobChange(f"layout {layout}", "re-cut", self._outlook(at), saving, pause, moving).pays:
             return Reaction(self._rate)
-        self._moving = _Moving(at + weighed.moving, cut, recut.stages, period, weighed.layout)
-        return Reaction(self._rate, why=f"layers travel to {weighed.layout}")
+        self._moving = _Moving(at + moving, cut, recut.stages, period, layout)
+        return Reaction(self._rate, why=f"layers travel to {layout}")
+
+    def _outlook(self, at: float) -> Outlook:
+        return Outlook(self._setting.seconds(self._period), self._changes.seconds(at), _STEPS_LEFT)
 
     def _known_cuts(self, live: int) -> Sequence[OurCut]:
         """Those of the bundle, and the one that was made for so few workers."""

@@ -2,8 +2,7 @@
 
     manifest     what is known about a complete checkpoint; JSON files that show when they were damaged
     shelf        the folder of a job's checkpoints, and where in it a run begins
-    storage      a shard, the state of one stage and tensor-parallel rank, in a folder
-    host_copy    tensors, copied to memory that is used again each time
+    storage      a shard, the state of one layer or stage and tensor-parallel rank, in a folder
     writer       a chunk's state to a checkpoint and back
 
 The first two need the standard library alone. When checkpoints are taken is for the coordinator to say.

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.state.names import LAYER, CheckpointError, layer_shard_name, shard_name
 
 Fields = dict[str, Any]
 
@@ -22,14 +23,6 @@ VERSION = 2
 """Shards by layer; those of version 1 are by stage, and read as ever."""
 _LARGEST = 1 << 25
 """Bytes of a description; one of 100,000 shards, or of a shard with as many tensors, has less."""
-
-
-ACCEPT = "--accept-changes resumes from it all the same"
-"""How a refusal ends that a user may overrule."""
-
-
-class CheckpointError(RuntimeError):
-    """A checkpoint that cannot be used: one sentence that begins with the file or the folder."""
 
 
 def write_sealed(path: Path, kind: str, fields: Fields) -> int:
@@ -128,7 +121,7 @@ class Shape:
 
     def with_shards(self, names: Collection[str]) -> "Shape":
         """By layer or by stage, as these are."""
-        is_by_layer = any(name.startswith(_LAYER) for name in names)
+        is_by_layer = any(name.startswith(LAYER) for name in names)
         return replace(self, layers=len(names) // self.tensor if is_by_layer else 0)
 
 
@@ -219,19 +212,6 @@ class Manifest:
             if not (folder / name / SHARD_FILE).is_file():
                 raise CheckpointError(f"{folder / name}: damaged: {SHARD_FILE} is missing")
         return manifest
-
-
-def shard_name(stage: int, tp_rank: int) -> str:
-    """The folder of one stage, or of one of its tensor-parallel ranks."""
-    return f"stage-{stage}-part-{tp_rank}"
-
-
-_LAYER = "layer-"
-
-
-def layer_shard_name(layer: int, tp_rank: int) -> str:
-    """The folder of one layer, or of one of its tensor-parallel ranks."""
-    return f"{_LAYER}{layer}-part-{tp_rank}"
 
 
 def _are_counts(found: dict[str, Any], names: tuple[str, ...]) -> bool:

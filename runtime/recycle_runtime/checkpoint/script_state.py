@@ -8,9 +8,10 @@ import binascii
 from pathlib import Path
 from typing import NamedTuple
 
-from recycle_runtime.checkpoint.manifest import CheckpointError, read_sealed, write_sealed
+from recycle_runtime.checkpoint.manifest import read_sealed, write_sealed
 from recycle_runtime.protocol.codec import ProtocolError, decode, encode
 from recycle_runtime.protocol.messages.steps import StepRow, StepSettled
+from recycle_runtime.state.names import CheckpointError
 
 _FILE = "script.json"
 _KIND = "state of a script"

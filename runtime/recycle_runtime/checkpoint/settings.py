@@ -4,21 +4,15 @@ A script's arguments may well be others, its number of steps for one. Options of
 checkpoint, with schedules and all: a learning rate that was changed in the program has no effect.
 """
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 from recycle_runtime.execution.layer import Layer
 from recycle_runtime.execution.optimizer.undo import Options, copied_options
+from recycle_runtime.state.layer_state import arguments_text
 
-ARGUMENTS = "arguments"
-"""In the shards of the first and the last layer, where a script is trained."""
 _PLAIN = (bool, int, float, str, tuple)
 _MOVED = ("lr", "momentum", "betas")
 """Schedulers change them from step to step; what they began with is another option then."""
-
-
-def arguments_text(arguments: Sequence[str]) -> str:
-    return shlex.join(arguments)
 
 
 def other_arguments(before: object, now: Sequence[str] | None) -> Iterator[str]:

@@ -14,16 +14,9 @@ import shutil
 from pathlib import Path
 from typing import NamedTuple
 
-from recycle_runtime.checkpoint.manifest import (
-    ACCEPT,
-    FILE,
-    CheckpointError,
-    Manifest,
-    Origin,
-    Shape,
-    sync_folder,
-)
+from recycle_runtime.checkpoint.manifest import FILE, Manifest, Origin, Shape, sync_folder
 from recycle_runtime.checkpoint.soundness import check_sound
+from recycle_runtime.state.names import ACCEPT, CheckpointError
 
 _LOGGER = logging.getLogger(__name__)
 _NAME = re.compile(r"step-(\d{8,18})(?:\.(\d{1,9}))?", re.ASCII)

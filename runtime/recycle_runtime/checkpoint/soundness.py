@@ -9,11 +9,11 @@ from recycle_runtime.checkpoint.manifest import (
     SHARD_FILE,
     SHARD_KIND,
     TENSORS_FILE,
-    CheckpointError,
     Fields,
     Manifest,
     read_sealed,
 )
+from recycle_runtime.state.names import CheckpointError
 
 _PIECE = 16 << 20
 _THREADS = 8

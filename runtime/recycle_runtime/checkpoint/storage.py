@@ -1,21 +1,18 @@
 """The state of one layer or stage in a folder: its description as JSON, its tensors as bytes in one file.
 
-A state is taken apart into a tree (numbers, strings, None, lists, tuples and dictionaries: what optimizers
-and modules have in a state) and tensors with names. torch.distributed.checkpoint writes and reads the
-tensors. Its own files are described by a pickle, which could execute anything when it is read; here tensors
-are plain bytes, one after the other, and what describes them is JSON, so nothing that is read is ever
-executed. Other threads of Python run meanwhile.
+A state is taken apart into a tree and tensors with names (see `state.tree`). torch.distributed.checkpoint
+writes and reads the tensors. Its own files are described by a pickle, which could execute anything when it is
+read; here tensors are plain bytes, one after the other, and what describes them is JSON, so nothing that is
+read is ever executed. Other threads of Python run meanwhile.
 """
 
 import inspect
-import logging
 import os
 import shutil
 import sys
 import warnings
 import zlib
 from collections.abc import Callable, Collection
-from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
@@ -31,79 +28,19 @@ from torch.futures import Future
 
 from recycle_runtime.checkpoint.dcp_reader import TensorReader
 from recycle_runtime.checkpoint.manifest import (
-    ACCEPT,
     SHARD_FILE,
     SHARD_KIND,
     TENSORS_FILE,
-    CheckpointError,
     read_sealed,
     sync_folder,
     write_sealed,
 )
-from recycle_runtime.program.source_digest import changed_parts, short_digest
+from recycle_runtime.state.layer_state import Fields, check_about
+from recycle_runtime.state.names import CheckpointError
+from recycle_runtime.state.tree import Tensors, put_together
 from recycle_runtime.weights.tensor_bytes import bytes_of, size_of
 
-Tensors = dict[str, torch.Tensor]
-_LOGGER = logging.getLogger(__name__)
-
-
-def take_apart(state: Any) -> tuple[Any, Tensors]:
-    """The state without its tensors, and these by name."""
-    tensors: Tensors = {}
-    return _take(state, "", tensors), tensors
-
-
-def put_together(tree: Any, tensors: Tensors) -> Any:
-    """The state; ValueError if this is none."""
-    if not isinstance(tree, dict):
-        return tree
-    found = cast(dict[str, Any], tree)
-    if len(found) != 1:
-        raise ValueError("a value with several kinds")
-    (kind, value), *_ = found.items()
-    if kind == "tensor" and value in tensors:
-        return tensors[value]
-    if kind == "list":
-        return [put_together(item, tensors) for item in value]
-    if kind == "tuple":
-        return tuple(put_together(item, tensors) for item in value)
-    if kind == "dict":
-        return {put_together(key, tensors): put_together(item, tensors) for key, item in value}
-    raise ValueError(f"a value of an unknown kind: {kind}")
-
-
-def _take(value: Any, where: str, tensors: Tensors) -> Any:
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, torch.Tensor):
-        name = where
-        while name in tensors:
-            name += "'"
-        tensors[name] = value.detach()
-        return {"tensor": name}
-    if isinstance(value, dict):
-        rows = cast(dict[Any, Any], value).items()
-        return {"dict": [[_key(key, where), _take(item, _join(where, key), tensors)] for key, item in rows]}
-    if isinstance(value, list | tuple):
-        kind = "tuple" if isinstance(value, tuple) else "list"
-        items = enumerate(cast(list[Any], value))
-        return {kind: [_take(item, _join(where, number), tensors) for number, item in items]}
-    raise CheckpointError(f"{where}: a checkpoint cannot keep a value of type {type(value).__name__}")
-
-
-def _key(key: Any, where: str) -> Any:
-    if type(key) not in (str, int):
-        raise CheckpointError(f"{where}: a checkpoint cannot keep a key of type {type(key).__name__}")
-    return key
-
-
-def _join(where: str, key: Any) -> str:
-    return f"{where}/{key}" if where else str(key)
-
-
 _PIECE = 16 << 20
-
-Fields = dict[str, Any]
 
 
 class Place(NamedTuple):
@@ -310,54 +247,8 @@ def read_shard(folder: Path, about: Fields, checksum: int, *, accepts_changes: b
     `accepts_changes`: also if it was made by a program with another source.
     """
     shard = open_shard(folder, checksum)
-    check_about(folder / SHARD_FILE, shard.about, about, accepts_changes=accepts_changes)
-    if not accepts_changes:
-        # Last: what cannot be used in any case says more.
-        check_program(folder, shard.about.get(PROGRAM), about.get(PROGRAM))
+    check_about(folder / SHARD_FILE, folder.parent, shard.about, about, accepts_changes=accepts_changes)
     return shard.state()
-
-
-def check_about(source: Path, found: Fields, about: Fields, *, accepts_changes: bool = False) -> None:
-    """CheckpointError unless a shard says about itself what it must; its program is another matter."""
-    for name, value in about.items():
-        if name == PROGRAM or (other := found.get(name)) == value:
-            continue
-        if name != SEED:
-            raise CheckpointError(f"{source}: has {name} {other}, and this run has {value}")
-        if not accepts_changes:
-            raise CheckpointError(f"{source}: has {name} {other}, and this run has {value}: {ACCEPT}")
-
-
-PROGRAM = "program"
-SEED = "seed"
-EPOCH = "epoch"
-"""Micro-batches of the program's data in an epoch, where that is known."""
-_MOST_NAMED = 8
-
-
-def check_program(folder: Path, made_by: object, now: object) -> None:
-    """Shards of older versions do not say it, nor do programs whose source cannot be read."""
-    if not isinstance(made_by, str) or not isinstance(now, str):
-        return
-    if not made_by or not now:
-        _tell_unknown(folder.parent)
-        return
-    if changed := changed_parts(made_by, now):
-        named = ", ".join(changed[:_MOST_NAMED]) + (", ..." if len(changed) > _MOST_NAMED else "")
-        raise CheckpointError(
-            f"{folder.parent}: made by a program with another source ({named} changed; source "
-            f"{short_digest(made_by)} then, {short_digest(now)} now): {ACCEPT}"
-        )
-
-
-@cache
-def _tell_unknown(checkpoint: Path) -> None:
-    """Once, not for every shard."""
-    _LOGGER.warning(
-        "%s: the source of its program, or of this one, could not be read: whether it has changed is "
-        "not known",
-        checkpoint,
-    )
 
 
 def _quietly(does: Callable[..., Any], tensors: Tensors, **options: Any) -> None:

@@ -16,9 +16,10 @@ import torch
 from torch.distributed.checkpoint.planner import ReadItem
 
 from recycle_runtime.checkpoint.dcp_reader import TensorReader
-from recycle_runtime.checkpoint.manifest import CheckpointError, Manifest
+from recycle_runtime.checkpoint.manifest import Manifest
 from recycle_runtime.checkpoint.shelf import Shelf
 from recycle_runtime.checkpoint.storage import ShardFiles, open_shard
+from recycle_runtime.state.names import CheckpointError
 from recycle_runtime.weights.tensor_bytes import size_of
 
 

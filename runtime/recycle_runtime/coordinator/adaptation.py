@@ -1,8 +1,8 @@
-"""What the coordinator does of its own accord: re-cuts, moves of workers, and plans for measured op times.
+"""Which plan the job should run next, and on which workers: re-cuts, moves, plans for measured op times.
 
-All are weighed once enough steps of a generation have been seen, and told in one line, whatever comes of it.
-Nothing is considered while a change is under way. A job that can be cut anew moves layers, any other moves
-workers. Standard library only.
+Each is a `plan.change.JobChange`, weighed once enough steps of a generation have been seen, and told in one
+line, whatever comes of it. Nothing is considered while a change is under way. A job that can be cut anew
+moves layers, any other moves workers. Standard library only.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -27,6 +27,7 @@ from recycle_runtime.coordinator.replanning import (
 )
 from recycle_runtime.coordinator.state_machine import StateMachine
 from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.plan.change import JobChange, Outlook
 from recycle_runtime.plan.moves import (
     STEPS_BEFORE_FURTHER_MOVES,
     STEPS_BEFORE_MOVES,
@@ -34,10 +35,9 @@ from recycle_runtime.plan.moves import (
     CostOfMoves,
     Counts,
     least_moves,
-    weigh,
+    moves_text,
 )
 from recycle_runtime.plan.plan_book import Assignment, Fitted, PlanBook, workers_of
-from recycle_runtime.plan.recut import weigh_recut
 from recycle_runtime.protocol.messages.generations import Began, Copied
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.protocol.messages.observers import JobEvent
@@ -223,9 +223,8 @@ class Adaptation:
         wishes: list[Wish] = []
         if not (self._has_slow_workers() or self._is_made_for_slow_workers(job)):
             # What is better is judged as if all were equally fast.
-            seconds = self.rate.seconds(now)
             step = self._step if self._seen >= self._steps_before_moves else 0.0
-            wishes += self._recutting.turn(job, self._seen, step, self.costs, seconds)
+            wishes += self._recutting.turn(job, self._seen, self.costs, self._outlook(job, now, step))
             wishes = wishes or ([] if is_planning else self._moves(job, now))
         if wishes or is_planning:
             return wishes
@@ -275,16 +274,12 @@ class Adaptation:
         if not sum(failed) or wanted == failed or period is None:
             return []
         moves = least_moves(self._live, wanted, self.book.pipelines, self.book.standby)
-        weighed = weigh(
-            moves,
-            (period, period_after),
-            self._step,
-            self.costs,
-            self.rate.seconds(now),
-            job.steps - job.rows.next,
+        outlook = self._outlook(job, now, self._step)
+        change = JobChange(
+            moves_text(moves), "moved", outlook, 1 - period_after / period, self.costs.of(moves)
         )
-        told = JobEvent(str(weighed))
-        return [told, MovesWanted(moves)] if weighed.pays else [told]
+        told = JobEvent(str(change))
+        return [told, MovesWanted(moves)] if change.pays else [told]
 
     def _comparable_period(self, assignment: Assignment | None) -> int | None:
         """Of the plan in use, or one for the same failures, with the times of the job as it was compiled."""
@@ -376,8 +371,14 @@ class Adaptation:
         least = self._options.replan
         assert least is not None
         best = best_offer(offers, least)
-        gain = 0.0 if best is None else best.saving * self._step * (job.steps - job.rows.next)
-        if not job.is_steady or gain <= self.costs.regroup:
+        # A plan for measured times stays of use when workers change.
+        outlook = Outlook(self._step, float("inf"), job.steps - job.rows.next)
+        if (
+            best is not None
+            and not JobChange("a plan", "taken", outlook, best.saving, self.costs.regroup).pays
+        ):
+            best = None
+        if not job.is_steady:
             best = None
         offered = offers_text(offers, self._step, least, self._names)
         recut = next((offer for offer in offers if offer.cut is not None), None)
@@ -408,23 +409,14 @@ class Adaptation:
         way = None if book is None else self._recutting.way_to(job, book, counts, places)
         if book is None or way is None:
             return []
-        weighed = weigh_recut(
-            way,
-            cut.layout,
-            (left, 1 - offer.saving),
-            left * self._step,
-            rate=self.costs.rate,
-            pause=self.costs.regroup,
-            seconds_to_change=self.rate.seconds(now),
-            steps_left=job.steps - job.rows.next,
-        )
-        told = self._recutting.told(weighed)
-        if not self._recutting.is_worth(weighed):
+        outlook = self._outlook(job, now, left * self._step)
+        told, moving = self._recutting.weigh(way, cut.layout, saving, outlook, self.costs)
+        if moving is None:
             return [told]
         self._patience, self._asked_for = 1, None
         live = frozenset((rank, stage) for stage, count in enumerate(counts) for rank in range(count))
         self._files.fit(offer.candidate.path, offer.bundle, Fitted(live, dict(cut.slow)))
-        move = LayerMove(book, way, book.layout(counts), weighed.moving, places)
+        move = LayerMove(book, way, book.layout(counts), moving, places)
         return [told, RecutWanted(move)]
 
     def _use(self, best: Offer, book: PlanBook, now: int) -> None:
@@ -441,6 +433,10 @@ class Adaptation:
             self._files.unfit()
             self._files.add(best.candidate.path, best.bundle)
         self._files.keep_on_standby(standby, book)
+
+    def _outlook(self, job: StateMachine, now: float, step: float) -> Outlook:
+        """`step` in seconds, 0 as long as it is not known."""
+        return Outlook(step, self.rate.seconds(now), job.steps - job.rows.next)
 
     @property
     def _step(self) -> float:

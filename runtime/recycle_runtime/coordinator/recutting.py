@@ -13,14 +13,13 @@ from recycle_runtime.coordinator.events import RecutWanted
 from recycle_runtime.coordinator.layer_move import LayerMove
 from recycle_runtime.coordinator.plans import Notes
 from recycle_runtime.coordinator.state_machine import StateMachine
+from recycle_runtime.plan.change import JobChange, Outlook
 from recycle_runtime.plan.moves import CostOfMoves, Counts, Moves
 from recycle_runtime.plan.plan_book import PlanBook
 from recycle_runtime.plan.recut import (
     HoldersGoneError,
     Recut,
-    Weighed,
     least_bytes_to,
-    weigh_recut,
 )
 from recycle_runtime.plan.worker_ids import Worker
 from recycle_runtime.protocol.messages.observers import JobEvent
@@ -77,15 +76,15 @@ class Recutting:
         """Whether layers could travel, also to a cut that the bundle has no plans of."""
         return self._when != "off" and self._is_layered
 
-    def is_worth(self, weighed: Weighed) -> bool:
-        """Whether it should be made."""
-        return weighed.pays or (self._when == "always" and weighed.saving > 0)
-
-    def told(self, weighed: Weighed) -> JobEvent:
-        """What was weighed, and what comes of it."""
-        if self.is_worth(weighed) and not weighed.pays:
-            return JobEvent(f"{str(weighed).removesuffix('not re-cut')}re-cut, as asked for")
-        return JobEvent(str(weighed))
+    def weigh(
+        self, way: Recut, layout: str, saving: float, outlook: Outlook, costs: CostOfMoves
+    ) -> tuple[JobEvent, float | None]:
+        """What is told about a re-cut; seconds until its layers have travelled, if it should be made."""
+        moving = way.seconds(costs.rate)
+        change = JobChange(f"layout {layout}", "re-cut", outlook, saving, costs.regroup, moving, way.size)
+        if self._when == "always" and saving > 0 and not change.pays:
+            return JobEvent(f"{str(change).removesuffix('not re-cut')}re-cut, as asked for"), moving
+        return JobEvent(str(change)), moving if change.pays else None
 
     def way_to(self, job: StateMachine, book: PlanBook, counts: Counts, places: Moves) -> Recut | None:
         """To so many workers on each stage of a cut, some of them in certain cells; None if nobody has to
@@ -142,14 +141,13 @@ class Recutting:
         return _ROWS_AFTER_FAILURE * 2 ** min(self._failures, 6)
 
     def turn(
-        self, job: StateMachine, rows: int, step: float, costs: CostOfMoves, seconds_to_change: float
+        self, job: StateMachine, rows: int, costs: CostOfMoves, outlook: Outlook
     ) -> list[JobEvent | RecutWanted]:
-        """What should be done now, with a line for whatever is weighed for the first time; `step` in seconds,
-        0 as long as it is not known."""
+        """What should be done now, with a line for whatever is weighed for the first time."""
         if self._untold:
             told, self._untold = JobEvent(self._untold), ""
             return [told]
-        is_early = rows < max(1, self._not_before) or (step == 0 and self._when != "always")
+        is_early = rows < max(1, self._not_before) or (outlook.step == 0 and self._when != "always")
         if not self.is_considered or is_early or not job.is_settled:
             return []
         live = job.roster.whole()
@@ -161,20 +159,11 @@ class Recutting:
         if key in self._weighed:
             return []
         self._weighed.add(key)
-        weighed = weigh_recut(
-            recut,
-            target.layout,
-            (self._period(job), target.period),
-            step,
-            rate=costs.rate,
-            pause=costs.regroup,
-            seconds_to_change=seconds_to_change,
-            steps_left=job.steps - job.rows.next,
-        )
-        told = self.told(weighed)
-        if not self.is_worth(weighed):
+        saving = 1 - target.period / self._period(job)
+        told, moving = self.weigh(recut, target.layout, saving, outlook, costs)
+        if moving is None:
             return [told]
-        return [told, RecutWanted(LayerMove(target.book, recut, target.layout, weighed.moving))]
+        return [told, RecutWanted(LayerMove(target.book, recut, target.layout, moving))]
 
     def _best(self, job: StateMachine, live: Sequence[Worker]) -> tuple[Target, Recut] | None:
         """The quickest of other layouts that these workers can take; of equals that with the fewest bytes."""

@@ -8,11 +8,12 @@ from concurrent.futures import Future
 from itertools import count
 from pathlib import Path
 
-from recycle_runtime.checkpoint.manifest import CheckpointError, Manifest, Origin, Shape
+from recycle_runtime.checkpoint.manifest import Manifest, Origin, Shape
 from recycle_runtime.checkpoint.shelf import Beginning, Shelf, name_of
 from recycle_runtime.coordinator.events import BeginSave, CompleteSave, SaveBegun, SaveClosed
 from recycle_runtime.coordinator.file_thread import FileThread, RealFileThread
 from recycle_runtime.files import sentence
+from recycle_runtime.state.names import CheckpointError
 
 _FIRST_BESIDE = 1000
 """In the folder of the job's own checkpoints, names begin here: those below are for these."""

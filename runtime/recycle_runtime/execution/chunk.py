@@ -222,25 +222,6 @@ class Chunk:
         with self.program.precision.computing(self.setting.device):
             return self.program.loss(output, target)
 
-    def state(self) -> dict[str, Any]:
-        """Everything that makes it what it is, between two steps; nothing is copied."""
-        return {
-            "layers": {layer.number: layer.state() for layer in self.layers},
-            "stepper": self.stepper.state_dict(),
-        }
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Take over a state that was read or received."""
-        self.load_layers(state)
-        self.stepper.load_state_dict(state["stepper"])
-        self.is_whole = True
-        self.is_fresh = False
-
-    def load_layers(self, state: dict[str, Any]) -> None:
-        """Parameters, buffers and what optimizers keep; KeyError if a layer is missing."""
-        for layer in self.layers:
-            layer.load(state["layers"][layer.number])
-
     def data_position(self) -> dict[str, Any] | None:
         """Where a stream of data stands between these steps, for a worker that goes on from here; None where
         nothing is drawn, or any micro-batch can be drawn at once."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from recycle_runtime.checkpoint.manifest import ACCEPT, CheckpointError, shape_of
+from recycle_runtime.checkpoint.manifest import shape_of
 from recycle_runtime.checkpoint.shelf import beginning
 from recycle_runtime.coordinator.adaptation import AdaptationOptions
 from recycle_runtime.coordinator.peer_digests import CHECK_PEERS
@@ -26,6 +26,7 @@ from recycle_runtime.protocol.messages.observers import (
     WorkerTrace,
 )
 from recycle_runtime.protocol.messages.steps import StepRow
+from recycle_runtime.state.names import ACCEPT, CheckpointError
 
 
 class RunError(RuntimeError):

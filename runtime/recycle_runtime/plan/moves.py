@@ -1,4 +1,4 @@
-"""Which healthy workers change stages, and whether that pays. Standard library only.
+"""Which healthy workers change stages, and what that costs. Standard library only.
 
     failed now     (0, 2, 0, 0)        a worker of stage 2 moves to stage 1
     failed wanted  (0, 1, 1, 0)
@@ -178,52 +178,9 @@ class CostOfMoves:
         return self.regroup + max(copies.values(), default=0.0)
 
 
-class Weighed(NamedTuple):
-    """A set of moves, and what speaks for and against it."""
-
-    moves: Moves
-    saving: float
-    """Share of a step."""
-    step: float
-    """Seconds, as it is now."""
-    cost: float
-    """Seconds, once."""
-    expected: float
-    """Steps until the next change or the end of the job."""
-
-    @property
-    def pays_after(self) -> float:
-        """Steps."""
-        gain = self.saving * self.step
-        return self.cost / gain if gain > 0 else float("inf")
-
-    @property
-    def pays(self) -> bool:
-        return self.pays_after < self.expected
-
-    def __str__(self) -> str:
-        moves = ", ".join(f"{_name(worker)} to {_name(place)}" for worker, place in self.moves.items())
-        if self.saving <= 0:
-            return f"move {moves}: saves nothing: not moved"
-        return (
-            f"move {moves}: saves {100 * self.saving:.1f} % of {self.step:.3g} s a step, "
-            f"pays after {self.pays_after:.0f} steps, {self.expected:.0f} expected: "
-            f"{'moved' if self.pays else 'not moved'}"
-        )
-
-
-def weigh(
-    moves: Moves,
-    periods: tuple[int, int],
-    step: float,
-    costs: CostOfMoves,
-    seconds_to_change: float,
-    steps_left: int,
-) -> Weighed:
-    """`periods`: of the plan in use and of the one after the moves, in the same unit, whichever it is."""
-    now, after = periods
-    expected = min(seconds_to_change / step, steps_left) if step > 0 else steps_left
-    return Weighed(moves, 1 - after / now, step, costs.of(moves), expected)
+def moves_text(moves: Moves) -> str:
+    """`move 0:0 to 1:2`."""
+    return f"move {', '.join(f'{_name(worker)} to {_name(place)}' for worker, place in moves.items())}"
 
 
 def _excess(more: Counts, less: Counts) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Which workers take which layers when the cut changes, what has to travel, and whether that pays.
+"""Which workers take which layers when the cut changes, and what has to travel.
 
     held now       0..8  0..8  8..16  8..16  8..16        layers of each live worker
     wanted         6x2, 10x3                              layers x workers of each stage
@@ -221,59 +221,6 @@ def _shortest_path(
         path += [at, taker]
         at = before
     return path[::-1]
-
-
-class Weighed(NamedTuple):
-    """A re-cut, and what speaks for and against it."""
-
-    layout: str
-    saving: float
-    """Share of a step."""
-    step: float
-    """Seconds, as it is now."""
-    size: int
-    """Bytes that travel."""
-    moving: float
-    """Seconds until they have arrived; training goes on meanwhile as it is."""
-    pause: float
-    """Seconds of the switch, without training."""
-    expected: float
-    """Seconds until the next change of the job's workers or the end of the job."""
-
-    @property
-    def gain(self) -> float:
-        """Seconds that are saved once the layers have arrived, less the pause."""
-        return self.saving * max(0.0, self.expected - self.moving) - self.pause
-
-    @property
-    def pays(self) -> bool:
-        return self.saving > 0 and self.gain > 0
-
-    def __str__(self) -> str:
-        if self.saving <= 0:
-            return f"layout {self.layout} saves nothing: not re-cut"
-        return (
-            f"layout {self.layout} saves {100 * self.saving:.1f} % of {self.step:.3g} s a step, "
-            f"{size_text(self.size)} travel in {self.moving:.3g} s, a pause of {self.pause:.2g} s, "
-            f"{self.expected:.0f} s expected: {'re-cut' if self.pays else 'not re-cut'}"
-        )
-
-
-def weigh_recut(
-    recut: Recut,
-    layout: str,
-    periods: tuple[float, float],
-    step: float,
-    *,
-    rate: float,
-    pause: float,
-    seconds_to_change: float,
-    steps_left: int,
-) -> Weighed:
-    """`periods`: of the plan in use and of the one after it, in the same unit; `rate` in bytes a second."""
-    now, after = periods
-    expected = min(seconds_to_change, steps_left * step) if step > 0 else seconds_to_change
-    return Weighed(layout, 1 - after / now, step, recut.size, recut.seconds(rate), pause, expected)
 
 
 def size_text(size: float) -> str:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from recycle_runtime.checkpoint.manifest import CheckpointError
 from recycle_runtime.checkpoint.shelf import is_copy
 from recycle_runtime.data.microbatches import OtherDataError
 from recycle_runtime.execution.chunk import Chunk
@@ -13,6 +12,7 @@ from recycle_runtime.files import sentence
 from recycle_runtime.plan.worker_ids import workers_in
 from recycle_runtime.protocol.messages.generations import Go
 from recycle_runtime.protocol.messages.scripts import SaveShare
+from recycle_runtime.state.names import CheckpointError
 from recycle_runtime.worker.engine import Engine, Writer
 from recycle_runtime.worker.link import Link
 

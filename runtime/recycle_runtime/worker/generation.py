@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import torch
-
 from recycle_runtime import logs
 from recycle_runtime.data.microbatches import MicroBatches
 from recycle_runtime.execution.chunk import Chunk
@@ -24,27 +22,22 @@ from recycle_runtime.protocol.messages.generations import CaughtUp, Copied, Go
 from recycle_runtime.protocol.messages.scripts import InScript
 from recycle_runtime.protocol.messages.steps import FirstGradients, LossShare, NotFinite, StepDone
 from recycle_runtime.protocol.surroundings import Surroundings
+from recycle_runtime.state.image import packed
+from recycle_runtime.state.layer_state import Clones, copied, states_of
 from recycle_runtime.transport.guarded import guarded_wait
 from recycle_runtime.transport.interface import grid_of
-from recycle_runtime.worker.donor import Donor
 from recycle_runtime.worker.engine import Engine, MeetingPlace, TrainingSession
 from recycle_runtime.worker.heartbeat import Heartbeat
 from recycle_runtime.worker.held_chunks import HeldChunks
-from recycle_runtime.worker.joiner import CatchUp, Joiner, StateReceiver
+from recycle_runtime.worker.joiner import Joiner
 from recycle_runtime.worker.link import Link
 from recycle_runtime.worker.options import ProcessOptions
-from recycle_runtime.worker.state_transfer import (
-    Meet,
-    largest_of,
-    pack,
-    receive_bytes,
-    send_bytes,
-    unpack,
-)
+from recycle_runtime.worker.state_stream import Outgoing, image_of, load_sent, states_in
+from recycle_runtime.worker.state_transfer import Meet, largest_of, receive_bytes, send_bytes
 from recycle_runtime.worker.takeover import ActiveThread
+from recycle_runtime.worker.warm_up import inputs_of
 
 _log = logging.getLogger(__name__)
-_CPU = torch.device("cpu")
 _SAY_EVERY = 5.0
 
 
@@ -290,12 +283,10 @@ class Generation:
             return None
         self.connections.opens_more()
         self.go_on_or_leave()
+        data = packed("state", list(states_of(chunks.values()))) if order.copy_to else None
         for worker in order.copy_to:
+            assert data is not None
             name = self._name("state", worker)
-            states = {
-                number: {**chunk.state(), "data": chunk.data_position()} for number, chunk in chunks.items()
-            }
-            data = pack({"chunks": states})
             sending = send_bytes(data, self._meet_at(self._store), name, self._hook("give"))
             await guarded_wait(sending, equipment.active)
         if order.copy_from is None:
@@ -304,16 +295,15 @@ class Generation:
         chunks.expect_state()
         name = self._name("state", self._worker)
         largest = largest_of(chunk.module for chunk in chunks.values())
-        receiving = receive_bytes(self._meet_at(self._store), name, self._hook("take"), largest)
+        receiving = receive_bytes(self._meet_at(self._store), name, largest, self._hook("take"))
         # What is waited for may be left to another thread, what is done with it may not.
         data = await guarded_wait(receiving, equipment.active)
-        states = unpack(data, _CPU)["chunks"]
-        for number, chunk in chunks.items():
-            chunk.load(states[number])
-            chunk.take_data_position(states[number]["data"])
-        copied = Copied(data.numel(), equipment.surroundings.now() - began)
-        _log.info("received %d bytes of state in %.3f s", copied.size, copied.seconds)
-        return copied
+        image = image_of(data)
+        for chunk in chunks.values():
+            load_sent(chunk, states_in(image, chunk))
+        received = Copied(data.numel(), equipment.surroundings.now() - began)
+        _log.info("received %d bytes of state in %.3f s", received.size, received.seconds)
+        return received
 
     async def _give_and_join(self, chunks: HeldChunks) -> None:
         """State that travels during training, from here or to here."""
@@ -323,35 +313,31 @@ class Generation:
         self.connections.opens_more()
         self.go_on_or_leave()
         if order.joiners:
-            for chunk in chunks.values():
-                await self._give(chunk)
+            await self._give(chunks)
             _log.info("gives its state to %s", ", ".join(map(worker_text, order.joiners)))
         if order.donor is not None:
             for chunk in chunks.values():
                 self._joiners.append(await self._join(chunk))
             _log.info("waits for the state of %s", worker_text(order.donor))
 
-    async def _give(self, chunk: Chunk) -> None:
-        equipment, store = self._equipment, await self._another_store()
-        names = [self._name("joiner", worker, chunk) for worker in self._order.joiners]
-        for name in names:
-            await store.set(f"{name}/progress", json.dumps(chunk.stepper.state_dict()))
-        Donor(chunk, equipment.surroundings, self._meet_at(store), names, self._hook("give"))
+    async def _give(self, chunks: HeldChunks) -> None:
+        equipment = self._equipment
+        for chunk in chunks.values():
+            states, note = copied([chunk], Clones()), {"inputs": inputs_of(chunk)}
+            for worker in self._order.joiners:
+                store, name = await self._another_store(), self._name("joiner", worker, chunk)
+                await store.set(f"{name}/progress", json.dumps(chunk.stepper.state_dict()))
+                outgoing = Outgoing(equipment.surroundings, self._meet_at(store), name, self._hook("give"))
+                outgoing.put("state", states, note)
+                outgoing.end()
 
     async def _join(self, chunk: Chunk) -> Joiner:
         equipment, store = self._equipment, await self._another_store()
         name = self._name("joiner", self._worker, chunk)
         progress = await guarded_wait(store.get(f"{name}/progress"), equipment.active)
-        catch_up = CatchUp(chunk.stepper, json.loads(progress))
-        receiver = StateReceiver(
-            chunk,
-            equipment.engine.device,
-            equipment.surroundings,
-            self._meet_at(store),
-            name,
-            self._hook("take"),
-        )
-        return Joiner(chunk, catch_up, receiver)
+        joiner = Joiner(chunk, json.loads(progress), equipment.engine.device)
+        joiner.begin(equipment.surroundings, self._meet_at(store), name, self._hook("take"))
+        return joiner
 
     async def _another_store(self) -> MeetingPlace:
         """A connection of its own: a wait at the store blocks other requests on its connection."""

@@ -16,9 +16,10 @@ import torch
 from recycle_runtime.execution.chunk import Chunk
 from recycle_runtime.execution.optimizer import Stepper
 from recycle_runtime.protocol.surroundings import Surroundings
+from recycle_runtime.state.image import Image
 from recycle_runtime.transport.guarded import PeerError
-from recycle_runtime.worker.donor import aside
-from recycle_runtime.worker.state_transfer import Meet, largest_state, receive_bytes, unpack
+from recycle_runtime.worker.state_stream import Incoming, load_sent, states_in
+from recycle_runtime.worker.state_transfer import Meet, largest_of
 from recycle_runtime.worker.warm_up import has_all_kernels, rehearse
 
 
@@ -103,62 +104,40 @@ class CatchUp:
         self._record.steps.clear()
 
 
-class StateReceiver:
-    """The thread that receives a state and makes it ready."""
-
-    def __init__(
-        self,
-        chunk: Chunk,
-        device: torch.device,
-        surroundings: Surroundings,
-        meet: Meet,
-        name: str,
-        meanwhile: Callable[[], None],
-    ) -> None:
-        self._chunk, self._device = chunk, device
-        self._meet, self._name, self._meanwhile = meet, name, meanwhile
-        self.state: dict[str, Any] | None = None
-        """When it is there."""
-        self.error: str | None = None
-        """Why it will not come."""
-        surroundings.start(self._take, "joiner")
-
-    async def _take(self) -> None:
-        try:
-            largest = largest_state(self._chunk)
-            data = await receive_bytes(self._meet, self._name, self._meanwhile, largest)
-            # In the queue of those who train, a copy would wait for what they wait for.
-            with aside():
-                state = unpack(data, self._device)
-                if self._device.type == "cuda":
-                    if not has_all_kernels():
-                        rehearse(self._chunk, state["inputs"], self._device)
-                    torch.cuda.current_stream(self._device).synchronize()
-            self.state = state
-        except Exception as error:
-            self.error = str(error)
-
-
 class Joiner:
     """One chunk that joins: what it writes down, and the state that is on its way."""
 
-    def __init__(self, chunk: Chunk, catch_up: CatchUp, receiver: StateReceiver) -> None:
-        self._chunk, self._catch_up, self._receiver = chunk, catch_up, receiver
+    def __init__(self, chunk: Chunk, progress: dict[str, int], device: torch.device) -> None:
+        """`progress` is that of its peers."""
+        self._chunk, self._device = chunk, device
+        self._catch_up = CatchUp(chunk.stepper, progress)
+        self._states: dict[str, Any] = {}
+        """By name, once they are there."""
+        self._incoming = Incoming(device, self._take)
+
+    def begin(self, surroundings: Surroundings, meet: Meet, name: str, meanwhile: Callable[[], None]) -> None:
+        """Wait for the state under this name, beside everything else."""
+        self._incoming.begin(surroundings, meet, name, largest_of([self._chunk.module]), meanwhile)
 
     def finish_if_ready(self) -> bool:
         """Between two steps: whether the state has arrived, and the chunk is as its peers' from now on.
 
         PeerError if it will not come.
         """
-        if self._receiver.error is not None:
-            raise PeerError(self._receiver.error)
-        if self._receiver.state is None:
+        if not self._states:
+            if self._incoming.error is not None:
+                raise PeerError(self._incoming.error)
             return False
-        self._catch_up.catch_up(partial(self._chunk.load_layers, self._receiver.state))
-        self._chunk.is_whole, self._chunk.is_fresh = True, False
-        self._chunk.take_data_position(self._receiver.state.get("data"))
+        self._catch_up.catch_up(partial(load_sent, self._chunk, self._states, is_stepping=True))
         return True
 
     def give_up(self) -> None:
         """The group is left before the state has come."""
         self._catch_up.give_up()
+
+    def _take(self, image: Image) -> None:
+        states = states_in(image, self._chunk, self._device)
+        if self._device.type == "cuda" and not has_all_kernels():
+            rehearse(self._chunk, image.note["inputs"], self._device)
+            torch.cuda.current_stream(self._device).synchronize()
+        self._states = states

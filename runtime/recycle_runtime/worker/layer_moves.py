@@ -154,5 +154,6 @@ def _begun(fresh: HeldChunks, bundle: Bundle, stage: int, joiner: LayerJoiner | 
         here = [layers[layer] for layer in ranges[number]]
         made[number] = chunk = fresh.kind(fresh.setting, bundle, number, here, fresh.data)
         chunk.stepper.load_state_dict(joiner.stepper_state)
+        chunk.take_data_position(joiner.data if chunk.is_first or chunk.is_last else None)
         chunk.is_fresh = False
     return made

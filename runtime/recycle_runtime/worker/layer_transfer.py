@@ -9,9 +9,8 @@ neither takes part in the other's sums. What has arrived stays up to date until 
 last step adds is waited for then.
 """
 
-import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -19,13 +18,15 @@ import torch
 from recycle_runtime.execution.chunk import Setting
 from recycle_runtime.execution.layer import Layer
 from recycle_runtime.program.layers import build_layers
-from recycle_runtime.protocol.codec import WireError
 from recycle_runtime.protocol.messages.generations import Copied
 from recycle_runtime.protocol.messages.layer_moves import LayersToMove
-from recycle_runtime.protocol.surroundings import Queue, Surroundings
-from recycle_runtime.worker.donor import aside, copied_state, mark
+from recycle_runtime.protocol.surroundings import Surroundings
+from recycle_runtime.state.image import Image
+from recycle_runtime.state.layer_state import Clones, LayerState, copied, state_name
+from recycle_runtime.state.tree import take_apart
 from recycle_runtime.worker.held_chunks import HeldChunks
-from recycle_runtime.worker.state_transfer import Meet, largest_of, pack, unpack
+from recycle_runtime.worker.state_stream import Incoming, Outgoing
+from recycle_runtime.worker.state_transfer import Meet, largest_of
 
 _MOST_WAITING = 64
 """Steps that wait to be sent; a joiner that is further behind will never catch up."""
@@ -63,19 +64,17 @@ class LayerDonor:
         """The joiner waits under this name."""
         self._chunks = chunks
         self._layers = [layer for layer in chunks.layers if layer.number in numbers]
-        self._meet, self._name, self._meanwhile = meet, name, meanwhile
         self._sent: int | None = None
         """The last step whose outcome was handed to the thread."""
         self._gradients: dict[int, list[torch.Tensor | None]] = {}
         """As the optimizer of each layer has used them last."""
-        self._waiting: Queue[tuple[dict[str, Any], Any] | None] = surroundings.queue()
         self._is_over = False
         self._hooks = [
             layer.optimizer.register_step_pre_hook(self._watch(layer))
             for layer in self._layers
             if layer.optimizer is not None
         ]
-        surroundings.start(self._give, "layer-donor")
+        self._outgoing = Outgoing(surroundings, meet, name, meanwhile)
 
     def settled(self) -> None:
         """The last step of all chunks stands: what it has made of these layers is sent."""
@@ -83,10 +82,10 @@ class LayerDonor:
         if self._is_over or applied == self._sent:
             return
         if self._sent is None:
-            layers = {layer.number: layer.state() for layer in self._layers}
-            self._put(copied_state({"layers": layers, "stepper": self._chunks.stepper_state}), applied)
-        elif applied == self._sent + 1 and self._waiting.qsize() < _MOST_WAITING:
-            self._put(self._step(), applied)
+            numbers = {layer.number for layer in self._layers}
+            self._outgoing.put("state", copied(list(self._chunks.values()), Clones(), numbers), {})
+        elif applied == self._sent + 1 and self._outgoing.waiting < _MOST_WAITING:
+            self._outgoing.put("step", list(self._step()), {})
         else:
             self.stop()
         self._sent = applied
@@ -98,7 +97,7 @@ class LayerDonor:
             self._is_over = True
             for hook in self._hooks:
                 hook.remove()
-            self._waiting.put(None)
+            self._outgoing.end()
 
     def _watch(self, layer: Layer) -> Callable[..., None]:
         def before(*_: Any) -> None:
@@ -108,25 +107,15 @@ class LayerDonor:
 
         return before
 
-    def _step(self) -> dict[str, Any]:
+    def _step(self) -> Iterator[LayerState]:
         """What the last step was made of; a step that was left out has no gradients."""
-        record = self._chunks.record
+        record, stepper = self._chunks.record, self._chunks.stepper_state
         is_left_out = record is not None and record.factor == 0.0
-        gradients = {} if is_left_out else dict(self._gradients)
-        return {"gradients": gradients, "stepper": self._chunks.stepper_state}
-
-    def _put(self, entry: dict[str, Any], applied: int) -> None:
-        self._waiting.put(({**entry, "applied": applied}, mark(self._chunks.layers[0].module)))
-
-    async def _give(self) -> None:
-        # Whoever it is for may be gone; the coordinator deals with that.
-        with contextlib.suppress(RuntimeError, WireError, OSError):
-            pair = await self._meet(self._name, 0)
-            while (entry := await self._waiting.get()) is not None:
-                with aside(entry[1]):
-                    data = pack(entry[0])
-                await pair.send(data, self._meanwhile)
-            await pair.end()
+        for layer in self._layers:
+            gradients = None if is_left_out else self._gradients.get(layer.number)
+            tree, tensors = take_apart({"gradients": gradients, "stepper": stepper})
+            name = state_name(self._chunks.setting, layer.number)
+            yield LayerState(name, {"step": self._chunks.applied}, tree, tensors)
 
 
 class LayerJoiner:
@@ -144,7 +133,7 @@ class LayerJoiner:
         self._sources: list[_Source] = []
         for taken in takes:
             layers = (build or built_layers)(setting, taken.first, taken.last)
-            self._sources.append(_Source(taken, layers, setting.device, surroundings))
+            self._sources.append(_Source(taken, layers, setting, surroundings))
             self.layers += layers
         self._began = surroundings.now()
         self._changed = surroundings.signal()
@@ -188,6 +177,11 @@ class LayerJoiner:
         """What a stepper knows after the last step that was made."""
         return self._sources[0].stepper_state
 
+    @property
+    def data(self) -> dict[str, Any] | None:
+        """Where the data stood when the state was copied, if a donor draws any."""
+        return next((source.data for source in self._sources if source.data is not None), None)
+
     def copied(self) -> Copied:
         """What has been received, once all states are there."""
         arrived = max(source.arrived for source in self._sources)
@@ -203,58 +197,51 @@ class LayerJoiner:
 
 
 class _Source:
-    """Layers that come from one donor, and the thread that takes them."""
+    """Layers that come from one donor."""
 
     def __init__(
-        self, taken: LayersToMove, layers: list[Layer], device: torch.device, surroundings: Surroundings
+        self, taken: LayersToMove, layers: list[Layer], setting: Setting, surroundings: Surroundings
     ) -> None:
-        self.taken, self._layers, self._device, self._surroundings = taken, layers, device, surroundings
+        self.taken, self._layers, self._setting, self._surroundings = taken, layers, setting, surroundings
+        self._incoming: Incoming | None = None
         self.applied: int | None = None
         self.stepper_state: dict[str, int] = {}
-        self.error: str | None = None
+        self.data: dict[str, Any] | None = None
+        """Where the donor's data stood, if it draws any."""
         self.size = 0
         """Bytes of the state."""
         self.arrived = 0.0
 
+    @property
+    def error(self) -> str | None:
+        """Why no more will come."""
+        return None if self._incoming is None else self._incoming.error
+
     def begin(
         self, meet: Meet, name: str, meanwhile: Callable[[], None], changed: Callable[[], None]
     ) -> None:
-        self._surroundings.start(lambda: self._take(meet, name, meanwhile, changed), "layer-joiner")
+        self._incoming = Incoming(self._setting.device, self._use, changed)
+        largest = largest_of(layer.module for layer in self._layers)
+        self._incoming.begin(self._surroundings, meet, name, largest, meanwhile)
 
-    async def _take(
-        self,
-        meet: Meet,
-        name: str,
-        meanwhile: Callable[[], None],
-        changed: Callable[[], None],
-    ) -> None:
-        try:
-            pair = await meet(name, 1)
-            largest = largest_of(layer.module for layer in self._layers)
-            while (data := await pair.receive(largest, meanwhile)) is not None:
-                with aside():
-                    self._use(unpack(data, self._device), data.numel())
-                    if self._device.type == "cuda":
-                        torch.cuda.current_stream(self._device).synchronize()
-                changed()
-            self.error = "the donor sends no more"
-        except Exception as error:
-            self.error = str(error) or type(error).__name__
-        changed()
-
-    def _use(self, entry: dict[str, Any], size: int) -> None:
+    def _use(self, image: Image) -> None:
         """The state, or what a step is made of."""
+        step = self.applied
+        for layer in self._layers:
+            name = state_name(self._setting, layer.number)
+            step = int(image.about(name)["step"])
+            state = image.state(name, device=self._setting.device)
+            if self.applied is None:
+                layer.load(state)
+                self.data = self.data or state.get("data")
+            else:
+                assert step == self.applied + 1, "a step is missing"
+                _make_step(layer, state["gradients"])
+            self.stepper_state = state["stepper"]
         if self.applied is None:
-            for layer in self._layers:
-                layer.load(entry["layers"][layer.number])
-            self.size, self.arrived = size, self._surroundings.now()
-        else:
-            assert entry["applied"] == self.applied + 1, "a step is missing"
-            for layer in self._layers:
-                _make_step(layer, entry["gradients"].get(layer.number))
-        self.stepper_state = entry["stepper"]
+            self.size, self.arrived = image.data.numel(), self._surroundings.now()
         # Last: whoever sees it may use the layers.
-        self.applied = int(entry["applied"])
+        self.applied = step
 
 
 def _make_step(layer: Layer, gradients: list[torch.Tensor | None] | None) -> None:

@@ -9,7 +9,6 @@ import threading
 from contextlib import suppress
 
 from recycle_runtime import logs
-from recycle_runtime.checkpoint.manifest import CheckpointError
 from recycle_runtime.execution.hooks import Hooks
 from recycle_runtime.execution.interpreter import StreamError
 from recycle_runtime.plan.worker_ids import Worker, worker_text
@@ -18,6 +17,7 @@ from recycle_runtime.protocol.codec import WireError
 from recycle_runtime.protocol.heartbeat_board import Board
 from recycle_runtime.protocol.messages.generations import Failed
 from recycle_runtime.protocol.surroundings import completed
+from recycle_runtime.state.names import CheckpointError
 from recycle_runtime.worker.debugging import look_at
 from recycle_runtime.worker.heartbeat import Heartbeat
 from recycle_runtime.worker.last_words import program_error_text

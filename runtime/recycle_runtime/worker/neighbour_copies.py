@@ -10,11 +10,10 @@ import json
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
-from recycle_runtime.checkpoint.manifest import CheckpointError
 from recycle_runtime.checkpoint.shelf import is_copy
 from recycle_runtime.execution.chunk import Chunk
 from recycle_runtime.files import sentence
@@ -33,6 +32,9 @@ from recycle_runtime.protocol.messages.neighbour_copies import (
 from recycle_runtime.protocol.node_memory import SLOTS, NodeMemory
 from recycle_runtime.protocol.remote_store import StoreError
 from recycle_runtime.protocol.surroundings import Queue
+from recycle_runtime.state.image import Image, MemoryImage, free_others, images_in, read_image, write_image
+from recycle_runtime.state.layer_state import copied, load, needed, states_of, together
+from recycle_runtime.state.names import CheckpointError
 from recycle_runtime.transport.guarded import guarded_wait
 from recycle_runtime.worker.engine import Connections, MeetingPlace
 from recycle_runtime.worker.generation import Equipment, Interrupted
@@ -48,7 +50,7 @@ class CopiesGoneError(CheckpointError):
 
 
 class _Offer(NamedTuple):
-    """A piece of a copy that a worker's node has."""
+    """A image of a copy that a worker's node has."""
 
     size: int
     shards: tuple[str, ...]
@@ -63,7 +65,7 @@ class WorkerCopies:
         self._line = equipment.options.line
         self._prepared: KeepCopy | None = None
         """The copy that is to come, once there is memory for it."""
-        self._places: dict[int, Any] = {}
+        self._places: dict[int, MemoryImage] = {}
         """Where copies go, by slot."""
         self._is_busy = False
 
@@ -88,30 +90,24 @@ class WorkerCopies:
         if self._is_busy or self._prepared == asked:
             return
         self._prepared = asked
-        from recycle_runtime.checkpoint.writer import taken_apart, together
-
         with suppress(CheckpointError):
-            tensors = together(taken_apart(chunks))
-            self._shards_for(asked).prepare(tensors)
+            tensors = together(states_of(chunks))
+            self._memory_for(asked).prepare(tensors)
 
-    def _shards_for(self, asked: KeepCopy) -> Any:
-        from recycle_runtime.checkpoint.memory_shards import MemoryShards
-
+    def _memory_for(self, asked: KeepCopy) -> MemoryImage:
         slot = asked.slot % SLOTS
         if self._memory is None:
             raise CheckpointError("the agent of this worker has no memory for copies")
         if slot not in self._places:
-            self._places[slot] = MemoryShards(self._memory.file(self._line, "own", slot))
+            self._places[slot] = MemoryImage(self._memory.file(self._line, "own", slot))
         return self._places[slot]
 
     def _keep(self, asked: KeepCopy, chunks: Collection[Chunk]) -> None:
         """Training stops for the copy alone."""
-        from recycle_runtime.checkpoint.writer import copied
-
         now = self._equipment.surroundings.now
         began = now()
         try:
-            memory = self._shards_for(asked)
+            memory = self._memory_for(asked)
             shards = copied(chunks, memory)
         except (CheckpointError, OSError) as error:
             self._link.say(CopyFailed(asked.name, _words(error)))
@@ -139,8 +135,6 @@ class WorkerCopies:
 
     def _free_others(self, names: Collection[str]) -> None:
         """What processes of this node have kept before, and nobody needs: such as that of one that failed."""
-        from recycle_runtime.checkpoint.memory_shards import free_others
-
         assert self._memory is not None
         own = {self._memory.file(self._line, kind, slot) for kind in ("own", "held") for slot in range(SLOTS)}
         free_others([file for file in self._memory.files if file not in own], names)
@@ -173,25 +167,21 @@ class WorkerCopies:
         self._equipment.surroundings.start(work, "copy")
 
     async def _give(self, order: GiveCopy, name: str) -> None:
-        from recycle_runtime.checkpoint.memory_shards import pieces_in
-
         assert self._memory is not None
         file = self._memory.file(self._line, "own", order.slot % SLOTS)
-        for piece in pieces_in([file], order.name):
-            await send_bytes(piece.data, self._meet, name, lambda: None)
+        for image in images_in([file], order.name):
+            await send_bytes(image.data, self._meet, name)
 
     async def _hold(self, order: HoldCopy, name: str) -> None:
-        from recycle_runtime.checkpoint.memory_shards import read_piece, write_piece
-
         if self._memory is None:
             raise CheckpointError("the agent of this worker has no memory for copies")
         now = self._equipment.surroundings.now
         began = now()
-        data = await receive_bytes(self._meet, name, lambda: None, order.size)
-        piece = read_piece(data)
-        if piece is None or piece.copy != order.name:
+        data = await receive_bytes(self._meet, name, order.size)
+        image = read_image(data)
+        if image is None or image.name != order.name:
             raise CheckpointError(f"{order.name}: what was sent is no part of it")
-        write_piece(self._memory.file(self._line, "held", order.slot % SLOTS), data)
+        write_image(self._memory.file(self._line, "held", order.slot % SLOTS), data)
         self._link.say(CopyHeld(order.name, self._memory.number, data.numel(), now() - began))
 
     async def _meet(self, name: str, rank: int) -> StatePair:
@@ -204,8 +194,6 @@ class WorkerCopies:
         """In the first generations after a stage was lost, chunks as built take over what the copy holds."""
         if order.restore is None or not is_copy(order.restore):
             return
-        from recycle_runtime.checkpoint.writer import needed, restore_from
-
         has_donor = order.copy_from is not None or order.donor is not None
         fresh = [] if has_donor else [chunk for chunk in chunks if chunk.is_fresh]
         wanted = {chunk.number: needed(chunk, order.first_step) for chunk in fresh}
@@ -216,30 +204,28 @@ class WorkerCopies:
         try:
             if self._link.asked > order.generation:
                 raise Interrupted
-            pieces = await guarded_wait(self._collect(shards, order, order.restore), self._equipment.active)
+            images = await guarded_wait(self._collect(shards, order, order.restore), self._equipment.active)
         finally:
             self._link.on_leave = None
             connections.close()
-        if gone := sorted(shards - _shards_of(pieces)):
+        if gone := sorted(shards - _shards_of(images)):
             raise CopiesGoneError(f"{order.restore}: no node has {', '.join(gone)} in memory any more")
         accepts = self._equipment.options.accepts_changes
         for chunk in fresh:
             states = {
-                shard: _holder(pieces, shard).state(shard, about, accepts_changes=accepts)
+                shard: _holder(images, shard).state(shard, about, accepts_changes=accepts)
                 for shard, about in wanted[chunk.number].items()
             }
-            restore_from(chunk, states, order.restore)
+            load(chunk, states, order.restore)
             _log.info("chunk %d continues with %s from memory", chunk.number, order.restore)
             if chunk.is_first or chunk.is_last:
                 # What has to be drawn to get there is drawn now, while nobody waits.
                 chunk.data.approach(order.first_step)
 
-    async def _collect(self, shards: set[str], order: Go, name: str) -> list[Any]:
-        """The pieces of a copy that this node has, and those that the shards need beside them."""
-        from recycle_runtime.checkpoint.memory_shards import pieces_in, read_piece
-
-        here = [] if self._memory is None else pieces_in(self._memory.files, name)
-        offers = [_Offer(piece.data.numel(), tuple(piece.names)) for piece in here]
+    async def _collect(self, shards: set[str], order: Go, name: str) -> list[Image]:
+        """The images of a copy that this node has, and those that the shards need beside them."""
+        here = [] if self._memory is None else images_in(self._memory.files, name)
+        offers = [_Offer(image.data.numel(), tuple(image.names)) for image in here]
         store = await self._equipment.engine.meeting_place()
         told = await self._exchange(store, order, offers, sorted(shards - _shards_of(here)))
         ways = list(_ways(told))
@@ -251,9 +237,9 @@ class WorkerCopies:
         for giver, taker, number, size in ways:
             if taker == order.role:
                 path = self._way(order, giver, taker, number)
-                data = await receive_bytes(self._meet, path, lambda: None, size)
-                piece = read_piece(data)
-                here += [] if piece is None or piece.copy != name else [piece]
+                data = await receive_bytes(self._meet, path, size)
+                image = read_image(data)
+                here += [] if image is None or image.name != name else [image]
         for each in given:
             # What others receive goes over connections that end with this.
             await each.get(None)
@@ -279,7 +265,7 @@ class WorkerCopies:
         async def give() -> None:
             # Whoever it is for may be gone; the next generation deals with that.
             with suppress(RuntimeError, WireError, StoreError):
-                await send_bytes(data, self._meet, name, lambda: None)
+                await send_bytes(data, self._meet, name)
             is_over.put(None)
 
         around.start(give, "copy")
@@ -287,13 +273,13 @@ class WorkerCopies:
 
     def _way(self, order: Go, giver: Worker, taker: Worker, number: int) -> str:
         ends = f"{worker_text(giver)}/{worker_text(taker)}/{number}"
-        return f"g{order.generation}/pieces/{ends}/{self._equipment.tp_rank}"
+        return f"g{order.generation}/images/{ends}/{self._equipment.tp_rank}"
 
 
 def _ways(
     told: Mapping[Worker, tuple[list[_Offer], list[str]]],
 ) -> Iterator[tuple[Worker, Worker, int, int]]:
-    """Who gives which of its pieces to whom, and how large that is: the same for all who compute it."""
+    """Who gives which of its images to whom, and how large that is: the same for all who compute it."""
     for taker, (_, needs) in told.items():
         left = set(needs)
         for giver, (offers, _) in told.items():
@@ -303,12 +289,12 @@ def _ways(
                     yield giver, taker, number, offer.size
 
 
-def _shards_of(pieces: Collection[Any]) -> set[str]:
-    return {name for piece in pieces for name in piece.names}
+def _shards_of(images: Collection[Image]) -> set[str]:
+    return {name for image in images for name in image.names}
 
 
-def _holder(pieces: Sequence[Any], shard: str) -> Any:
-    return next(piece for piece in pieces if shard in piece.names)
+def _holder(images: Sequence[Image], shard: str) -> Image:
+    return next(image for image in images if shard in image.names)
 
 
 def _words(error: BaseException) -> str:

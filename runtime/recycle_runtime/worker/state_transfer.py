@@ -1,12 +1,9 @@
-"""The state of a chunk as bytes, from a process that has it to one that needs it.
+"""Bytes of a state, from a process that has it to one that needs it: see `state.image`.
 
-Parameters, buffers, the optimizer's state and the stepper's, in one message between two processes. What
-arrives is read by `torch.load(weights_only=True)`: tensors and plain numbers, nothing that could be executed.
 How much may arrive is bounded before any of it is read.
 """
 
 import hmac
-import io
 import struct
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import timedelta
@@ -15,7 +12,6 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
-from recycle_runtime.execution.chunk import Chunk
 from recycle_runtime.protocol.access import Token, access_of
 from recycle_runtime.protocol.mutual_proof import common_key, meeting, new_nonce, offer
 from recycle_runtime.transport.gloo import meet
@@ -31,40 +27,6 @@ _NO_MORE = -1
 _HEAD_NUMBERS = 5
 """A size and its signature, as numbers of eight bytes."""
 _CHANGED = "a state arrives that was changed on its way"
-
-
-def pack(state: dict[str, Any]) -> torch.Tensor:
-    """A state as bytes."""
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    return torch.frombuffer(buffer.getbuffer(), dtype=torch.uint8)
-
-
-def unpack(data: torch.Tensor, device: torch.device) -> dict[str, Any]:
-    """What `pack` was given, with its tensors on a device; any error if these are other bytes."""
-    # Not to the device at once: torch would take memory there with Python's lock held, and while CUDA keeps
-    # that waiting no other thread could end what it waits for.
-    state = torch.load(io.BytesIO(bytes_of(data)), map_location="cpu", weights_only=True)
-    return state if device.type == "cpu" else _on_device(state, device)
-
-
-def _on_device(value: Any, device: torch.device) -> Any:
-    if isinstance(value, torch.Tensor):
-        there = value.to(device)
-        if there.is_cuda:
-            # Made beside training and used by it: the memory is free when training has come that far.
-            there.record_stream(torch.cuda.default_stream(device))
-        return there
-    if isinstance(value, dict):
-        return {key: _on_device(item, device) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType]
-    if isinstance(value, list | tuple):
-        return type(value)(_on_device(item, device) for item in value)  # pyright: ignore
-    return value
-
-
-def largest_state(chunk: Chunk) -> int:
-    """Bytes that are accepted as the state of a chunk."""
-    return largest_of([chunk.module])
 
 
 def largest_of(modules: Iterable[torch.nn.Module]) -> int:
@@ -183,13 +145,17 @@ Meet = Callable[[str, int], Awaitable[StatePair]]
 """Meets another process under a name, 0 to send and 1 to receive."""
 
 
-async def send_bytes(data: torch.Tensor, meet: Meet, name: str, meanwhile: Callable[[], None]) -> None:
+async def send_bytes(
+    data: torch.Tensor, meet: Meet, name: str, meanwhile: Callable[[], None] | None = None
+) -> None:
     """To the one who waits under this name."""
     pair = await meet(name, 0)
     await pair.send(data, meanwhile)
 
 
-async def receive_bytes(meet: Meet, name: str, meanwhile: Callable[[], None], largest: int) -> torch.Tensor:
+async def receive_bytes(
+    meet: Meet, name: str, largest: int, meanwhile: Callable[[], None] | None = None
+) -> torch.Tensor:
     """What arrives, as it is; RuntimeError if it is more than `largest` bytes, before any of them is read."""
     pair = await meet(name, 1)
     data = await pair.receive(largest, meanwhile)

@@ -31,8 +31,14 @@ def load_libraries(precision: Precision, device: torch.device) -> None:
     torch.cuda.synchronize(device)
 
 
+def inputs_of(chunk: Chunk) -> list[list[Any]]:
+    """Type and shape of what arrives from the chunk before, as far as it is known."""
+    specs = next(iter(chunk.arriving.values()), ())
+    return [[str(spec.dtype).removeprefix("torch."), *spec.shape] for spec in specs]
+
+
 def rehearse(chunk: Chunk, rows: list[list[Any]], device: torch.device) -> None:
-    """Every operation once, on a module that is thrown away; `rows`: type and shape of what arrives."""
+    """Every operation once, on a module that is thrown away; `rows` is what `inputs_of` says."""
     program, precision = chunk.program, chunk.program.precision
     built = build_module(program, chunk.number, chunk.count, chunk.seed, cut=chunk.cut)
     module = built.to(device, precision.weights).train()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from recycle_runtime.checkpoint.manifest import CheckpointError, Manifest, shape_of
+from recycle_runtime.checkpoint.manifest import Manifest, shape_of
 from recycle_runtime.checkpoint.settings import other_options
 from recycle_runtime.checkpoint.writer import restore, write_layers
 from recycle_runtime.data.microbatches import OtherDataError
@@ -14,6 +14,7 @@ from recycle_runtime.execution.chunk import Chunk, build_chunks
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.program.loading import load_program
 from recycle_runtime.program.source_digest import changed_parts, source_digest
+from recycle_runtime.state.names import CheckpointError
 from tests.runtime.checkpoint.runs import JOB, plans, with_dropout
 
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from recycle_runtime.checkpoint.manifest import CheckpointError, shape_of
+from recycle_runtime.checkpoint.manifest import shape_of
 from recycle_runtime.checkpoint.shelf import Shelf, beginning
 from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.state.names import CheckpointError
 from tests.runtime.checkpoint.conftest import Stopped
 from tests.runtime.checkpoint.runs import run
 

@@ -6,10 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from recycle_runtime.checkpoint.host_copy import HostCopy
-from recycle_runtime.checkpoint.manifest import CheckpointError, Manifest, Shape
-from recycle_runtime.checkpoint.storage import put_together, take_apart
-from recycle_runtime.checkpoint.writer import BackgroundWriter, copied, restore
+from recycle_runtime.checkpoint.manifest import Manifest, Shape
+from recycle_runtime.checkpoint.writer import BackgroundWriter, restore
 from recycle_runtime.execution.chunk import Chunk, build_chunks
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.program.loading import load_program
@@ -19,6 +17,10 @@ from recycle_runtime.protocol.messages.checkpoints import (
     CheckpointReply,
     CheckpointWritten,
 )
+from recycle_runtime.state.host_copy import HostCopy
+from recycle_runtime.state.layer_state import copied
+from recycle_runtime.state.names import CheckpointError
+from recycle_runtime.state.tree import put_together, take_apart
 from tests.runtime.checkpoint.runs import JOB, plans, with_dropout
 from tests.runtime.training.compare import changed, plan_file
 from tests.runtime.training.test_batch_norm import BATCH_NORM

@@ -11,13 +11,14 @@ import pytest
 import torch
 
 from recycle_runtime.checkpoint import manifest as manifests
-from recycle_runtime.checkpoint.manifest import CheckpointError, Manifest, Shape, write_sealed
+from recycle_runtime.checkpoint.manifest import Manifest, Shape, write_sealed
 from recycle_runtime.checkpoint.writer import BackgroundWriter, restore
 from recycle_runtime.execution.chunk import Chunk, build_chunks
 from recycle_runtime.launcher.local import RunError
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.program.loading import load_program
 from recycle_runtime.protocol.messages.checkpoints import CheckpointReply, CheckpointWritten
+from recycle_runtime.state.names import CheckpointError
 from tests.runtime.checkpoint.runs import losses, plans, run, saved, train_in_turns, with_dropout
 from tests.runtime.training.alone import train_alone
 from tests.runtime.training.compare import MLP, changed

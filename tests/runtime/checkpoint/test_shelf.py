@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from recycle_runtime.checkpoint.manifest import CheckpointError, Manifest, Origin, Shape, shard_name
+from recycle_runtime.checkpoint.manifest import Manifest, Origin, Shape
 from recycle_runtime.checkpoint.shelf import Beginning, Shelf, beginning, is_name, name_of
+from recycle_runtime.state.names import CheckpointError, shard_name
 
 SHAPE = Shape(stages=2, pipelines=3, tensor=1, microbatches=4)
 

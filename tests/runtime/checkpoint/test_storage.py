@@ -11,9 +11,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recycle_runtime.checkpoint.host_copy import HostCopy
-from recycle_runtime.checkpoint.manifest import CheckpointError
-from recycle_runtime.checkpoint.storage import put_together, read_shard, take_apart, write_shard
+from recycle_runtime.checkpoint.storage import read_shard, write_shard
+from recycle_runtime.state.host_copy import HostCopy
+from recycle_runtime.state.names import CheckpointError
+from recycle_runtime.state.tree import put_together, take_apart
 
 ABOUT = {"step": 7, "seed": 0, "stage": 1, "part": 0}
 STATE: dict[str, Any] = {

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 
-from recycle_runtime.checkpoint.manifest import CheckpointError, Manifest, Shape
+from recycle_runtime.checkpoint.manifest import Manifest, Shape
 from recycle_runtime.checkpoint.whole_model import CheckpointReader, CheckpointWeights
 from recycle_runtime.checkpoint.writer import BackgroundWriter
 from recycle_runtime.cli.main import main
@@ -17,6 +17,7 @@ from recycle_runtime.execution.chunk import build_chunks, build_module
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.program.loading import load_program
 from recycle_runtime.protocol.messages.checkpoints import CheckpointReply, CheckpointWritten
+from recycle_runtime.state.names import CheckpointError
 from recycle_runtime.weights.named import open_weights
 from tests.runtime.checkpoint.runs import plans
 from tests.runtime.training.compare import MLP

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from recycle_runtime.checkpoint.manifest import CheckpointError
 from recycle_runtime.cli.main import main
 from recycle_runtime.coordinator import checkpoint_files
 from recycle_runtime.coordinator.antechamber import kept_waiting
@@ -16,6 +15,7 @@ from recycle_runtime.protocol.codec import WireError
 from recycle_runtime.protocol.framing import TOKEN, new_token
 from recycle_runtime.protocol.messages.agents import AgentJoin, Heartbeat
 from recycle_runtime.protocol.server import Served, Server
+from recycle_runtime.state.names import CheckpointError
 
 
 def test_whoever_comes_is_let_in_and_comes_again() -> None:

@@ -6,12 +6,13 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from recycle_runtime.checkpoint.manifest import FILE, shard_name
+from recycle_runtime.checkpoint.manifest import FILE
 from recycle_runtime.protocol.messages.agents import ProcessEnded
 from recycle_runtime.protocol.messages.checkpoints import CheckpointWritten
 from recycle_runtime.protocol.messages.generations import Began, LeftGroup, Report
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.protocol.messages.observers import JobEvent
+from recycle_runtime.state.names import shard_name
 from tests.runtime.coordinator.lone_service import Job, Line, join, pid_of
 
 MEMBERS = tuple(Member((pipeline, stage), 0) for pipeline in range(2) for stage in range(2))

@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-from recycle_runtime.checkpoint.manifest import Shape, shard_name
+from recycle_runtime.checkpoint.manifest import Shape
 from recycle_runtime.checkpoint.shelf import Beginning, Shelf
 from recycle_runtime.coordinator.checkpoint_files import CheckpointFiles
 from recycle_runtime.coordinator.checkpoints import Checkpoints
@@ -26,6 +26,7 @@ from recycle_runtime.protocol.messages.checkpoints import (
     TakeCheckpoint,
 )
 from recycle_runtime.protocol.messages.members import Member
+from recycle_runtime.state.names import shard_name
 
 SHAPE = Shape(stages=2, pipelines=2, tensor=1, microbatches=3)
 FIRST, SECOND = Member((0, 0), 0), Member((0, 1), 0)

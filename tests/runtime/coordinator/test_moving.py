@@ -35,7 +35,7 @@ def test_a_worker_takes_the_free_place_when_that_pays() -> None:
     job.kill((1, 1))
     job.run(10)
     (event,) = job.events
-    assert event.startswith("move 0:0 to 1:1: saves ") and event.endswith(" expected: moved")
+    assert event.startswith("move 0:0 to 1:1 saves ") and event.endswith(" expected: moved")
     assert job.moves == [((0, 0), (1, 1))]
     assert job.book.counts([member.worker for member in job.members]) == (1, 0, 0)
     finish(job)
@@ -63,7 +63,7 @@ def test_nobody_moves_when_the_next_change_is_near() -> None:
     job.kill((1, 1))
     job.run(10)
     (event,) = job.events
-    assert event.startswith("move 0:0 to 1:1: saves ") and event.endswith(" expected: not moved")
+    assert event.startswith("move 0:0 to 1:1 saves ") and event.endswith(" expected: not moved")
     assert job.moves == []
     finish(job)
 

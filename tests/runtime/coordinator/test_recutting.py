@@ -4,6 +4,7 @@ from typing import Any
 
 from recycle_runtime.coordinator.events import RecutWanted
 from recycle_runtime.coordinator.recutting import Recutting
+from recycle_runtime.plan.change import Outlook
 from recycle_runtime.plan.moves import CostOfMoves
 from recycle_runtime.protocol.messages.observers import JobEvent
 from tests.runtime.coordinator.test_state_machine import CUTS
@@ -39,7 +40,8 @@ def slower(world: World) -> None:
 
 
 def turn(recutting: Recutting, world: World, rows: int = 5) -> list[Any]:
-    return list(recutting.turn(world.coordinator, rows, 1.0, CostOfMoves(), 10_000.0))
+    left = world.coordinator.steps - world.coordinator.rows.next
+    return list(recutting.turn(world.coordinator, rows, CostOfMoves(), Outlook(1.0, 10_000.0, left)))
 
 
 def known(world: World, when: str = "auto") -> tuple[Recutting, Notes]:
@@ -79,9 +81,10 @@ def test_it_is_not_considered() -> None:
 def test_a_job_that_ends_soon_is_left_alone() -> None:
     world = settled_world()
     slower(world)
-    (told,) = known(world)[0].turn(world.coordinator, 5, 1e-6, CostOfMoves(), 1e-3)
+    outlook = Outlook(1e-6, 1e-3, 10)
+    (told,) = known(world)[0].turn(world.coordinator, 5, CostOfMoves(), outlook)
     assert isinstance(told, JobEvent) and told.text.endswith(": not re-cut")
-    always = known(world, "always")[0].turn(world.coordinator, 5, 1e-6, CostOfMoves(), 1e-3)
+    always = known(world, "always")[0].turn(world.coordinator, 5, CostOfMoves(), outlook)
     assert isinstance(always[-1], RecutWanted)
 
 

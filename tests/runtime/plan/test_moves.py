@@ -9,14 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.plan.change import JobChange, Outlook
 from recycle_runtime.plan.moves import (
     ChangeRate,
     CostOfMoves,
     Counts,
     StageLoads,
     least_moves,
+    moves_text,
     quickest_counts,
-    weigh,
 )
 
 
@@ -163,27 +164,24 @@ def test_before_anything_is_measured_there_is_an_estimate() -> None:
     assert costs.of({(0, 0): (1, 2)}) == 2.0 + 3.0
 
 
+def weighed(saving: float, outlook: Outlook) -> JobChange:
+    moves = {(0, 0): (1, 2)}
+    return JobChange(moves_text(moves), "moved", outlook, saving, measured_costs().of(moves))
+
+
 def test_it_moves_when_that_pays_before_the_next_change() -> None:
-    weighed = weigh({(0, 0): (1, 2)}, (100, 97), 0.81, measured_costs(), 3564.0, 10_000)
-    assert weighed.pays
-    assert str(weighed) == (
-        "move 0:0 to 1:2: saves 3.0 % of 0.81 s a step, pays after 103 steps, 4400 expected: moved"
+    change = weighed(0.03, Outlook(0.81, 3564.0, 10_000))
+    assert change.pays
+    assert str(change) == (
+        "move 0:0 to 1:2 saves 3.0 % of 0.81 s a step, a pause of 2.5 s, 3564 s expected: moved"
     )
 
 
 def test_it_stays_when_the_next_change_or_the_end_is_near() -> None:
-    soon = weigh({(0, 0): (1, 2)}, (100, 97), 0.81, measured_costs(), 60.0, 10_000)
-    ends = weigh({(0, 0): (1, 2)}, (100, 97), 0.81, measured_costs(), 3564.0, 100)
+    soon = weighed(0.03, Outlook(0.81, 60.0, 10_000))
+    ends = weighed(0.03, Outlook(0.81, 3564.0, 100))
     assert not soon.pays and not ends.pays
-    assert str(ends).endswith("pays after 103 steps, 100 expected: not moved")
-    same = weigh({(0, 0): (1, 2)}, (100, 100), 0.81, measured_costs(), 3564.0, 10_000)
+    assert str(ends).endswith("a pause of 2.5 s, 81 s expected: not moved")
+    same = weighed(0.0, Outlook(0.81, 3564.0, 10_000))
     assert not same.pays
-    assert str(same) == "move 0:0 to 1:2: saves nothing: not moved"
-
-
-@given(st.integers(1, 10**15), st.integers(1, 1000), st.integers(1, 1000))
-def test_only_the_ratio_of_periods_counts(unit: int, now: int, after: int) -> None:
-    def pays(scale: int) -> float:
-        return weigh({(0, 0): (1, 2)}, (now * scale, after * scale), 0.5, measured_costs(), 600, 500).saving
-
-    assert abs(pays(unit) - pays(1)) < 1e-12
+    assert str(same) == "move 0:0 to 1:2 saves nothing: not moved"

@@ -5,6 +5,7 @@ from itertools import pairwise, permutations
 
 import pytest
 
+from recycle_runtime.plan.change import JobChange, Outlook
 from recycle_runtime.plan.recut import (
     NOTHING,
     HoldersGoneError,
@@ -15,7 +16,6 @@ from recycle_runtime.plan.recut import (
     least_bytes,
     missing,
     stage_ranges,
-    weigh_recut,
 )
 from recycle_runtime.plan.worker_ids import Worker
 
@@ -103,33 +103,31 @@ def test_thousands_of_workers_keep_what_they_hold():
 
 
 def test_what_pays():
-    recut = Recut({}, (Transfer((0, 0), (0, 1), (0, 1), 100),))
-    enough = weigh_recut(
-        recut, "1x1", (10, 8), 2.0, rate=10.0, pause=1.0, seconds_to_change=100.0, steps_left=1000
-    )
-    assert enough.saving == pytest.approx(0.2)
+    enough = weighed(0.2, 100.0, 1000)
     assert enough.moving == 10.0
     assert enough.gain == pytest.approx(0.2 * 90 - 1)
     assert enough.pays
     assert "layout 1x1 saves 20.0 % of 2 s a step, 100 B travel in 10 s" in str(enough)
 
 
+def weighed(saving: float, seconds_to_change: float, steps_left: int) -> JobChange:
+    recut = Recut({}, (Transfer((0, 0), (0, 1), (0, 1), 100),))
+    outlook = Outlook(2.0, seconds_to_change, steps_left)
+    return JobChange("layout 1x1", "re-cut", outlook, saving, 1.0, recut.seconds(10.0), recut.size)
+
+
 @pytest.mark.parametrize(
-    ("periods", "seconds_to_change", "steps_left"),
+    ("saving", "seconds_to_change", "steps_left"),
     [
-        pytest.param((10, 10), 1000.0, 1000, id="saves-nothing"),
-        pytest.param((10, 8), 12.0, 1000, id="the-next-failure-is-near"),
-        pytest.param((10, 8), 1000.0, 7, id="the-end-is-near"),
+        pytest.param(0.0, 1000.0, 1000, id="saves-nothing"),
+        pytest.param(0.2, 12.0, 1000, id="the-next-failure-is-near"),
+        pytest.param(0.2, 1000.0, 7, id="the-end-is-near"),
     ],
 )
-def test_what_does_not(periods: tuple[int, int], seconds_to_change: float, steps_left: int):
-    recut = Recut({}, (Transfer((0, 0), (0, 1), (0, 1), 100),))
-    weighed = weigh_recut(
-        recut, "1x1", periods, 2.0, rate=10.0, pause=1.0, seconds_to_change=seconds_to_change,
-        steps_left=steps_left,
-    )  # fmt: skip
-    assert not weighed.pays
-    assert str(weighed).endswith("not re-cut")
+def test_what_does_not(saving: float, seconds_to_change: float, steps_left: int):
+    change = weighed(saving, seconds_to_change, steps_left)
+    assert not change.pays
+    assert str(change).endswith("not re-cut")
 
 
 def _random_holdings(dice: random.Random, layers: int) -> dict[Worker, LayerRange]:

@@ -94,7 +94,7 @@ def test_the_running_example_moves_a_worker_to_the_stage_that_needs_it(tmp_path:
         adaptation=AdaptationOptions(replan=None),
     )
     (event,) = run_and_check(tmp_path, options, 4, 6)
-    assert event.startswith("move 0:0 to 1:2: saves 30.9 % of ") and event.endswith(": moved")
+    assert event.startswith("move 0:0 to 1:2 saves 30.9 % of ") and event.endswith(": moved")
     grid = {(pipeline, stage) for pipeline in range(3) for stage in range(4)}
     assert saved_places(tmp_path) == grid - {(0, 0)}
 
@@ -112,7 +112,7 @@ def test_a_small_gain_pays_only_if_changes_are_rare(mtbf: float, end: str, tmp_p
     )
     with pytest.raises(Enough):
         run_local(options, news)
-    assert news.events[0].startswith("move 0:0 to 1:1: saves ") and news.events[0].endswith(end)
+    assert news.events[0].startswith("move 0:0 to 1:1 saves ") and news.events[0].endswith(end)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_a_death_in_the_middle_of_a_move_loses_nothing(
         adaptation=AdaptationOptions(replan=None),
     )
     events = run_and_check(tmp_path, options, 2, 4)
-    assert events[0].startswith("move 0:0 to 1:1: saves ") and events[0].endswith(": moved")
+    assert events[0].startswith("move 0:0 to 1:1 saves ") and events[0].endswith(": moved")
     assert not gone & saved_places(tmp_path)
     assert len(saved_places(tmp_path)) == 4
 

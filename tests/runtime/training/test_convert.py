@@ -231,8 +231,8 @@ def received(own: Mapping[int, Chunk], donors: Mapping[int, Chunk], after: Bundl
     setting = next(iter(own.values())).setting
     found: list[Layer] = []
     for donor in donors.values():
-        state = copy.deepcopy(donor.state())
-        for number, held in ((each, state["layers"][each]) for each in needed & state["layers"].keys()):
+        states = {layer.number: copy.deepcopy(layer.state()) for layer in donor.layers}
+        for number, held in ((each, states[each]) for each in needed & states.keys()):
             ((name, module),) = build_layers(setting.program, setting.seed + 1, number, number + 1)
             found.append(Layer(setting.program, number, name, module))
             found[-1].load(held)

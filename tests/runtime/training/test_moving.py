@@ -191,9 +191,10 @@ def test_what_hooks_of_the_optimizer_count(tmp_path: Path) -> None:
 
 def test_a_layer_takes_everything_along(tmp_path: Path) -> None:
     """State as it is sent and as it is written, into a layer built anew."""
-    from recycle_runtime.checkpoint.storage import put_together, take_apart
     from recycle_runtime.program.loading import load_program
-    from recycle_runtime.worker.state_transfer import pack, unpack
+    from recycle_runtime.state.image import packed, read_image
+    from recycle_runtime.state.layer_state import LayerState
+    from recycle_runtime.state.tree import put_together, take_apart
 
     bundle = bundle_of(tmp_path, (5,), (0,), 1, 4)
     held = built(bundle, SCRIPTED)
@@ -201,9 +202,10 @@ def test_a_layer_takes_everything_along(tmp_path: Path) -> None:
     program = load_program(SCRIPTED)
     (chunk,) = every_chunk(held)
     for layer, (name, module) in zip(chunk.layers, build_layers(program, 1), strict=True):
-        sent = unpack(pack(layer.state()), torch.device("cpu"))
         tree, tensors = take_apart(layer.state())
-        for state in (sent, put_together(tree, tensors)):
+        image = read_image(packed("state", [LayerState("layer", {}, tree, tensors)]))
+        assert image is not None
+        for state in (image.state("layer"), put_together(tree, tensors)):
             other = Layer(program, layer.number, name, module)
             other.load(state)
             assert _numbers(other.state()) == _numbers(layer.state())

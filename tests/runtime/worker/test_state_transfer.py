@@ -1,7 +1,5 @@
 """The state of a chunk from one process to another: nothing is executed, and not more is read than fits."""
 
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,14 +14,15 @@ from recycle_runtime.execution.chunk import Chunk, build_chunks
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.program.loading import load_program
 from recycle_runtime.protocol.surroundings import completed
+from recycle_runtime.state.image import packed
+from recycle_runtime.state.layer_state import states_of
+from recycle_runtime.worker.state_stream import image_of, load_sent, states_in
 from recycle_runtime.worker.state_transfer import (
     Pair,
     StatePair,
-    largest_state,
-    pack,
+    largest_of,
     receive_bytes,
     send_bytes,
-    unpack,
 )
 from tests.runtime.checkpoint.runs import JOB, plans, with_dropout
 
@@ -43,17 +42,14 @@ def transferred(data: torch.Tensor, largest: int) -> torch.Tensor:
     async def meet(name: str, rank: int) -> StatePair:
         return Pair(store, name, rank, TIMEOUT, "token")
 
-    def nothing() -> None:
-        pass
-
     def send() -> None:
         # Whoever sends to one that refuses hears that the other end is gone.
         with suppress(RuntimeError):
-            completed(send_bytes(data, meet, "here", nothing))
+            completed(send_bytes(data, meet, "here"))
 
     thread = threading.Thread(target=send, daemon=True)
     thread.start()
-    return completed(receive_bytes(meet, "here", nothing, largest))
+    return completed(receive_bytes(meet, "here", largest))
 
 
 def test_a_chunk_becomes_what_was_sent(tmp_path: Path) -> None:
@@ -61,7 +57,8 @@ def test_a_chunk_becomes_what_was_sent(tmp_path: Path) -> None:
     with torch.no_grad():
         for parameter in one.module.parameters():
             parameter.add_(1.0)
-    other.load(unpack(transferred(pack(one.state()), largest_state(other)), CPU))
+    sent = packed("state", list(states_of([one])))
+    load_sent(other, states_in(image_of(transferred(sent, largest_of([other.module]))), other))
     assert other.is_part_of_run
     for name, tensor in one.module.state_dict().items():
         assert torch.equal(other.module.state_dict()[name], tensor)
@@ -71,7 +68,7 @@ def test_more_than_fits_is_refused_before_it_is_read(tmp_path: Path) -> None:
     chunk = chunk_of(tmp_path)
     with pytest.raises(RuntimeError, match="a state of 100 bytes arrives, at most 99 are accepted"):
         transferred(torch.zeros(100, dtype=torch.uint8), 99)
-    assert largest_state(chunk) > 3 * chunk.state_bytes
+    assert largest_of([chunk.module]) > 3 * chunk.state_bytes
 
 
 def met(first: str, second: str) -> list[Pair | RuntimeError]:
@@ -112,31 +109,3 @@ def test_what_was_changed_on_its_way(monkeypatch: pytest.MonkeyPatch, spoilt: st
     monkeypatch.setattr(Pair, spoilt, other_at_sender)
     with pytest.raises(RuntimeError, match="changed on its way"):
         transferred(torch.zeros(100, dtype=torch.uint8), 100)
-
-
-def test_nothing_that_arrives_is_executed() -> None:
-    class Evil:
-        def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
-            return print, ("executed",)
-
-    with pytest.raises(Exception, match=r"weights_only|WeightsUnpickler"):
-        unpack(pack({"model": Evil()}), CPU)
-
-
-_WITHOUT_NUMPY = """
-import sys, warnings
-sys.modules["numpy"] = None
-warnings.simplefilter("ignore")
-import torch
-from recycle_runtime.worker.state_transfer import pack, unpack
-state = {"layers": {0: {"model": {"weight": torch.arange(5.0)}, "optimizer": None}}, "stepper": {"steps": 3}}
-back = unpack(pack(state), torch.device("cpu"))
-assert back["stepper"] == {"steps": 3}
-assert torch.equal(back["layers"][0]["model"]["weight"], torch.arange(5.0))
-"""
-
-
-def test_numpy_is_not_needed() -> None:
-    """The runtime promises torch and the standard library only."""
-    done = subprocess.run([sys.executable, "-c", _WITHOUT_NUMPY], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr

@@ -10,15 +10,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 
-from recycle_runtime.checkpoint.manifest import (
-    SHARD_FILE,
-    SHARD_KIND,
-    TENSORS_FILE,
-    CheckpointError,
-    Manifest,
-    layer_shard_name,
-    write_sealed,
-)
+from recycle_runtime.checkpoint.manifest import SHARD_FILE, SHARD_KIND, TENSORS_FILE, Manifest, write_sealed
 from recycle_runtime.checkpoint.soundness import check_shard
 from recycle_runtime.execution.chunk import Chunk, Setting, chunks_of
 from recycle_runtime.execution.interpreter import RunAgain, StreamError
@@ -42,6 +34,7 @@ from recycle_runtime.protocol.messages.store import StoreGet, StoreOpen, StoreRe
 from recycle_runtime.protocol.near import AGENT_SECONDS
 from recycle_runtime.protocol.remote_store import StoreError
 from recycle_runtime.protocol.surroundings import Line
+from recycle_runtime.state.names import CheckpointError, layer_shard_name
 from recycle_runtime.transport.guarded import Waits
 from recycle_runtime.transport.sockets import Ends
 from recycle_runtime.worker.engine import Building, Counts, MeetingPlace, coordinator_line

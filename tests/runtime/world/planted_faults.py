@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from recycle_runtime.checkpoint import writer
 from recycle_runtime.coordinator import regrouping, state_machine
 from recycle_runtime.coordinator.checkpoint_files import CheckpointFiles
 from recycle_runtime.coordinator.events import CheckpointClosed
@@ -21,6 +20,7 @@ from recycle_runtime.protocol.messages.generations import Leave, LeftGroup, Repo
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.protocol.messages.steps import LossShare, StepDone
 from recycle_runtime.protocol.messages.wire import ToWorker
+from recycle_runtime.worker import neighbour_copies
 from recycle_runtime.worker.link import Link
 from tests.runtime.world.standing import StandingTransport
 from tests.runtime.world.world import TOKEN, World
@@ -152,13 +152,13 @@ def any_report_counts(patch: pytest.MonkeyPatch) -> None:
 
 def old_copies_count(patch: pytest.MonkeyPatch) -> None:
     """What is read from a copy in memory is not the state of its step."""
-    real = writer.restore_from
+    real = neighbour_copies.load
 
-    def restore_from(chunk: Chunk, states: Mapping[str, Any], source: str) -> None:
+    def load(chunk: Chunk, states: Mapping[str, Any], source: str) -> None:
         older = {name: {**state, "value": state["value"] + 1} for name, state in states.items()}
         real(chunk, older, source)
 
-    patch.setattr(writer, "restore_from", restore_from)
+    patch.setattr(neighbour_copies, "load", load)
 
 
 def donors_of_any_rank(patch: pytest.MonkeyPatch) -> None:

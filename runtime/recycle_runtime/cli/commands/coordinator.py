@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from recycle_runtime.checkpoint.manifest import CheckpointError
 from recycle_runtime.cli.options.access import (
     access,
     add_certificate_arguments,
@@ -75,6 +74,7 @@ from recycle_runtime.protocol.address import is_known, published
 from recycle_runtime.protocol.job_over import is_over, mark_over, unmark_over
 from recycle_runtime.protocol.messages.observers import JobEnded
 from recycle_runtime.protocol.server import Served, Server
+from recycle_runtime.state.names import CheckpointError
 
 _LOGGER = logging.getLogger(__name__)
 _BACKLOG = 1024

@@ -63,8 +63,8 @@ def run(arguments: Namespace, output: Output) -> int:
     if folder.is_dir() and any(folder.iterdir()):
         raise UsageError(f"{folder} is not empty; -o must name a new or an empty folder")
 
-    from recycle_runtime.checkpoint.manifest import CheckpointError
     from recycle_runtime.checkpoint.whole_model import CheckpointWeights
+    from recycle_runtime.state.names import CheckpointError
     from recycle_runtime.weights.safetensors import WeightsError
 
     try:

@@ -1,4 +1,8 @@
-"""Tensors copied to host memory, which is used again each time."""
+"""Tensors copied to host memory, which is used again each time.
+
+On a GPU, copies are made behind what is queued on the current stream. Python's lock is not held meanwhile: a
+device may be waiting for other workers, and then another thread has to end that.
+"""
 
 import threading
 
@@ -49,7 +53,8 @@ def copied_into(memory: torch.Tensor, tensors: dict[str, torch.Tensor]) -> dict[
         for name, copy in copies.items():
             copy.copy_(tensors[name], non_blocking=on_device)
     if on_device:
-        torch.cuda.synchronize()
+        # Not the whole device: another stream may wait for other workers.
+        torch.cuda.current_stream().synchronize()
     return copies
 
 
