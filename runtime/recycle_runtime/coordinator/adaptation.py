@@ -5,16 +5,17 @@ Nothing is considered while a change is under way. A job that can be cut anew mo
 workers. Standard library only.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from statistics import median
 
 from recycle_runtime.coordinator.drift import OpTimes, calibrated, measured_times, shift
 from recycle_runtime.coordinator.events import MovesWanted, RecutWanted, StopWanted
+from recycle_runtime.coordinator.journal import Lines
 from recycle_runtime.coordinator.layer_move import LayerMove
 from recycle_runtime.coordinator.measured_job import JobText, StageTimes
-from recycle_runtime.coordinator.metrics import Recovery
 from recycle_runtime.coordinator.plans import PlanFiles
+from recycle_runtime.coordinator.recovery import Recovery
 from recycle_runtime.coordinator.recutting import Recutting
 from recycle_runtime.coordinator.replanning import (
     InUse,
@@ -145,9 +146,10 @@ class Adaptation:
         """Whether the job can be cut anew while it runs."""
         return self._recutting.is_considered
 
-    def recall(self, layer_bytes: Sequence[int]) -> None:
+    def recall(self, lines: Lines) -> None:
         """What the coordinator before this one knew of layers."""
-        self._recutting.recall(layer_bytes)
+        for layer_bytes in lines.values("layer_bytes")[-1:]:
+            self._recutting.recall(layer_bytes)
 
     def layers_arrived(self, copied: Copied) -> None:
         """A process has received layers in the background."""

@@ -13,7 +13,8 @@ from recycle_runtime.checkpoint.shelf import Beginning, Shelf, beginning
 from recycle_runtime.coordinator.checkpoints import Checkpoints
 from recycle_runtime.coordinator.events import CheckpointClosed, CheckpointNotBegun
 from recycle_runtime.coordinator.file_thread import FileThread, RealFileThread
-from recycle_runtime.coordinator.journal import Journal, Remembered
+from recycle_runtime.coordinator.journal import Journal
+from recycle_runtime.coordinator.last_generation import Remembered
 from recycle_runtime.files import lock_checkpoints
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.protocol.messages.checkpoints import CheckpointPath

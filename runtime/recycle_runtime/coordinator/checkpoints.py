@@ -23,6 +23,7 @@ from recycle_runtime.coordinator.events import (
     Send,
     Tell,
 )
+from recycle_runtime.coordinator.participant import Memory, Participant
 from recycle_runtime.plan.worker_ids import Worker
 from recycle_runtime.protocol.messages.checkpoints import (
     CheckpointFailed,
@@ -56,8 +57,16 @@ class _Attempt:
         return not self.is_closing and member in self.writers - self.done
 
 
-class NoCheckpoints:
+class NoCheckpoints(Participant):
     """Of a job without checkpoints: nothing is taken, and nothing waited for."""
+
+    memory = (
+        Memory(
+            "checkpoints",
+            said=(CheckpointWritten, CheckpointMissed, CheckpointFailed),
+            lost="complete ones are on disk; one under way is given up, and the next one is taken",
+        ),
+    )
 
     newest: CheckpointPath | None = None
     """The last complete one."""

@@ -7,14 +7,24 @@ Standard library only.
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 
+from recycle_runtime.coordinator.participant import Memory, Participant
 from recycle_runtime.protocol.messages.steps import ChunkGradients, FirstGradients, ParameterLook, Parameters
 from recycle_runtime.protocol.trained_chunks import ALL_FROZEN, TrainedChunks
 
 _SHOWN = 8
 
 
-class ModelParameters:
+class ModelParameters(Participant):
     """One worker of each stage speaks; what follows is said once."""
+
+    memory = (
+        Memory(
+            "parameters and first gradients of stages",
+            said=(Parameters, FirstGradients),
+            lost="they warn the user before the first step and after it; gradients are told again in the "
+            "next generation",
+        ),
+    )
 
     def __init__(self, stages: int) -> None:
         self._stages = stages

@@ -10,12 +10,15 @@ belongs to nodes, so a copy outlives the processes that made it. Standard librar
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 from recycle_runtime.checkpoint.manifest import Shape
 from recycle_runtime.checkpoint.script_state import ScriptState
 from recycle_runtime.checkpoint.shelf import Beginning, copy_name
 from recycle_runtime.coordinator.events import Send, Tell
+from recycle_runtime.coordinator.journal import FILE, Field, Journal, Lines
+from recycle_runtime.coordinator.participant import Memory, Participant
 from recycle_runtime.plan.recut import size_text
 from recycle_runtime.plan.worker_ids import Worker, worker_text
 from recycle_runtime.protocol.messages.members import Member
@@ -56,6 +59,23 @@ class CompleteCopy(NamedTuple):
         return sorted(
             shard for shard, found in self.memories.items() if not any(each in memories for each in found)
         )
+
+
+def newest_copy(lines: Lines) -> CompleteCopy | None:
+    """The copy that counts, as a journal has it; of a job that goes on from one, that one."""
+    found: list[CompleteCopy] = lines.values("copied")
+    return found[-1] if found else None
+
+
+def prepare(folder: Path, copied: CompleteCopy | None) -> None:
+    """A folder for a job that goes on, perhaps from a copy in memory; there as a whole or not at all."""
+    aside = folder.with_name(f"{folder.name}.aside")
+    aside.mkdir(exist_ok=True)
+    if copied is not None:
+        journal = Journal(aside / FILE)
+        journal.write(copied=copied)
+        journal.close()
+    aside.rename(folder)
 
 
 class Group(NamedTuple):
@@ -121,8 +141,17 @@ class _Attempt:
     script: ScriptState | None = None
 
 
-class NeighbourCopies:
+class NeighbourCopies(Participant):
     """Decides when; keeps count of what is where."""
+
+    memory = (
+        Memory(
+            "copies in memory",
+            said=(CopyKept, CopyHeld, CopyMissed, CopyFailed),
+            journal={"copied": Field(CompleteCopy)},
+            lost="one under way is given up, and the next one is made",
+        ),
+    )
 
     def __init__(
         self, every: int, shape: Shape, steps: int, begins: Beginning, run: int, *, has_scripts: bool = False
@@ -198,9 +227,8 @@ class NeighbourCopies:
                 done = attempt.held.keys() >= set(attempt.holders.values())
                 return list(self._stored(attempt)) if done else []
 
-    def recall(self, newest: CompleteCopy | None) -> None:
-        """As the coordinator before this one has left it."""
-        if newest is not None:
+    def recall(self, lines: Lines) -> None:
+        if (newest := newest_copy(lines)) is not None:
             self.newest, self._passed = newest, max(self._passed, newest.step)
             self._told.add(_COST)
 

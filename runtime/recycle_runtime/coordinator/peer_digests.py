@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from recycle_runtime.coordinator.participant import Memory, Participant
 from recycle_runtime.plan.worker_ids import Worker, worker_text
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.protocol.messages.steps import PeerDigest
@@ -24,8 +25,14 @@ class _Place(NamedTuple):
     tp_rank: int
 
 
-class PeerDigests:
+class PeerDigests(Participant):
     """The last step that each stage has spoken of."""
+
+    memory = (
+        Memory(
+            "digests of peers", said=(PeerDigest,), lost="peers that differ differ at the next comparison too"
+        ),
+    )
 
     def __init__(self) -> None:
         self._first: dict[_Place, tuple[Worker, Mapping[str, str]]] = {}

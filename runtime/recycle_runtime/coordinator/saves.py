@@ -6,12 +6,14 @@ also whoever joins and asks later. If a writer fails, the first holders of the n
 Standard library only.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 
 from recycle_runtime.coordinator.events import BeginSave, CompleteSave, DropSave, Order, Send, TellSaved
+from recycle_runtime.coordinator.journal import Field, Lines
 from recycle_runtime.coordinator.membership import name_of
+from recycle_runtime.coordinator.participant import Memory, Participant
 from recycle_runtime.plan.worker_ids import Worker
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.protocol.messages.scripts import Saved, SaveOrder, SaveRequest, SaveShare
@@ -42,8 +44,18 @@ class _Open:
     attempt: _Attempt
 
 
-class Saves:
+class Saves(Participant):
     """Keeps count of requests and shards."""
+
+    memory = (
+        Memory(
+            "saves of scripts",
+            said=(SaveRequest, SaveShare),
+            journal={"saved": Field(Saved), "saving": Field(str)},
+            again="after `recall`, while the script waits; shares of an attempt that the coordinator before "
+            "this one began count for nothing, and all is written again",
+        ),
+    )
 
     def __init__(self) -> None:
         self._numbers = count()
@@ -52,9 +64,8 @@ class Saves:
         self._writers: frozenset[Member] = frozenset()
         self._generation = 0
 
-    def remember(self, results: Iterable[Saved]) -> None:
-        """What was complete before the coordinator was restarted."""
-        self._results = {(result.step, result.number): result for result in results}
+    def recall(self, lines: Lines) -> None:
+        self._results = {(result.step, result.number): result for result in lines.values("saved")}
 
     def begin(
         self, generation: int, members: Collection[Member], stages: Mapping[Worker, int]

@@ -9,25 +9,59 @@ and run the same lines later. Standard library only.
 from collections.abc import Collection, Iterable
 
 from recycle_runtime.coordinator.events import Order, Send, TellEvaluation
+from recycle_runtime.coordinator.journal import Field, Lines
 from recycle_runtime.coordinator.membership import name_of
+from recycle_runtime.coordinator.participant import Memory, Participant
+from recycle_runtime.coordinator.step_rows import rows_since
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.protocol.messages.scripts import (
     Evaluated,
+    EvaluationRequest,
     EvaluationShare,
+    InScript,
     KeptRequest,
     KeptState,
     LoopBegins,
+    LoopRequest,
     OtherEnded,
     OtherEvaluates,
+    RowRequest,
+    ScriptEnded,
+    ScriptSteps,
+    SettledRequest,
 )
 from recycle_runtime.protocol.messages.steps import StepRow, StepSettled
 
 _KEPT_ROWS = 4096
 """Scripts ask for those of the steps that they have just made."""
+_RECALLED_ROWS = 64
+"""The same, of the steps before the coordinator was killed."""
 
 
-class Scripts:
+class Scripts(Participant):
     """Of all workers; nothing is ever said here in a job with a program file that has no hooks."""
+
+    memory = (
+        Memory(
+            "results of evaluations",
+            said=(EvaluationShare, EvaluationRequest),
+            journal={"evaluated": Field(Evaluated)},
+            again="after `recall`, while the script waits for a result",
+        ),
+        Memory(
+            "questions of scripts, and where they have ended",
+            said=(ScriptSteps, LoopRequest, ScriptEnded, RowRequest, SettledRequest, KeptRequest),
+            again="after `recall`, while the script waits for the answer; rows of the last steps are read "
+            "from the journal",
+        ),
+        Memory(
+            "the state that scripts keep",
+            said=(KeptState,),
+            lost="checkpoints, saves and copies that wait for it are given up with the coordinator; whoever "
+            "needs it asks again",
+        ),
+        Memory("scripts that are busy", said=(InScript,), again="at short intervals, while they are"),
+    )
 
     def __init__(self) -> None:
         self.ended: dict[Member, int] = {}
@@ -57,10 +91,11 @@ class Scripts:
         """Who waits for that."""
         self._asked_main: set[int] = set()
 
-    def remember(self, results: Iterable[Evaluated], rows: Iterable[StepRow]) -> None:
-        """What was known before the coordinator was restarted."""
-        self._results = {(result.step, result.number): result for result in results}
-        self._rows |= {row.step: row for row in rows}
+    def recall(self, lines: Lines) -> None:
+        self._results = {(result.step, result.number): result for result in lines.values("evaluated")}
+        rows = lines.values("row")
+        last = rows[-1] if rows else 0
+        self._rows |= {row.step: row for row in rows_since(lines, last + 1 - _RECALLED_ROWS)}
 
     def resume(
         self,

@@ -63,22 +63,14 @@ from recycle_runtime.coordinator.events import (
     WorkerStuck,
 )
 from recycle_runtime.coordinator.hooks import Hooks
-from recycle_runtime.coordinator.journal import (
-    FILE,
-    JournalError,
-    Remembered,
-    check_fits,
-    check_job,
-    prepared,
-    read,
-    rows_since,
-    told_since,
-)
+from recycle_runtime.coordinator.journal import FILE, JournalError, Lines
 from recycle_runtime.coordinator.kept_plans import plans_of
+from recycle_runtime.coordinator.last_generation import Remembered, check_fits, check_job, remembered
 from recycle_runtime.coordinator.layer_move import LayerMove
 from recycle_runtime.coordinator.lost_starts import LostStarts
 from recycle_runtime.coordinator.membership import name_of
-from recycle_runtime.coordinator.neighbour_copies import CompleteCopy, Group, NeighbourCopies
+from recycle_runtime.coordinator.neighbour_copies import CompleteCopy, Group, NeighbourCopies, newest_copy
+from recycle_runtime.coordinator.outlives import read
 from recycle_runtime.coordinator.outside import Outside
 from recycle_runtime.coordinator.patience import AttentiveClock, Patience
 from recycle_runtime.coordinator.peer_digests import CHECK_PEERS
@@ -91,6 +83,7 @@ from recycle_runtime.coordinator.replanning import Replanner
 from recycle_runtime.coordinator.save_files import SaveFiles
 from recycle_runtime.coordinator.skipped_steps import MAX_SKIPPED
 from recycle_runtime.coordinator.state_machine import ENDLESS, Phase, StateMachine
+from recycle_runtime.coordinator.step_rows import told_since
 from recycle_runtime.files import lock_checkpoints, take_folder
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import digest_of
@@ -168,8 +161,6 @@ _RETURN_SECONDS = 5.0
 """How long a restarted coordinator waits for the processes of the journal."""
 _LAST_RETURN_SECONDS = 30.0
 """The same for those without which the job would end: they look for it so long, and may be cut off."""
-_REMEMBERED_ROWS = 64
-"""A script asks for that of the step that it has just made."""
 _SCRIPT_STEPS = 2
 """Steps after which a script has said what it has kept before, if it ever does."""
 _NODES_SECONDS = 30.0
@@ -251,29 +242,30 @@ class Service:
         self._journal_path = options.state / FILE
         self._job_digest = origin_of(bundle).job
         try:
-            remembered = read(self._journal_path)
-            check_job(options.state, remembered, self._job_digest)
-            plans, bundle = plans_of((options.bundle, bundle), options.state, remembered)
-            copied = prepared(self._journal_path) if remembered is None else remembered.copied
+            lines = read(self._journal_path)
+            before = remembered(lines)
+            check_job(options.state, before, self._job_digest)
+            plans, bundle = plans_of((options.bundle, bundle), options.state, before)
         except JournalError:
             os.close(self._lock)
             raise
-        if remembered is None:
+        copied = newest_copy(lines)
+        if before is None:
             outside.keep_plans(options.bundle, options.state)
         self._book, self._tensor = PlanBook(bundle), bundle.tensor
-        begins = _beginning(remembered, copied)
+        begins = _beginning(before, copied)
         self._journal = outside.journal(self._journal_path)
-        if begins is not None and remembered is None:
+        if begins is not None and before is None:
             self._journal.write(begins=[begins.checkpoint, begins.step, begins.item])
         checkpoints = NoCheckpoints(begins)
         self._checkpoint_files: CheckpointFiles | None = None
         if options.checkpoint is not None:
             # Two jobs would delete each other's.
             lock_checkpoints(Path(options.checkpoint), takes_over=options.takes_over)
-            takes_long = options.resume and remembered is None and begins is None
+            takes_long = options.resume and before is None and begins is None
             with outside.reading() if takes_long else nullcontext():
                 checkpoints = open_checkpoints(
-                    options.checkpoint, bundle, options.steps, options.every, remembered, self._journal,
+                    options.checkpoint, bundle, options.steps, options.every, before, self._journal,
                     resume=options.resume, begins=begins, accepts_changes=options.accepts_changes,
                     may_be_finished=options.is_continued,
                 )  # fmt: skip
@@ -296,7 +288,7 @@ class Service:
                 options.neighbour_copies, shape_of(bundle), options.steps, self._job.checkpoints.begins,
                 options.max_resumes, has_scripts=options.steps >= ENDLESS,
             )  # fmt: skip
-            self._copies.recall(copied)
+            self._copies.recall(lines)
         self._resume_scripts(copied)
         self._save_files = SaveFiles(
             # Workers write there, wherever they are.
@@ -310,7 +302,7 @@ class Service:
         self._opening = self._job.checkpoints.begins.words
         """For the first observer."""
         self._store, self._connections = StoreTable(), Connections()
-        self._programs = Programs(digest_of(bundle), None if remembered is None else remembered.setup)
+        self._programs = Programs(digest_of(bundle), None if before is None else before.setup)
         share = None if options.nodes is None else even_share(len(self._book.grid), options.nodes)
         self._relays = Relays(self.closed)
         self._agents = Agents(bundle.tensor, options.heartbeat_timeout, now, share)
@@ -360,7 +352,7 @@ class Service:
         self._agents_awaited = 0
         """How many should hear of the end before this coordinator leaves."""
         self._stop: Callable[[], str | None] = lambda: None
-        self.has_begun = remembered is not None
+        self.has_begun = before is not None
         """Whether a generation has been ordered."""
         self.was_observed = False
         self._is_ending = False
@@ -392,12 +384,12 @@ class Service:
             EndJob: self._end_job,
         }
         self._server = outside.serve(options.host, options.port, options.token, self)
-        if remembered is None:
+        if before is None:
             assignment = self._book.assign(expected)
             if assignment is None or not assignment.is_exact:
                 self._plans.want(tuple(expected), self._book)
         else:
-            self._remember(remembered)
+            self._remember(before, lines)
 
     def _resume_scripts(self, copied: CompleteCopy | None) -> None:
         """What the checkpoint that the run begins with holds of them."""
@@ -493,52 +485,39 @@ class Service:
             self._checkpoint_files.sweep()
         self._save_files.sweep()
 
-    def _remember(self, remembered: Remembered) -> None:
+    def _remember(self, remembered: Remembered, lines: Lines) -> None:
         """Go on as the coordinator before this one."""
         try:
-            self._recall_plans(remembered)
+            self._plan_files.recall(lines, 0 if remembered.plan is None else remembered.plan.bundle)
+            check_fits(lines, remembered, self._book)
         except PlanGoneError:
             if remembered.ended is None:
                 raise
             # Nobody runs it any more.
             remembered = remembered._replace(plan=None, places=self._book.grid, cells={}, joiners={})
-        self._job.remember(remembered)
-        self._job.saves.remember(remembered.saved)
-        self._save_files.remember(remembered.saving)
-        self._job.scripts.remember(
-            remembered.evaluated, rows_since(self._journal_path, remembered.next_row - _REMEMBERED_ROWS)
-        )
-        self._adaptation.recall(remembered.layer_bytes)
+        self._job.remember(remembered, lines)
+        self._save_files.remember(lines.values("saving"))
+        self._adaptation.recall(lines)
         assert self._job.assignment is not None
         cells = {worker: remembered.cells.get(worker, worker) for worker in remembered.places}
         self._adaptation.generation(self._job.assignment, cells)
         workers = (*remembered.places, *remembered.joiners)
         self._returning = {Member(worker, rank) for worker in workers for rank in range(self._tensor)}
-        self._returning -= {member for member, _ in remembered.done}
+        self._returning -= set(lines.values("done"))
         self._pids_before = remembered.pids
         self._deadline = self._clock.now() + _RETURN_SECONDS
-        if remembered.last_save is not None:
-            self._job.remember_last_save(remembered.last_save, remembered.done)
+        for last in lines.values("last_save")[:1]:
+            done = zip(lines.values("done"), lines.values("error"), strict=True)
+            self._job.remember_last_save(last, done)
         if remembered.ended is not None:
             # Whoever has not heard of it comes back for it.
             self._end, self._closes_at = remembered.ended, self._deadline
             self._job.remember_end(self._end.error)
             if self._options.is_over:
                 self._await_agents()
-        self._hooks.resume(remembered.next_row, remembered.places)
-        logs.note(generation=remembered.generation, step=remembered.next_row)
+        self._hooks.resume(self._job.rows.next, remembered.places)
+        logs.note(generation=remembered.generation, step=self._job.rows.next)
         _LOGGER.info("restarted: %d processes are expected back", len(self._returning))
-
-    def _recall_plans(self, remembered: Remembered) -> None:
-        running = 0 if remembered.plan is None else remembered.plan.bundle
-        self._plan_files.recall(
-            remembered.bundles,
-            remembered.standby,
-            remembered.made_for,
-            remembered.fitted,
-            running if running < len(self._book.bundles) + len(remembered.bundles) else 0,
-        )
-        check_fits(self._journal_path, remembered, self._book)
 
     def _await_agents(self) -> None:
         """The job was over for good, and somebody has started it once more: its agents are sent away."""
@@ -938,7 +917,7 @@ class Service:
             connection.send(JobEvent(self._opening))
             self._opening = ""
         if message.next is not None:
-            for told in told_since(self._journal_path, message.next):
+            for told in told_since(read(self._journal_path), message.next):
                 connection.send(told)
         if self._end is not None:
             connection.send(self._end)
@@ -1376,10 +1355,10 @@ class Service:
         return self.goes_on
 
 
-def _beginning(remembered: Remembered | None, copied: CompleteCopy | None) -> Beginning | None:
+def _beginning(before: Remembered | None, copied: CompleteCopy | None) -> Beginning | None:
     """Where the journal says that this run begins."""
-    if remembered is not None:
-        return Beginning(remembered.restore, remembered.first_step, remembered.first_item)
+    if before is not None:
+        return Beginning(before.restore, before.first_step, before.first_item)
     if copied is None:
         return None
     words = f"resuming with step {copied.step} from copies in the memory of nodes"

@@ -6,7 +6,9 @@ Standard library only.
 from collections.abc import Callable, Collection
 
 from recycle_runtime.coordinator.events import Order, Tell, TellSettled
+from recycle_runtime.coordinator.journal import Field, Lines
 from recycle_runtime.coordinator.membership import name_of
+from recycle_runtime.coordinator.participant import Memory, Participant
 from recycle_runtime.plan.worker_ids import Worker
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.protocol.messages.steps import Settled, StepSettled
@@ -22,8 +24,17 @@ MAX_SKIPPED = 20
 StageOf = Callable[[Worker], int | None]
 
 
-class SkippedSteps:
+class SkippedSteps(Participant):
     """What became of steps, as it is told: each step once, however often it is made."""
+
+    memory = (
+        Memory(
+            "what became of steps",
+            said=(Settled,),
+            journal={"settled": Field(StepSettled)},
+            again="`recall` asks for that of the last step with a row, and of those after it",
+        ),
+    )
 
     def __init__(self, most: int = MAX_SKIPPED) -> None:
         self._most = most
@@ -35,9 +46,13 @@ class SkippedSteps:
         self.words = ""
         """About the last one that was."""
 
-    def remember(self, last: int, in_a_row: int) -> None:
-        """As the coordinator before this one has written it down: see `journal.Remembered.skipped`."""
-        self._last, self.in_a_row = last, in_a_row
+    def recall(self, lines: Lines) -> None:
+        for fields in (line.fields for line in lines.all):
+            if "begins" in fields:
+                self._last, self.in_a_row = -1, 0
+            elif "settled" in fields:
+                settled: StepSettled = fields["settled"]
+                self._last, self.in_a_row = settled.step, self.in_a_row + 1 if settled.is_skipped else 0
 
     def has_made_none(self, steps: int) -> bool:
         """Whether all of so many steps were left out."""

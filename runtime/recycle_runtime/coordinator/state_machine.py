@@ -67,13 +67,14 @@ from recycle_runtime.coordinator.events import (
     WorkerFailed,
     WorkerStuck,
 )
-from recycle_runtime.coordinator.journal import Remembered
+from recycle_runtime.coordinator.journal import Lines
+from recycle_runtime.coordinator.last_generation import Remembered
 from recycle_runtime.coordinator.layer_move import LayerMove, cells_of
 from recycle_runtime.coordinator.membership import Roster, name_of
-from recycle_runtime.coordinator.metrics import Recovery, StepRows
 from recycle_runtime.coordinator.model_parameters import ModelParameters
 from recycle_runtime.coordinator.patience import Patience, Standstill
 from recycle_runtime.coordinator.peer_digests import PeerDigests
+from recycle_runtime.coordinator.recovery import Recovery
 from recycle_runtime.coordinator.regrouping import (
     CannotAgreeError,
     StageGone,
@@ -87,6 +88,7 @@ from recycle_runtime.coordinator.regrouping import (
 from recycle_runtime.coordinator.saves import Saves
 from recycle_runtime.coordinator.scripts import Scripts
 from recycle_runtime.coordinator.skipped_steps import MAX_SKIPPED, SkippedSteps
+from recycle_runtime.coordinator.step_rows import StepRows
 from recycle_runtime.coordinator.work_shares import WorkShares
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.plan_book import Assignment, PlanBook, one_of_each_stage, plan_name
@@ -375,8 +377,10 @@ class StateMachine:
         orders, self._orders = self._orders, []
         return orders
 
-    def remember(self, state: Remembered) -> None:
+    def remember(self, state: Remembered, lines: Lines) -> None:
         """Go on as the coordinator before this one; its workers train, and are on their way back here."""
+        for participant in (self.rows, self.skipped, self.scripts, self.saves):
+            participant.recall(lines)
         self.phase = Phase.RUNNING
         self.number = self._remembered = state.generation
         self.expected = set()
@@ -396,14 +400,12 @@ class StateMachine:
                 entry.is_joining = worker in state.joiners
         self.roster.activate(tuple(self.roster.entries))
         assert self.assignment is not None, "the plan of the last generation is not there any more"
-        self.rows.next = state.next_row
-        self.skipped.remember(*state.skipped)
         plan = plan_name(self.book, self.assignment)
         members = frozenset(one for one in self.roster.members() if one.worker not in state.joiners)
-        self.rows.begin(state.next_row, members, len(state.places), plan, self._with_loss(members))
+        self.rows.begin(self.rows.next, members, len(state.places), plan, self._with_loss(members))
         self.recovery.going = self._now
         self.checkpoints.train(sorted(members), self._stages())
-        self.scripts.begin(state.next_row, members, self._with_loss(members))
+        self.scripts.begin(self.rows.next, members, self._with_loss(members))
         self.saves.begin(self.number, members, self._stages())
         self._unfinished, self._moves_begun = state.move, state.moves
 

@@ -10,7 +10,8 @@ from recycle_runtime.coordinator.events import (
     Tell,
     WorkerFailed,
 )
-from recycle_runtime.coordinator.journal import Remembered
+from recycle_runtime.coordinator.journal import JournalLine, Lines
+from recycle_runtime.coordinator.last_generation import Remembered
 from recycle_runtime.coordinator.state_machine import StateMachine
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.plan_book import PlanBook
@@ -77,7 +78,8 @@ def test_who_has_something_to_save() -> None:
     """One of the two is still to be given its state."""
     book = PlanBook(fake_bundle(1, 2, [[]]))
     job = StateMachine(book, 1, 5, set(book.grid), 0.0)
-    job.remember(Remembered(1, 0, ((0, 0), (1, 0)), 5, (), joiners={(1, 0): (0, 0)}))
+    lines = Lines("journal", (JournalLine(1, {"row": 4}),))
+    job.remember(Remembered(1, 0, ((0, 0), (1, 0)), joiners={(1, 0): (0, 0)}), lines)
     members = list(job.roster.members())
     for member in members:
         job.handle(Returned(member, is_training=True, asked=1, saves=True), 1.0)

@@ -12,6 +12,7 @@ from recycle_runtime.coordinator.events import (
     Send,
     TellSaved,
 )
+from recycle_runtime.coordinator.journal import JournalLine, Lines
 from recycle_runtime.coordinator.save_files import SaveFiles
 from recycle_runtime.coordinator.saves import Saves
 from recycle_runtime.protocol.messages.members import Member
@@ -53,7 +54,7 @@ def test_it_is_complete_when_every_stage_is_on_disk() -> None:
     assert saves.closed(0, None) == [TellSaved(result)]
     assert saves.wants(D, ASKED) == [Send(D, result)]
     restarted = Saves()
-    restarted.remember([result])
+    restarted.recall(Lines("journal", (JournalLine(1, {"saved": result}),)))
     assert restarted.wants(D, ASKED) == [Send(D, result)]
 
 

@@ -29,7 +29,8 @@ from recycle_runtime.coordinator.events import (
     WantPlan,
     WorkerFailed,
 )
-from recycle_runtime.coordinator.journal import Remembered, RunningPlan
+from recycle_runtime.coordinator.journal import JournalLine, Lines
+from recycle_runtime.coordinator.last_generation import Remembered, RunningPlan
 from recycle_runtime.coordinator.layer_move import LayerMove
 from recycle_runtime.coordinator.state_machine import StateMachine
 from recycle_runtime.plan.assembly import Worker
@@ -444,8 +445,6 @@ class World:
                 number,
                 0,
                 places,
-                len(self.rows),
-                (),
                 plan=plan,
                 cells=cells,
                 move=self.move,
@@ -453,7 +452,8 @@ class World:
                 joiners=joiners,
             )
             self.move = None
-            self.coordinator.remember(state)
+            rows = (JournalLine(1, {"row": len(self.rows) - 1}),) if self.rows else ()
+            self.coordinator.remember(state, Lines("journal", rows))
             self.returning = {Member(place, 0) for place in (*places, *joiners)}
 
     def start(self, place: Worker) -> None:

@@ -12,9 +12,9 @@ from recycle_runtime.coordinator.checkpoint_files import CheckpointFiles
 from recycle_runtime.coordinator.events import CheckpointClosed
 from recycle_runtime.coordinator.journal import Journal
 from recycle_runtime.coordinator.membership import Entry, Roster
-from recycle_runtime.coordinator.metrics import StepRows
 from recycle_runtime.coordinator.service import Service
 from recycle_runtime.coordinator.state_machine import Phase, StateMachine
+from recycle_runtime.coordinator.step_rows import StepRows
 from recycle_runtime.execution.chunk import Chunk
 from recycle_runtime.execution.steps import WorkerSteps
 from recycle_runtime.protocol.messages.generations import Leave, LeftGroup, Report
