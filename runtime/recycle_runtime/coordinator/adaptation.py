@@ -39,10 +39,11 @@ from recycle_runtime.plan.moves import (
 )
 from recycle_runtime.plan.plan_book import Assignment, Fitted, PlanBook, workers_of
 from recycle_runtime.plan.recut import weigh_recut
-from recycle_runtime.protocol.messages.generations import Began, Copied
+from recycle_runtime.protocol.messages.generations import Began
+from recycle_runtime.protocol.messages.layer_moves import LayersArrived
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.protocol.messages.observers import JobEvent
-from recycle_runtime.protocol.messages.steps import StepRow
+from recycle_runtime.protocol.messages.steps import StepDone, StepRow
 
 Wish = StopWanted | MovesWanted | RecutWanted | JobEvent
 """What should be done about it, or be told."""
@@ -125,6 +126,18 @@ class Adaptation:
 
     # What the job tells.
 
+    def hear(self, member: Member, message: object) -> None:
+        """A process has said something, perhaps something that was measured."""
+        match message:
+            case StepDone():
+                self.measured(member, message.times)
+            case Began():
+                self.began(member, message)
+            case LayersArrived():
+                self.costs.copied(*message.copied)
+            case _:
+                pass
+
     def measured(self, member: Member, times: Mapping[str, float]) -> None:
         """Seconds of a worker's ops; its ranks wait for each other, so one speaks for all."""
         cell = self._cells.get(member.worker)
@@ -150,10 +163,6 @@ class Adaptation:
         """What the coordinator before this one knew of layers."""
         for layer_bytes in lines.values("layer_bytes")[-1:]:
             self._recutting.recall(layer_bytes)
-
-    def layers_arrived(self, copied: Copied) -> None:
-        """A process has received layers in the background."""
-        self.costs.copied(*copied)
 
     def move_ended(self, why: str | None) -> None:
         """Layers have travelled, or will not."""

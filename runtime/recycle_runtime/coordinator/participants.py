@@ -7,7 +7,7 @@ from recycle_runtime.coordinator.checkpoints import Checkpoints
 from recycle_runtime.coordinator.last_save import LastSaving
 from recycle_runtime.coordinator.model_parameters import ModelParameters
 from recycle_runtime.coordinator.neighbour_copies import NeighbourCopies
-from recycle_runtime.coordinator.participant import Participant
+from recycle_runtime.coordinator.participant import Asked, Participant, View
 from recycle_runtime.coordinator.peer_digests import PeerDigests
 from recycle_runtime.coordinator.saves import Saves
 from recycle_runtime.coordinator.scripts import Scripts
@@ -26,3 +26,12 @@ PARTICIPANTS: tuple[type[Participant], ...] = (
     LastSaving,
 )
 """In the order in which they are told what happens to the job."""
+
+
+def open_participants(asked: Asked, job: View) -> list[Participant]:
+    """Those that are asked for."""
+    for kind in PARTICIPANTS:
+        if (made := kind.open(asked, job)) is not None:
+            made.job = job
+            job.participants.append(made)
+    return job.participants

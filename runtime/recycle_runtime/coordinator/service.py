@@ -11,32 +11,22 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from recycle_runtime import logs
 from recycle_runtime.checkpoint.manifest import origin_of, shape_of
-from recycle_runtime.checkpoint.script_state import ScriptState
-from recycle_runtime.checkpoint.shelf import Beginning, is_copy
 from recycle_runtime.coordinator.adaptation import Adaptation, AdaptationOptions
 from recycle_runtime.coordinator.agents import Agents
-from recycle_runtime.coordinator.checkpoint_files import CheckpointFiles, open_checkpoints
-from recycle_runtime.coordinator.checkpoints import NoCheckpoints
+from recycle_runtime.coordinator.checkpoint_files import begin_run
 from recycle_runtime.coordinator.connections import Connections, Kind, Line
 from recycle_runtime.coordinator.events import (
     AllReturned,
-    BeginCheckpoint,
     BeginGathering,
     BeginGeneration,
-    BeginLastSave,
     BeginMove,
     BeginsAnew,
-    BeginSave,
-    CompleteCheckpoint,
-    CompleteSave,
-    CopyBegun,
-    DropCheckpoint,
-    DropSave,
     EndJob,
     EndMove,
     EndWanted,
@@ -45,17 +35,15 @@ from recycle_runtime.coordinator.events import (
     FinishRecovery,
     GivenUp,
     Joined,
+    Note,
     Order,
-    PruneCheckpoints,
     Reconnected,
     Rename,
     Returned,
     Said,
     Send,
     Tell,
-    TellEvaluation,
     TellRow,
-    TellSaved,
     TellSettled,
     TimePassed,
     WantPlan,
@@ -69,9 +57,10 @@ from recycle_runtime.coordinator.last_generation import Remembered, check_fits, 
 from recycle_runtime.coordinator.layer_move import LayerMove
 from recycle_runtime.coordinator.lost_starts import LostStarts
 from recycle_runtime.coordinator.membership import name_of
-from recycle_runtime.coordinator.neighbour_copies import CompleteCopy, Group, NeighbourCopies, newest_copy
+from recycle_runtime.coordinator.neighbour_copies import CompleteCopy, newest_copy, script_state
 from recycle_runtime.coordinator.outlives import read
 from recycle_runtime.coordinator.outside import Outside
+from recycle_runtime.coordinator.participant import Asked
 from recycle_runtime.coordinator.patience import AttentiveClock, Patience
 from recycle_runtime.coordinator.peer_digests import CHECK_PEERS
 from recycle_runtime.coordinator.plans import PlanFiles, PlanGoneError, PlansOnDemand
@@ -80,7 +69,6 @@ from recycle_runtime.coordinator.reach import Reachability
 from recycle_runtime.coordinator.refill import Refill, host_of
 from recycle_runtime.coordinator.relays import RelayedLine, Relays
 from recycle_runtime.coordinator.replanning import Replanner
-from recycle_runtime.coordinator.save_files import SaveFiles
 from recycle_runtime.coordinator.skipped_steps import MAX_SKIPPED
 from recycle_runtime.coordinator.state_machine import ENDLESS, Phase, StateMachine
 from recycle_runtime.coordinator.step_rows import told_since
@@ -95,37 +83,21 @@ from recycle_runtime.protocol.codec import ProtocolError
 from recycle_runtime.protocol.identity import node_of
 from recycle_runtime.protocol.messages.agents import ENDED_WELL, AgentJoin, Heartbeat, ProcessEnded, UseRelay
 from recycle_runtime.protocol.messages.checkpoints import (
-    CheckpointFailed,
-    CheckpointMissed,
     CheckpointPath,
-    CheckpointWritten,
 )
 from recycle_runtime.protocol.messages.generations import (
-    AtBoundary,
-    Began,
     BundleData,
     BundleRequest,
-    CaughtUp,
     Done,
     End,
     Failed,
     FaultInjected,
-    GroupBroken,
-    Holding,
     Join,
     LeftGroup,
     Reach,
     Trace,
 )
-from recycle_runtime.protocol.messages.layer_moves import LayersArrived, LayersLost
 from recycle_runtime.protocol.messages.members import Member
-from recycle_runtime.protocol.messages.neighbour_copies import (
-    CopyFailed,
-    CopyHeld,
-    CopyKept,
-    CopyMissed,
-    CopyReply,
-)
 from recycle_runtime.protocol.messages.observers import (
     Generation,
     Hello,
@@ -136,17 +108,6 @@ from recycle_runtime.protocol.messages.observers import (
     StopJob,
     ToObserver,
     WorkerTrace,
-)
-from recycle_runtime.protocol.messages.scripts import ScriptRequest
-from recycle_runtime.protocol.messages.steps import (
-    FirstGradients,
-    LossShare,
-    Parameters,
-    PeerDigest,
-    Recall,
-    Settled,
-    StepDone,
-    StepRow,
 )
 from recycle_runtime.protocol.messages.store import StoreOpen, StoreRequest
 from recycle_runtime.protocol.messages.wire import FromWorkers, Handlers, Message
@@ -161,8 +122,6 @@ _RETURN_SECONDS = 5.0
 """How long a restarted coordinator waits for the processes of the journal."""
 _LAST_RETURN_SECONDS = 30.0
 """The same for those without which the job would end: they look for it so long, and may be cut off."""
-_SCRIPT_STEPS = 2
-"""Steps after which a script has said what it has kept before, if it ever does."""
 _NODES_SECONDS = 30.0
 """How long the next of the nodes that were announced may take to arrive."""
 _AGENTS_SECONDS = 60.0
@@ -249,27 +208,23 @@ class Service:
         except JournalError:
             os.close(self._lock)
             raise
-        copied = newest_copy(lines)
         if before is None:
             outside.keep_plans(options.bundle, options.state)
         self._book, self._tensor = PlanBook(bundle), bundle.tensor
-        begins = _beginning(before, copied)
         self._journal = outside.journal(self._journal_path)
-        if begins is not None and before is None:
-            self._journal.write(begins=[begins.checkpoint, begins.step, begins.item])
-        checkpoints = NoCheckpoints(begins)
-        self._checkpoint_files: CheckpointFiles | None = None
+        copied = newest_copy(lines)
         if options.checkpoint is not None:
             # Two jobs would delete each other's.
             lock_checkpoints(Path(options.checkpoint), takes_over=options.takes_over)
-            takes_long = options.resume and before is None and begins is None
-            with outside.reading() if takes_long else nullcontext():
-                checkpoints = open_checkpoints(
-                    options.checkpoint, bundle, options.steps, options.every, before, self._journal,
-                    resume=options.resume, begins=begins, accepts_changes=options.accepts_changes,
-                    may_be_finished=options.is_continued,
-                )  # fmt: skip
-            self._checkpoint_files = CheckpointFiles(options.checkpoint, outside.file_thread("checkpoints"))
+        takes_long = options.resume and before is None and copied is None
+        with outside.reading() if takes_long else nullcontext():
+            begins = begin_run(
+                options.checkpoint, bundle, options.steps, before,
+                None if copied is None else copied.begins, self._journal, resume=options.resume,
+                accepts_changes=options.accepts_changes, may_be_finished=options.is_continued,
+            )  # fmt: skip
+        share = None if options.nodes is None else even_share(len(self._book.grid), options.nodes)
+        self._agents = Agents(bundle.tensor, options.heartbeat_timeout, now, share)
         expected = set(self._book.grid) - set(options.failed)
         self._job = StateMachine(
             self._book,
@@ -277,35 +232,33 @@ class Service:
             options.steps,
             expected,
             now,
-            checkpoints,
+            Asked(
+                options.steps,
+                has_scripts=options.steps >= ENDLESS,
+                begins=begins,
+                journal=lines,
+                script=script_state(begins, options.checkpoint, copied),
+                is_under_way=before is not None or copied is not None,
+                max_skipped=options.max_skipped,
+                shape=shape_of(bundle),
+                origin=origin_of(bundle),
+                checkpoints=options.checkpoint,
+                every=options.every,
+                # Workers write there, wherever they are.
+                saves=(options.state / "saves").absolute(),
+                copies=options.neighbour_copies,
+                run=options.max_resumes,
+                nodes=self._agents.nodes,
+                file_thread=outside.file_thread,
+            ),
             options.check_peers,
             options.patience,
-            options.max_skipped,
         )
-        self._copies: NeighbourCopies | None = None
-        if options.neighbour_copies:
-            self._copies = NeighbourCopies(
-                options.neighbour_copies, shape_of(bundle), options.steps, self._job.checkpoints.begins,
-                options.max_resumes, has_scripts=options.steps >= ENDLESS,
-            )  # fmt: skip
-            self._copies.recall(lines)
-        self._resume_scripts(copied)
-        self._save_files = SaveFiles(
-            # Workers write there, wherever they are.
-            (options.state / "saves").absolute(),
-            shape_of(bundle),
-            self._job.checkpoints.begins,
-            options.checkpoint,
-            outside.file_thread("saves"),
-            origin_of(bundle),
-        )
-        self._opening = self._job.checkpoints.begins.words
+        self._opening = begins.words
         """For the first observer."""
         self._store, self._connections = StoreTable(), Connections()
         self._programs = Programs(digest_of(bundle), None if before is None else before.setup)
-        share = None if options.nodes is None else even_share(len(self._book.grid), options.nodes)
         self._relays = Relays(self.closed)
-        self._agents = Agents(bundle.tensor, options.heartbeat_timeout, now, share)
         self._refill = Refill()
         self._lost_starts = LostStarts(options.heartbeat_timeout)
         self._to_start = placement_order(expected)[::-1]
@@ -347,7 +300,6 @@ class Service:
         """Whether the job has ended only to go on from its newest checkpoint, or from a copy in memory."""
         self.goes_on_from: CompleteCopy | None = None
         """That copy."""
-        self._noted_copy = "" if copied is None else copied.name
         self._closes_at = float("inf")
         self._agents_awaited = 0
         """How many should hear of the end before this coordinator leaves."""
@@ -358,31 +310,25 @@ class Service:
         self._is_ending = False
         """Whether an observer reports to the user."""
         self._expect_messages()
-        self._order_handlers: Mapping[type[object], Callable[[Any], None]] = {
+        self._order_handlers: dict[type[object], Callable[[Any], None]] = {
             Send: lambda order: self._connections.send(order.member, order.message),
             Fence: self._fence,
             Rename: self._rename,
             TellRow: self._tell_row,
-            TellEvaluation: self._tell_evaluation,
-            TellSaved: self._tell_saved,
-            TellSettled: self._tell_settled,
+            TellSettled: lambda order: self._connections.publish(order.settled),
+            Note: lambda order: self._journal.write(**order.fields),
             Tell: lambda order: self._tell(order.text),
             BeginGathering: self._begin_gathering,
             BeginGeneration: self._begin_generation,
-            BeginLastSave: lambda order: self._journal.write(last_save=order.last_save),
             BeginMove: self._begin_move,
             EndMove: self._end_move,
             FinishRecovery: self._finish_recovery,
             WantPlan: lambda order: self._plans.want(order.live, self._job.book, is_needed=order.is_needed),
-            BeginCheckpoint: self._begin_checkpoint,
-            CompleteCheckpoint: self._complete_checkpoint,
-            PruneCheckpoints: self._prune_checkpoints,
-            DropCheckpoint: self._drop_checkpoint,
-            BeginSave: self._begin_save,
-            CompleteSave: lambda order: self._save_files.complete(order),
-            DropSave: lambda order: self._save_files.drop(order.path),
             EndJob: self._end_job,
         }
+        for participant in self._job.participants:
+            for kind, do in participant.does().items():
+                self._order_handlers[kind] = partial(self._have_done, do)
         self._server = outside.serve(options.host, options.port, options.token, self)
         if before is None:
             assignment = self._book.assign(expected)
@@ -391,27 +337,13 @@ class Service:
         else:
             self._remember(before, lines)
 
-    def _resume_scripts(self, copied: CompleteCopy | None) -> None:
-        """What the checkpoint that the run begins with holds of them."""
-        begins, folder = self._job.checkpoints.begins, self._options.checkpoint
-        if begins.checkpoint is None:
-            return
-        if is_copy(begins.checkpoint):
-            state = None if copied is None or copied.name != begins.checkpoint else copied.script
-        else:
-            state = None if folder is None else ScriptState.read(Path(folder) / begins.checkpoint)
-        if state is None:
-            # Made by a run with a program file: the loss of its last step is not known here.
-            state = ScriptState(b"", StepRow(begins.step - 1, None, 0.0, 0, ""))
-        self._job.scripts.resume(begins.step, *state)
-
     @property
     def port(self) -> int:
         return self._server.port
 
     @property
     def newest_checkpoint(self) -> CheckpointPath | None:
-        return self._job.checkpoints.newest
+        return self._job.newest_checkpoint
 
     def run(self, stop: Callable[[], str | None] = lambda: None) -> JobEnded:
         """Until the job has ended; how it did. `stop` says in a word why it should, once it should."""
@@ -466,11 +398,10 @@ class Service:
         """Let go of everything outside this object."""
         self._plans.stop()
         self._adaptation.stop()
-        if self._checkpoint_files is not None:
-            self._checkpoint_files.close()
-        self._save_files.close()
-        if self._end is not None:
-            self._sweep()
+        for participant in self._job.participants:
+            participant.close()
+            if self._end is not None:
+                participant.sweep()
         self._server.close()
         self.let_go()
 
@@ -478,12 +409,6 @@ class Service:
         """Of files: all that a process that is killed does."""
         self._journal.close()
         os.close(self._lock)
-
-    def _sweep(self) -> None:
-        """What workers have begun to write and nobody will complete."""
-        if self._checkpoint_files is not None:
-            self._checkpoint_files.sweep()
-        self._save_files.sweep()
 
     def _remember(self, remembered: Remembered, lines: Lines) -> None:
         """Go on as the coordinator before this one."""
@@ -496,7 +421,6 @@ class Service:
             # Nobody runs it any more.
             remembered = remembered._replace(plan=None, places=self._book.grid, cells={}, joiners={})
         self._job.remember(remembered, lines)
-        self._save_files.remember(lines.values("saving"))
         self._adaptation.recall(lines)
         assert self._job.assignment is not None
         cells = {worker: remembered.cells.get(worker, worker) for worker in remembered.places}
@@ -506,9 +430,6 @@ class Service:
         self._returning -= set(lines.values("done"))
         self._pids_before = remembered.pids
         self._deadline = self._clock.now() + _RETURN_SECONDS
-        for last in lines.values("last_save")[:1]:
-            done = zip(lines.values("done"), lines.values("error"), strict=True)
-            self._job.remember_last_save(last, done)
         if remembered.ended is not None:
             # Whoever has not heard of it comes back for it.
             self._end, self._closes_at = remembered.ended, self._deadline
@@ -591,37 +512,12 @@ class Service:
         agents.on(ProcessEnded, self._process_ended)
         agents.on(FromWorkers, self._hear_relayed)
         workers = self._from_workers = Handlers[Member]()
-        for kind in (
-            LayersLost,
-            LossShare,
-            Holding,
-            AtBoundary,
-            CaughtUp,
-            GroupBroken,
-            PeerDigest,
-            Parameters,
-            FirstGradients,
-        ):
-            workers.on(kind, lambda member, said: self._happen(Said(member, said)))
-        for reply in (CheckpointWritten, CheckpointMissed, CheckpointFailed):
-            workers.on(reply, lambda member, said: self._happen(Said(member, said)))
-        for request in get_args(ScriptRequest):
-            workers.on(request, lambda member, said: self._happen(Said(member, said)))
-        for reply in (CopyKept, CopyHeld, CopyMissed, CopyFailed):
-            workers.on(reply, self._hear_copy)
-        workers.on(StepDone, self._step_done)
-        workers.on(Settled, lambda member, said: self._happen(Said(member, said)))
-        workers.on(Began, self._began)
-        workers.on(LeftGroup, self._left_group)
-        workers.on(LayersArrived, self._layers_arrived)
-        workers.on(Failed, self._failed)
+        for kind in self._job.hears:
+            workers.on(kind, self._hear)
         workers.on(FaultInjected, self._fault_injected)
         workers.on(BundleRequest, self._bundle_wanted)
-        workers.on(
-            Trace, lambda member, said: self._connections.publish(WorkerTrace(member.worker, said.events))
-        )
+        workers.on(Trace, self._trace)
         workers.on(Reach, self._hear_reach)
-        workers.on(Done, self._done)
 
     def _join(self, connection: Line, message: Join) -> None:
         member, pid = message.member, message.pid
@@ -640,15 +536,12 @@ class Service:
         _LOGGER.info("%s joins from %s", _called(member), connection.address)
         if is_same:
             # The same process, whose connection broke.
-            self._give_copy_up()
-            connection.send(Recall(self._job.rows.next))
             self._happen(_reconnected(message))
         elif member in self._returning and self._end is not None:
             self._happen(_reconnected(message))
         elif member in self._returning:
             # One that never heard of the last generation is none of those who train in it.
             is_training = message.is_training and message.generation == self._job.number
-            connection.send(Recall(self._job.rows.next))
             self._happen(Returned(member, is_training, message.asked, message.saves))
             self._is_back(member)
         else:
@@ -667,44 +560,22 @@ class Service:
             self._deadline = float("inf")
             self._happen(AllReturned())
 
-    def _done(self, member: Member, message: Done) -> None:
-        self._connections.finish(member)
-        self._hear_last_words(member, message)
-
-    def _hear_last_words(self, member: Member, message: Done) -> None:
-        """They are said once: a coordinator that comes after this one has to know them."""
-        if self._job.phase is Phase.SAVING:
-            self._journal.write(done=member, error=message.error)
+    def _hear(self, member: Member, message: Any) -> None:
+        """A message for the state machine, or for one of its participants."""
+        if isinstance(message, Done):
+            self._connections.finish(member)
+        if isinstance(message, LeftGroup) and (mistake := self._mistake(member, message)) is not None:
+            message = Failed(0, mistake, is_injected=False, is_hopeless=False)
+        self._adaptation.hear(member, message)
         self._happen(Said(member, message))
 
-    def _step_done(self, member: Member, message: StepDone) -> None:
-        self._adaptation.measured(member, message.times)
-        self._happen(Said(member, message))
-
-    def _began(self, member: Member, message: Began) -> None:
-        self._adaptation.began(member, message)
-        self._happen(Said(member, message))
-
-    def _left_group(self, member: Member, message: LeftGroup) -> None:
-        if (mistake := self._programs.mistake(member, message, self._host)) is not None:
-            self._failed(member, Failed(0, mistake, is_injected=False, is_hopeless=False))
-        else:
-            self._happen(Said(member, message))
+    def _mistake(self, member: Member, message: LeftGroup) -> str | None:
+        return self._programs.mistake(member, message, self._host)
 
     def _host(self, worker: Worker) -> str:
         """Where it runs; nothing if no agent says so."""
         node = self._agents.nodes().get(worker, "")
         return node and host_of(node)
-
-    def _layers_arrived(self, member: Member, message: LayersArrived) -> None:
-        self._adaptation.layers_arrived(message.copied)
-        self._happen(Said(member, message))
-
-    def _failed(self, member: Member, message: Failed) -> None:
-        is_the_end = message.is_hopeless or self._job.phase is Phase.FORMING
-        if self._end is None and not is_the_end:
-            self._tell(f"{name_of(member.worker)} failed: {message.why.partition(chr(10))[0]}")
-        self._happen(Said(member, message))
 
     def _fault_injected(self, member: Member, message: FaultInjected) -> None:
         """It does now what it was told to do to itself."""
@@ -877,7 +748,7 @@ class Service:
             failed = WorkerFailed(member.worker, f"{name} {message.how}", fault_at)
             if message.how == ENDED_WELL and self._job.phase is Phase.SAVING:
                 # What it has said may not have been heard, if a coordinator ended meanwhile.
-                self._hear_last_words(member, Done(None))
+                self._happen(Said(member, Done(None)))
             elif message.stuck_in is not None and fault_at is None:
                 where = f":\n{message.where}" if message.where else ""
                 self._happen(WorkerStuck(failed, message.stuck_in, f"worker {failed.cause}{where}"))
@@ -1020,9 +891,8 @@ class Service:
             self._look_ahead(now)
         self._happen(TimePassed())
         self._publish(self._adaptation.turn(self._job, now, is_planning=self._plans.is_awaited))
-        if self._checkpoint_files is not None:
-            self._happen(*self._checkpoint_files.take())
-        self._happen(*self._save_files.take())
+        for participant in self._job.participants:
+            self._happen(*participant.take())
         if now > self._deadline:
             self._deadline = float("inf")
             self._give_up_missing_members(now)
@@ -1104,6 +974,10 @@ class Service:
         for order in orders:
             self._order_handlers[type(order)](order)
 
+    def _have_done(self, do: Callable[[Any], Iterable[Event] | None], order: Order) -> None:
+        """By the participant whose order it is."""
+        self._happen(*(do(order) or ()))
+
     def _fence(self, order: Fence) -> None:
         _LOGGER.info("%s", order.why, extra={"worker": name_of(order.member.worker)})
         self._agents.kill(order.member)
@@ -1119,106 +993,17 @@ class Service:
         self._adaptation.moved(order.member.worker, order.target.worker)
         _LOGGER.info("%s is %s from now on", _called(order.member), _called(order.target))
 
-    def _tell_settled(self, order: TellSettled) -> None:
-        self._journal.write(settled=order.settled)
-        self._connections.publish(order.settled)
-
     def _tell_row(self, order: TellRow) -> None:
         row = order.row
-        self._journal.write(row=row.step, told=row)
         # Whoever hears of a step knows whether it may be forgotten.
         self._publish(self._journal.news())
         self._connections.publish(row)
         self._adaptation.row(row)
         logs.note(step=row.step)
         _LOGGER.debug("step %d: loss %s, %.3f s, %d workers", row.step, row.loss, row.seconds, row.live)
-        self._copy_if_due()
-
-    # Copies in memory.
-
-    def _copy_if_due(self) -> None:
-        """All workers have made another step."""
-        copies, job = self._copies, self._job
-        if copies is None or job.phase is not Phase.RUNNING:
-            return
-        step = copies.waits_for_scripts
-        state = None if step is None else job.script_state(step)
-        # What became of the last step is known one step later.
-        if step is not None and state is not None and (state.settled or job.rows.next > step + 1):
-            self._carry_out(copies.hear_scripts(state))
-            self._note_copy()
-        elif step is not None and job.rows.next > step + _SCRIPT_STEPS:
-            # They were asked too late.
-            copies.regroup()
-        if (step := copies.progress(job.rows.next)) is not None:
-            self._carry_out(copies.begin(step, self._group()))
-            self._happen(CopyBegun(step))
-
-    def _hear_copy(self, member: Member, message: CopyReply) -> None:
-        if self._copies is not None and self._end is None:
-            self._carry_out(self._copies.hear(member, message, self._group()))
-            self._note_copy()
-
-    def _note_copy(self) -> None:
-        """For a coordinator that is started after this one."""
-        newest = None if self._copies is None else self._copies.newest
-        if newest is not None and newest.name != self._noted_copy:
-            self._noted_copy = newest.name
-            self._journal.write(copied=newest)
-            _LOGGER.debug("%s is complete", newest.name)
-
-    def _give_copy_up(self) -> None:
-        if self._copies is not None:
-            self._copies.regroup()
-
-    def _group(self) -> Group:
-        entries, cells = self._job.roster.entries, self._job.cells
-        stages = {
-            member.worker: stage for member in entries if (stage := cells.stage(member.worker)) is not None
-        }
-        members = [
-            member
-            for member, entry in entries.items()
-            if entry.is_active and not entry.is_joining and member.worker in stages
-        ]
-        return Group(self._job.number, members, stages, self._agents.nodes(), self._job.book.once)
-
-    def _usable_copy(self) -> tuple[CompleteCopy | None, str]:
-        """One that every stage can go on from; or why there is none, in words that end a sentence."""
-        if self._copies is None:
-            return None, ""
-        newest = self._copies.newest
-        if newest is None:
-            return None, "; no copy in memory is complete yet"
-        if self._job.has_bad_copy:
-            return None, "; the copy in memory cannot be used"
-        if missing := newest.missing(self._agents.memories()):
-            return None, f"; of the copy in memory the node that had {missing[0]} is gone"
-        checkpoint = self.newest_checkpoint
-        if checkpoint is not None and checkpoint.step > newest.step:
-            return None, f"; the copy in memory is older, of step {newest.step}"
-        return newest, ""
-
-    def _tell_evaluation(self, order: TellEvaluation) -> None:
-        result = order.result
-        self._journal.write(evaluated=result)
-        self._tell(f"evaluation {result.number} after {result.step} steps: loss {result.loss:.6f}")
-
-    def _begin_save(self, order: BeginSave) -> None:
-        begun = self._save_files.begin(order)
-        if begun.why is None:
-            self._journal.write(saving=begun.path)
-        self._happen(begun)
-
-    def _tell_saved(self, order: TellSaved) -> None:
-        result = order.result
-        self._journal.write(saved=result)
-        said = f"not saved after {result.step} steps: {result.error}"
-        self._tell(f"saved after {result.step} steps: {result.path}" if result.error is None else said)
 
     def _begin_gathering(self, order: BeginGathering) -> None:
         self._store.begin(order.number)
-        self._give_copy_up()
         logs.note(generation=order.number)
         causes = ", ".join(self._job.recovery.causes)
         _LOGGER.info("regroup for generation %d: %s", order.number, causes)
@@ -1232,8 +1017,6 @@ class Service:
     def _begin_generation(self, order: BeginGeneration) -> None:
         assignment = order.assignment
         self._store.begin(order.number)
-        # What was ordered before the workers are told to begin is forgotten by them.
-        self._give_copy_up()
         self._adaptation.generation(assignment, order.cells)
         self._recut = order.recut
         workers = sorted(order.cells)
@@ -1278,7 +1061,7 @@ class Service:
 
     def _finish_recovery(self, order: FinishRecovery) -> None:
         self._deadline = float("inf")
-        if self._job.checkpoints.begins.step:
+        if self._job.begins.step:
             self._journal.write(restored=True)
         told = order.recovery.told()
         if told.causes == ("start",):
@@ -1307,29 +1090,11 @@ class Service:
             moved = f"{size_text(move.received)} moved in {move.arrived - move.began:.3g} s"
             self._tell(f"re-cut to {move.layout}: {moved}, a pause of {pause:.3f} s")
 
-    def _begin_checkpoint(self, order: BeginCheckpoint) -> None:
-        assert self._checkpoint_files is not None
-        self._happen(*self._checkpoint_files.begin(order.name))
-
-    def _complete_checkpoint(self, order: CompleteCheckpoint) -> None:
-        assert self._checkpoint_files is not None
-        self._checkpoint_files.complete(order.name, order.manifest, order.script)
-
-    def _drop_checkpoint(self, order: DropCheckpoint) -> None:
-        assert self._checkpoint_files is not None
-        self._checkpoint_files.drop(order.name)
-
-    def _prune_checkpoints(self, order: PruneCheckpoints) -> None:
-        assert self._checkpoint_files is not None
-        self._checkpoint_files.prune(order.name)
-
     def _end_job(self, order: EndJob) -> None:
         """Worker processes save what they should; agents end when all of them have."""
-        if self._checkpoint_files is not None:
-            for closed in self._checkpoint_files.finish():
-                self._carry_out(self._job.handle(closed, self._clock.now()))
-            # Not before that: a checkpoint that is complete now makes older ones go.
-            self._checkpoint_files.close()
+        for participant in self._job.participants:
+            for event in participant.finish():
+                self._carry_out(self._job.handle(event, self._clock.now()))
         self._end = JobEnded(order.error, order.no_plan, self.newest_checkpoint, self._job.steps)
         self._closes_at = self._clock.now() + (_LINGER_AFTER_ALL if order.error is None else _LINGER)
         if order.is_lost and self._options.max_resumes > 0 and self._goes_on(str(order.error)):
@@ -1343,8 +1108,8 @@ class Service:
 
     def _goes_on(self, error: str) -> bool:
         """Whether the job can, from the copy in memory or from the newest checkpoint; says so."""
-        copy, why = self._usable_copy()
         checkpoint = self.newest_checkpoint
+        copy, why = self._job.usable_copy(self._agents.memories())
         if copy is not None:
             self._tell(f"{error}; the job goes on from copies in memory with step {copy.step}")
         elif checkpoint is not None:
@@ -1353,16 +1118,6 @@ class Service:
             self._tell(f"{error}{why}, and there is no checkpoint")
         self.goes_on, self.goes_on_from = copy is not None or checkpoint is not None, copy
         return self.goes_on
-
-
-def _beginning(before: Remembered | None, copied: CompleteCopy | None) -> Beginning | None:
-    """Where the journal says that this run begins."""
-    if before is not None:
-        return Beginning(before.restore, before.first_step, before.first_item)
-    if copied is None:
-        return None
-    words = f"resuming with step {copied.step} from copies in the memory of nodes"
-    return Beginning(copied.name, copied.step, copied.item, words=words)
 
 
 def _reconnected(message: Join) -> Reconnected:

@@ -5,10 +5,10 @@ Standard library only.
 
 from collections.abc import Callable, Collection
 
-from recycle_runtime.coordinator.events import Order, Tell, TellSettled
+from recycle_runtime.coordinator.events import Answer, GivenUp, Note, Order, Tell, TellSettled
 from recycle_runtime.coordinator.journal import Field, Lines
 from recycle_runtime.coordinator.membership import name_of
-from recycle_runtime.coordinator.participant import Memory, Participant
+from recycle_runtime.coordinator.participant import Asked, Hears, Memory, Participant, View
 from recycle_runtime.plan.worker_ids import Worker
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.protocol.messages.steps import Settled, StepSettled
@@ -46,6 +46,23 @@ class SkippedSteps(Participant):
         self.words = ""
         """About the last one that was."""
 
+    @classmethod
+    def open(cls, asked: Asked, job: View) -> "SkippedSteps":
+        return cls(MAX_SKIPPED if asked.max_skipped is None else asked.max_skipped)
+
+    def hears(self) -> Hears:
+        return {Settled: self._hear_settled}
+
+    def _hear_settled(self, member: Member, said: Settled) -> list[Answer]:
+        if member not in self.job.roster:
+            return []
+        stage_of = self.job.cells.stage
+        answers: list[Answer] = [*self.hear(member, said, self.job.roster.active(), stage_of)]
+        if self.is_too_often:
+            answers += self.end(stage_of)
+            answers.append(GivenUp(f"the last {self.in_a_row} steps were skipped; {self.words}"))
+        return answers
+
     def recall(self, lines: Lines) -> None:
         for fields in (line.fields for line in lines.all):
             if "begins" in fields:
@@ -72,7 +89,8 @@ class SkippedSteps(Participant):
             orders += self._close(stage_of)
             self._last = said.step
             self.in_a_row = self.in_a_row + 1 if said.is_skipped else 0
-            orders.append(TellSettled(StepSettled(said.step, said.norm, said.is_skipped)))
+            settled = StepSettled(said.step, said.norm, said.is_skipped)
+            orders += [Note({"settled": settled}), TellSettled(settled)]
             self._open = (said.step, {}) if said.is_skipped else None
         if self._open is not None and self._open[0] == said.step:
             self._open[1][member] = said

@@ -1,10 +1,12 @@
 """Rows of steps: the loss and the seconds of each, once it counts. Standard library only."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from recycle_runtime.coordinator.events import Note, Order, TellRow
 from recycle_runtime.coordinator.journal import Damaged, Field, Lines
-from recycle_runtime.coordinator.participant import Memory, Participant
+from recycle_runtime.coordinator.participant import Asked, Hears, Memory, Participant, View
 from recycle_runtime.protocol.codec import Natural, ProtocolError, decode
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.protocol.messages.steps import LossShare, StepDone, StepRow, StepSettled
@@ -60,6 +62,26 @@ class StepRows(Participant):
         """Steps that may have been made in a generation before this one, and are made again."""
         self._members: frozenset[Member] = frozenset()
         self._live, self._plan = 0, ""
+
+    @classmethod
+    def open(cls, asked: Asked, job: View) -> "StepRows":
+        return cls(asked.begins.step)
+
+    def hears(self) -> Hears:
+        return {LossShare: self._hear_share, StepDone: self._hear_done}
+
+    def _hear_share(self, member: Member, said: LossShare) -> list[Order]:
+        self.add_share(member, said)
+        return []
+
+    def _hear_done(self, member: Member, said: StepDone) -> list[Order]:
+        if member in self.job.roster:
+            self.job.roster.entries[member].has_stepped = True
+        return self.told(self.add(member, said))
+
+    def told(self, rows: Iterable[StepRow]) -> list[Order]:
+        """Orders to write them down, and to tell them."""
+        return [order for row in rows for order in (Note({"row": row.step, "told": row}), TellRow(row))]
 
     def recall(self, lines: Lines) -> None:
         for fields in (line.fields for line in lines.all):

@@ -9,7 +9,7 @@ import pytest
 
 from recycle_runtime.checkpoint.manifest import FILE, Shape
 from recycle_runtime.checkpoint.shelf import Beginning
-from recycle_runtime.coordinator.checkpoint_files import CheckpointFiles, open_checkpoints
+from recycle_runtime.coordinator.checkpoint_files import CheckpointFiles, begin_run
 from recycle_runtime.coordinator.events import BeginSave
 from recycle_runtime.coordinator.journal import Journal
 from recycle_runtime.coordinator.last_generation import Remembered
@@ -64,9 +64,9 @@ def test_a_new_run_begins_without_those_of_the_last(tmp_path: Path) -> None:
     (tmp_path / "step-00000100").mkdir()
     journal = Journal(tmp_path / "journal")
     remembered = Remembered(1, 0, ())
-    open_checkpoints(str(tmp_path), heavy_bundle(), 10, 5, remembered, journal, resume=False)
+    begin_run(str(tmp_path), heavy_bundle(), 10, remembered, None, journal, resume=False)
     assert folders(tmp_path) == ["journal", "step-00000100"], "workers may be writing to it"
-    open_checkpoints(str(tmp_path), heavy_bundle(), 10, 5, None, journal, resume=False)
+    begin_run(str(tmp_path), heavy_bundle(), 10, None, None, journal, resume=False)
     journal.close()
     assert folders(tmp_path) == ["journal"]
 

@@ -13,10 +13,9 @@ from recycle_runtime.coordinator.agents import Agents
 from recycle_runtime.coordinator.events import (
     AllReturned,
     BeginGeneration,
-    BeginLastSave,
     EndJob,
     Joined,
-    LastSave,
+    Note,
     Returned,
     Said,
     Send,
@@ -24,6 +23,7 @@ from recycle_runtime.coordinator.events import (
 )
 from recycle_runtime.coordinator.journal import Journal, JournalLine, Lines
 from recycle_runtime.coordinator.last_generation import Remembered, remembered
+from recycle_runtime.coordinator.last_save import LastSave
 from recycle_runtime.coordinator.outlives import read
 from recycle_runtime.coordinator.skipped_steps import SkippedSteps
 from recycle_runtime.coordinator.state_machine import Phase, StateMachine
@@ -47,7 +47,7 @@ from recycle_runtime.protocol.messages.generations import (
     Report,
 )
 from recycle_runtime.protocol.messages.members import InjectedFault, Member
-from recycle_runtime.protocol.messages.steps import StepRow, StepSettled
+from recycle_runtime.protocol.messages.steps import Recall, StepRow, StepSettled
 from recycle_runtime.protocol.messages.wire import ToAgent
 from tests.runtime.recovery.plans_for_tests import fake_bundle
 
@@ -117,7 +117,10 @@ def test_a_joiner_may_be_all_that_is_left_of_a_stage() -> None:
     job.handle(WorkerFailed((0, 1), "was killed"), 2.0)
     assert job.phase is Phase.GATHERING
     late = Member((1, 1), 0)
-    assert job.handle(Returned(late, is_training=True, asked=3), 3.0) == [Send(late, Leave(4))]
+    assert job.handle(Returned(late, is_training=True, asked=3), 3.0) == [
+        Send(late, Recall(5)),
+        Send(late, Leave(4)),
+    ]
     for member in (here[0], here[2], late):
         orders = job.handle(Said(member, LeftGroup(4, Report(5, is_fresh=False))), 4.0)
     assert next(order for order in orders if isinstance(order, BeginGeneration)).step == 5
@@ -172,11 +175,11 @@ def test_a_restarted_coordinator_waits_for_what_is_being_saved(tmp_path: Path) -
     book = PlanBook(fake_bundle(1, 3, [[]]))
     job = StateMachine(book, 1, 30, set(book.grid), 0.0)
     job.remember(state, lines)
-    job.remember_last_save(lines.values("last_save")[0], [(members[0], None)])
     assert job.handle(Returned(members[2], is_training=False, asked=1), 1.0) == [
-        Send(members[2], End(ok=True))
+        Send(members[2], Recall(0)),
+        Send(members[2], End(ok=True)),
     ]
-    assert job.handle(Said(members[1], Done(None)), 2.0) == []
+    assert job.handle(Said(members[1], Done(None)), 2.0) == [Note({"done": members[1], "error": None})]
     orders = job.handle(Said(members[2], Done("the disk is full")), 3.0)
     assert [order.error for order in orders if isinstance(order, EndJob)] == ["worker 2:0: the disk is full"]
     assert job.steps == 7
@@ -191,7 +194,9 @@ def test_whether_a_worker_saves_is_known_again_after_a_restart() -> None:
     for member in members:
         job.handle(Returned(member, is_training=True, asked=1, saves=True), 1.0)
     orders = [order for member in members for order in job.handle(Said(member, AtBoundary(5)), 2.0)]
-    assert job.phase is Phase.SAVING and any(isinstance(order, BeginLastSave) for order in orders)
+    assert job.phase is Phase.SAVING and any(
+        isinstance(order, Note) and "last_save" in order.fields for order in orders
+    )
 
 
 @given(cut=st.integers(0, 10_000))

@@ -477,14 +477,11 @@ class World:
     def _join(self, member: Member, message: Join) -> None:
         """As the service does."""
         coordinator, generation = self.coordinator, message.generation
-        recall = Recall(coordinator.rows.next)
         if member in self.returning:
             is_training = message.is_training and generation == coordinator.number
-            self.order(member, recall)
             self.happen(Returned(member, is_training, message.asked))
             self._returned(member)
         elif member in coordinator.roster:
-            self.order(member, recall)
             self.happen(Reconnected(member, generation, message.is_training, message.asked))
         else:
             self.happen(Joined(member, generation > 0, message.asked))
