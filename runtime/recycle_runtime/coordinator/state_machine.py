@@ -297,6 +297,12 @@ class StateMachine:
         """Whether it holds what it works on, for all that is known; one that joins waits for that."""
         return self._is_as_at_the_beginning or self.roster.has_state(worker)
 
+    def can_go_on_without(self, without: Collection[Worker]) -> bool:
+        """Whether every stage, or every stage of a group, has another worker that holds what it works on."""
+        holders = (one for one in self.roster.whole() if one not in without and self.has_state(one))
+        stages = {stage for worker in holders if (stage := self.cells.stage(worker)) is not None}
+        return len(stages) == self.book.stages or self.book.alone(stages) is not None
+
     @property
     def _is_as_at_the_beginning(self) -> bool:
         """Whether one that has just been started holds as much as any other. Not once somebody may have made

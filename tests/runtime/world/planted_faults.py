@@ -12,7 +12,6 @@ from recycle_runtime.coordinator.checkpoint_files import CheckpointFiles
 from recycle_runtime.coordinator.events import CheckpointClosed
 from recycle_runtime.coordinator.journal import Journal
 from recycle_runtime.coordinator.membership import Entry, Roster
-from recycle_runtime.coordinator.service import Service
 from recycle_runtime.coordinator.state_machine import Phase, StateMachine
 from recycle_runtime.coordinator.step_rows import StepRows
 from recycle_runtime.execution.chunk import Chunk
@@ -126,7 +125,7 @@ def end_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def impatient_return(patch: pytest.MonkeyPatch) -> None:
     """Found once: the last workers of a stage are given up as soon as any."""
-    patch.setattr(Service, "_can_go_on_without", lambda self, workers: True)  # pyright: ignore
+    patch.setattr(StateMachine, "can_go_on_without", lambda self, without: True)
 
 
 def old_messages_count(patch: pytest.MonkeyPatch) -> None:
