@@ -3,11 +3,12 @@
 Standard library only.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from recycle_runtime.coordinator.events import BeginGeneration, Note
 from recycle_runtime.coordinator.journal import Field, JournalError, Lines
 from recycle_runtime.coordinator.participant import Memory
 from recycle_runtime.plan.assembly import Worker
@@ -157,6 +158,29 @@ MEMORY = (
     Memory("injected faults, and traces", said=(FaultInjected, Trace), lost="they are for observers"),
     Memory("the end of the job", journal={"ended": Field(JobEnded)}),
 )
+
+
+def written_down(
+    order: BeginGeneration, job: str, setup: Setup | None, pids: Iterable[tuple[Member, int]]
+) -> Note:
+    """The line of a generation, before any process is told."""
+    assignment, workers = order.assignment, sorted(order.cells)
+    cells = [order.cells[worker] for worker in workers]
+    line = Note(
+        {
+            "generation": order.number,
+            "step": order.step,
+            "places": workers,
+            "job": job,
+            "setup": setup,
+            "plan": [assignment.bundle, assignment.plan, assignment.standbys, int(assignment.on_purpose)],
+            "roles": [assignment.roles[cell] for cell in cells],
+            "cells": None if cells == workers else cells,
+            "joiners": sorted(order.joiners.items()) or None,
+            "pids": list(pids),
+        }
+    )
+    return Note({name: value for name, value in line.fields.items() if value is not None})
 
 
 def remembered(lines: Lines) -> Remembered | None:

@@ -46,7 +46,13 @@ from recycle_runtime.coordinator.events import (
 from recycle_runtime.coordinator.hooks import Hooks
 from recycle_runtime.coordinator.journal import FILE, JournalError, Lines
 from recycle_runtime.coordinator.kept_plans import plans_of
-from recycle_runtime.coordinator.last_generation import Remembered, check_fits, check_job, remembered
+from recycle_runtime.coordinator.last_generation import (
+    Remembered,
+    check_fits,
+    check_job,
+    remembered,
+    written_down,
+)
 from recycle_runtime.coordinator.layer_move import LayerMove
 from recycle_runtime.coordinator.membership import name_of
 from recycle_runtime.coordinator.neighbour_copies import CompleteCopy, newest_copy, script_state
@@ -193,7 +199,7 @@ class Service:
         if options.checkpoint is not None:
             # Two jobs would delete each other's.
             lock_checkpoints(Path(options.checkpoint), takes_over=options.takes_over)
-        takes_long = options.resume and before is None and copied is None
+        takes_long = options.resume and options.checkpoint is not None and before is None and copied is None
         with outside.reading() if takes_long else nullcontext():
             begins = begin_run(
                 options.checkpoint, bundle, options.steps, before,
@@ -275,8 +281,8 @@ class Service:
         self.has_begun = before is not None
         """Whether a generation has been ordered."""
         self.was_observed = False
-        self._is_ending = False
         """Whether an observer reports to the user."""
+        self._is_ending = False
         self._expect_messages()
         self._order_handlers: dict[type[object], Callable[[Any], None]] = {
             Send: lambda order: self._connections.send(order.member, order.message),
@@ -641,18 +647,8 @@ class Service:
         self._recut = order.recut
         workers = sorted(order.cells)
         cells = [order.cells[worker] for worker in workers]
-        self._journal.write(
-            generation=order.number,
-            step=order.step,
-            places=workers,
-            job=self._job_digest,
-            setup=self._attendance.programs.first,
-            plan=[assignment.bundle, assignment.plan, assignment.standbys, int(assignment.on_purpose)],
-            roles=[assignment.roles[cell] for cell in cells],
-            **({} if cells == workers else {"cells": cells}),
-            **({"joiners": sorted(order.joiners.items())} if order.joiners else {}),
-            pids=self._attendance.pids((*workers, *order.joiners)),
-        )
+        pids = self._attendance.pids((*workers, *order.joiners))
+        self._carry_out([written_down(order, self._job_digest, self._attendance.programs.first, pids)])
         plan = plan_name(self._job.book, assignment)
         if not self.has_begun:
             self._say_start(f"all {len(workers)} workers are ready: they meet")

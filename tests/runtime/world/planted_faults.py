@@ -125,7 +125,11 @@ def end_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def impatient_return(patch: pytest.MonkeyPatch) -> None:
     """Found once: the last workers of a stage are given up as soon as any."""
-    patch.setattr(StateMachine, "can_go_on_without", lambda self, without: True)
+
+    def can_go_on_without(self: StateMachine, without: object) -> bool:
+        return True
+
+    patch.setattr(StateMachine, "can_go_on_without", can_go_on_without)
 
 
 def old_messages_count(patch: pytest.MonkeyPatch) -> None:
