@@ -5,16 +5,17 @@ line, whatever comes of it. Nothing is considered while a change is under way. A
 moves layers, any other moves workers. Standard library only.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from statistics import median
 
 from recycle_runtime.coordinator.drift import OpTimes, calibrated, measured_times, shift
 from recycle_runtime.coordinator.events import MovesWanted, RecutWanted, StopWanted
+from recycle_runtime.coordinator.journal import Lines
 from recycle_runtime.coordinator.layer_move import LayerMove
 from recycle_runtime.coordinator.measured_job import JobText, StageTimes
-from recycle_runtime.coordinator.metrics import Recovery
 from recycle_runtime.coordinator.plans import PlanFiles
+from recycle_runtime.coordinator.recovery import Recovery
 from recycle_runtime.coordinator.recutting import Recutting
 from recycle_runtime.coordinator.replanning import (
     InUse,
@@ -38,10 +39,11 @@ from recycle_runtime.plan.moves import (
     moves_text,
 )
 from recycle_runtime.plan.plan_book import Assignment, Fitted, PlanBook, workers_of
-from recycle_runtime.protocol.messages.generations import Began, Copied
+from recycle_runtime.protocol.messages.generations import Began
+from recycle_runtime.protocol.messages.layer_moves import LayersArrived
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.protocol.messages.observers import JobEvent
-from recycle_runtime.protocol.messages.steps import StepRow
+from recycle_runtime.protocol.messages.steps import StepDone, StepRow
 
 Wish = StopWanted | MovesWanted | RecutWanted | JobEvent
 """What should be done about it, or be told."""
@@ -124,6 +126,18 @@ class Adaptation:
 
     # What the job tells.
 
+    def hear(self, member: Member, message: object) -> None:
+        """A process has said something, perhaps something that was measured."""
+        match message:
+            case StepDone():
+                self.measured(member, message.times)
+            case Began():
+                self.began(member, message)
+            case LayersArrived():
+                self.costs.copied(*message.copied)
+            case _:
+                pass
+
     def measured(self, member: Member, times: Mapping[str, float]) -> None:
         """Seconds of a worker's ops; its ranks wait for each other, so one speaks for all."""
         cell = self._cells.get(member.worker)
@@ -145,13 +159,10 @@ class Adaptation:
         """Whether the job can be cut anew while it runs."""
         return self._recutting.is_considered
 
-    def recall(self, layer_bytes: Sequence[int]) -> None:
+    def recall(self, lines: Lines) -> None:
         """What the coordinator before this one knew of layers."""
-        self._recutting.recall(layer_bytes)
-
-    def layers_arrived(self, copied: Copied) -> None:
-        """A process has received layers in the background."""
-        self.costs.copied(*copied)
+        for layer_bytes in lines.values("layer_bytes")[-1:]:
+            self._recutting.recall(layer_bytes)
 
     def move_ended(self, why: str | None) -> None:
         """Layers have travelled, or will not."""

@@ -4,19 +4,27 @@ Standard library only.
 """
 
 import logging
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
-from recycle_runtime.checkpoint.manifest import Manifest, origin_of, shape_of
-from recycle_runtime.checkpoint.script_state import ScriptState
+from recycle_runtime.checkpoint.manifest import origin_of, shape_of
 from recycle_runtime.checkpoint.shelf import Beginning, Shelf, beginning
-from recycle_runtime.coordinator.checkpoints import Checkpoints
-from recycle_runtime.coordinator.events import CheckpointClosed, CheckpointNotBegun
+from recycle_runtime.coordinator.events import (
+    BeginCheckpoint,
+    CheckpointClosed,
+    CheckpointNotBegun,
+    CompleteCheckpoint,
+    DropCheckpoint,
+    Event,
+    PruneCheckpoints,
+)
 from recycle_runtime.coordinator.file_thread import FileThread, RealFileThread
-from recycle_runtime.coordinator.journal import Journal, Remembered
+from recycle_runtime.coordinator.journal import Journal
+from recycle_runtime.coordinator.last_generation import Remembered
 from recycle_runtime.files import lock_checkpoints
 from recycle_runtime.plan.bundle import Bundle
-from recycle_runtime.protocol.messages.checkpoints import CheckpointPath
 
 _log = logging.getLogger(__name__)
 _CLOSE_SECONDS = 10.0
@@ -29,6 +37,15 @@ class CheckpointFiles:
         self._shelf, self._thread = Shelf(folder), thread or RealFileThread("checkpoints")
         self._closing: tuple[str, Future[None]] | None = None
         self._identity = _identity(self._shelf.folder)
+
+    def does(self) -> Mapping[type[object], Callable[[Any], Iterable[Event] | None]]:
+        """Orders, and who carries each out."""
+        return {
+            BeginCheckpoint: lambda order: self.begin(order.name),
+            CompleteCheckpoint: self.complete,
+            DropCheckpoint: lambda order: self._drop(order.name),
+            PruneCheckpoints: lambda order: self._prune(order.name),
+        }
 
     def begin(self, name: str) -> list[CheckpointNotBegun]:
         """Make its folder; an event if that cannot be done."""
@@ -49,18 +66,18 @@ class CheckpointFiles:
         lock_checkpoints(folder)
         self._identity = _identity(folder)
 
-    def complete(self, name: str, manifest: Manifest, script: ScriptState | None = None) -> None:
-        self._closing = name, self._thread.submit(self._complete, name, manifest, script)
+    def complete(self, order: CompleteCheckpoint) -> None:
+        self._closing = order.name, self._thread.submit(self._complete, order)
 
-    def _complete(self, name: str, manifest: Manifest, script: ScriptState | None) -> None:
-        if script is not None:
-            script.write(self._shelf.folder / name)
-        self._shelf.complete(name, manifest)
+    def _complete(self, order: CompleteCheckpoint) -> None:
+        if order.script is not None:
+            order.script.write(self._shelf.folder / order.name)
+        self._shelf.complete(order.name, order.manifest)
 
-    def prune(self, name: str) -> None:
+    def _prune(self, name: str) -> None:
         self._thread.submit(self._shelf.prune, name)
 
-    def drop(self, name: str) -> None:
+    def _drop(self, name: str) -> None:
         self._thread.submit(self._shelf.drop, name)
 
     def take(self) -> list[CheckpointClosed]:
@@ -97,39 +114,36 @@ def _identity(folder: Path) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def open_checkpoints(
-    folder: str,
+def begin_run(
+    folder: str | None,
     bundle: Bundle,
     steps: int,
-    every: int,
-    remembered: Remembered | None,
+    before: Remembered | None,
+    copied: Beginning | None,
     journal: Journal,
     *,
     resume: bool,
-    begins: Beginning | None = None,
     accepts_changes: bool = False,
     may_be_finished: bool = False,
-) -> Checkpoints:
-    """Where a run begins; one that is under way already goes on as its journal has it.
+) -> Beginning:
+    """Where a run begins, written down if it is new; one that is under way goes on as its journal has it.
 
-    `begins`: with a copy in memory, whatever checkpoints there are.
+    `copied`: with a copy in memory, whatever checkpoints there are in the folder, if there is one.
     """
-    shape, origin = shape_of(bundle), origin_of(bundle)
-    shelf, newest = Shelf(folder), None
-    if remembered is None and begins is None:
+    if before is not None:
+        return Beginning(before.restore, before.first_step, before.first_item)
+    begins = copied
+    if begins is None and folder is not None:
         begins = beginning(
-            folder, shape, steps, resume=resume, reads_all=True, origin=origin,
+            folder, shape_of(bundle), steps, resume=resume, reads_all=True, origin=origin_of(bundle),
             accepts_changes=accepts_changes, may_be_finished=may_be_finished,
         )  # fmt: skip
-        journal.write(begins=[begins.checkpoint, begins.step, begins.item])
+    if begins is None:
+        return Beginning()
+    journal.write(begins=[begins.checkpoint, begins.step, begins.item])
+    if copied is None and folder is not None:
         # Of a run whose coordinator was killed, or that ran out of disk.
+        shelf = Shelf(folder)
         for name in shelf.names():
             shelf.drop(name)
-    else:
-        if remembered is not None:
-            begins = Beginning(remembered.restore, remembered.first_step, remembered.first_item)
-        assert begins is not None
-        # The coordinator before this one may have completed some.
-        for found in shelf.look()[0][:1]:
-            newest = CheckpointPath(str(shelf.folder / found.name), found.manifest.step)
-    return Checkpoints(folder, shape, every, steps, begins, shelf.names(), newest, origin)
+    return begins

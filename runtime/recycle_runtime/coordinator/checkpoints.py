@@ -1,4 +1,4 @@
-"""When checkpoints are taken, and when one is complete: belongs to the job's state machine.
+"""Checkpoints: when they are taken, and when one is complete.
 
 One checkpoint is under way at a time. Its step is told to one writer for every rank of every stage, early
 enough that none has got there; each copies its state when it stands exactly there, and none waits. When
@@ -7,15 +7,18 @@ complete, because a writer died or was told too late, is given up, and another i
 to touch: see `checkpoint_files`. Standard library only.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import PurePath
 
 from recycle_runtime.checkpoint.manifest import Manifest, Origin, Shape
-from recycle_runtime.checkpoint.shelf import Beginning, is_copy, name_of
+from recycle_runtime.checkpoint.shelf import Beginning, Shelf, is_copy, name_of
+from recycle_runtime.coordinator.checkpoint_files import CheckpointFiles
 from recycle_runtime.coordinator.events import (
     BeginCheckpoint,
+    CheckpointClosed,
+    CheckpointNotBegun,
     CompleteCheckpoint,
     DropCheckpoint,
     Order,
@@ -23,7 +26,17 @@ from recycle_runtime.coordinator.events import (
     Send,
     Tell,
 )
-from recycle_runtime.plan.worker_ids import Worker
+from recycle_runtime.coordinator.participant import (
+    Asked,
+    Does,
+    Follows,
+    Hears,
+    Memory,
+    NewGeneration,
+    Participant,
+    View,
+)
+from recycle_runtime.coordinator.scripts import Scripts
 from recycle_runtime.protocol.messages.checkpoints import (
     CheckpointFailed,
     CheckpointMissed,
@@ -34,6 +47,7 @@ from recycle_runtime.protocol.messages.checkpoints import (
     TakeCheckpoint,
 )
 from recycle_runtime.protocol.messages.members import Member
+from recycle_runtime.protocol.messages.steps import StepRow
 
 _EARLY = 2
 """Steps after the last that is known to be made by all: no worker should be there yet."""
@@ -56,70 +70,16 @@ class _Attempt:
         return not self.is_closing and member in self.writers - self.done
 
 
-class NoCheckpoints:
-    """Of a job without checkpoints: nothing is taken, and nothing waited for."""
-
-    newest: CheckpointPath | None = None
-    """The last complete one."""
-    failure: str | None = None
-    """Why there is no newer one, if one could not be written since."""
-
-    def __init__(self, begins: Beginning | None = None) -> None:
-        self.begins = begins or Beginning()
-        """Where the run begins."""
-
-    are_kept = False
-
-    @property
-    def step(self) -> int:
-        """Of the checkpoint that is under way."""
-        return 0
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether nothing has to be waited for at the end of the run."""
-        return True
-
-    def train(self, members: Sequence[Member], stages: Mapping[Worker, int]) -> None:
-        """These are there now, on these stages: the first peer of each writes."""
-
-    def regroup(self, step: int, members: Sequence[Member], stages: Mapping[Worker, int]) -> list[Order]:
-        """A new generation begins with this step; no worker has passed it."""
-        return []
-
-    def asked_of(self, member: Member) -> CheckpointOrder | None:
-        """What a process is told to write when a generation begins, if anything."""
-
-    def progress(self, step: int) -> list[Order]:
-        """All steps before this one have been made by all."""
-        return []
-
-    def drop(self, member: Member) -> None:
-        """It is gone, or may not be heard."""
-
-    def hear(self, member: Member, message: CheckpointReply) -> list[Order]:
-        """A shard is on disk, or will never be."""
-        return []
-
-    def not_begun(self, name: str, why: str) -> list[Order]:
-        """The folder of a checkpoint could not be made."""
-        return []
-
-    def closed(self, name: str, why: str | None) -> list[Order]:
-        """A manifest has reached the disk, or cannot."""
-        return []
-
-    def stop(self) -> None:
-        """Nothing more is begun; a manifest that is being written counts."""
-
-    def end_with(self, steps: int) -> None:
-        """The run has so many steps, as has just become known; all of them are made."""
-
-
-class Checkpoints(NoCheckpoints):
+class Checkpoints(Participant):
     """Decides at which steps, keeps count of shards, completes and deletes."""
 
-    are_kept = True
+    memory = (
+        Memory(
+            "checkpoints",
+            said=(CheckpointWritten, CheckpointMissed, CheckpointFailed),
+            lost="complete ones are on disk; one under way is given up, and the next one is taken",
+        ),
+    )
 
     def __init__(
         self,
@@ -133,11 +93,11 @@ class Checkpoints(NoCheckpoints):
         origin: Origin | None = None,
     ) -> None:
         """`names` are those that the folder has already; `newest` may be from another coordinator."""
-        super().__init__(begins)
-        self._origin = origin
+        self._begins, self._origin = begins, origin
         self._folder, self._shape, self._every, self._steps = PurePath(folder), shape, every, steps
         self._names = set(names)
         self.newest = newest
+        """The last complete one."""
         if newest is None and begins.checkpoint is not None and not is_copy(begins.checkpoint):
             self.newest = CheckpointPath(str(self._folder / begins.checkpoint), begins.step)
         self._attempt: _Attempt | None = None
@@ -147,10 +107,41 @@ class Checkpoints(NoCheckpoints):
         self._is_stopped = False
         self._writers: frozenset[Member] = frozenset()
         self._stand = self._next = 0
+        self._files: CheckpointFiles | None = None
+        self._scripts: Scripts | None = None
+        """Of a job that has some: a checkpoint holds what they keep."""
+        self._completing: CompleteCheckpoint | None = None
+        """The checkpoint that lacks nothing but that."""
 
-    @property
-    def step(self) -> int:
-        return 0 if self._attempt is None else self._attempt.step
+    @classmethod
+    def open(cls, asked: Asked, job: View) -> "Checkpoints | None":
+        if asked.checkpoints is None or asked.shape is None:
+            return None
+        shelf, newest = Shelf(asked.checkpoints), None
+        if asked.is_under_way:
+            # The coordinator before this one may have completed some.
+            for found in shelf.look()[0][:1]:
+                newest = CheckpointPath(str(shelf.folder / found.name), found.manifest.step)
+        made = cls(
+            asked.checkpoints, asked.shape, asked.every, asked.steps, asked.begins, shelf.names(), newest,
+            asked.origin,
+        )  # fmt: skip
+        made._files = CheckpointFiles(asked.checkpoints, asked.file_thread("checkpoints"))
+        made._scripts = job.find(Scripts) if asked.has_scripts else None
+        return made
+
+    def hears(self) -> Hears:
+        kinds = (CheckpointWritten, CheckpointMissed, CheckpointFailed)
+        return dict.fromkeys(kinds, lambda member, said: self._with_scripts(self.hear(member, said)))
+
+    def follows(self) -> Follows:
+        return {
+            CheckpointNotBegun: lambda event: self._with_scripts(self.not_begun(event.name, event.why)),
+            CheckpointClosed: lambda event: self._with_scripts(self.closed(event.name, event.why)),
+        }
+
+    def does(self) -> Does:
+        return {} if self._files is None else self._files.does()
 
     @property
     def is_finished(self) -> bool:
@@ -158,26 +149,22 @@ class Checkpoints(NoCheckpoints):
 
     # What happens to the job.
 
-    def train(self, members: Sequence[Member], stages: Mapping[Worker, int]) -> None:
-        first: dict[int, Worker] = {}
-        for member in sorted(members):
-            if member.worker in stages:
-                first.setdefault(stages[member.worker], member.worker)
-        self._writers = frozenset(member for member in members if member.worker in first.values())
+    def go_on(self, new: NewGeneration) -> None:
+        self._writers = new.writers()
         if self._origin is not None:
-            self._origin = replace(self._origin, workers=len({member.worker for member in members}))
+            self._origin = replace(self._origin, workers=len({member.worker for member in new.members}))
 
-    def regroup(self, step: int, members: Sequence[Member], stages: Mapping[Worker, int]) -> list[Order]:
-        self.train(members, stages)
-        self._stand = self._next = step
+    def generation(self, new: NewGeneration) -> list[Order]:
+        self.go_on(new)
+        self._stand = self._next = step = new.step
         attempt = self._attempt
         if attempt is not None and not attempt.is_closing:
-            gone = any(attempt.waits_for(writer) and writer not in members for writer in attempt.writers)
+            gone = any(attempt.waits_for(writer) and writer not in new.members for writer in attempt.writers)
             # Whoever stood at its step, or before it, may make that step again.
             if gone or step <= attempt.step:
                 self._attempt = None
         if self._attempt is None and (due := self._due(step)) is not None:
-            return self._begin(due)
+            return self._with_scripts(self._begin(due))
         return []
 
     def asked_of(self, member: Member) -> CheckpointOrder | None:
@@ -186,7 +173,18 @@ class Checkpoints(NoCheckpoints):
             return None
         return CheckpointOrder(attempt.step, attempt.name)
 
-    def progress(self, step: int) -> list[Order]:
+    def progress(self, rows: Sequence[StepRow]) -> list[Order]:
+        return self._with_scripts(self.stand(rows[-1].step + 1))
+
+    def kept(self, step: int, *, is_known: bool) -> list[Order]:
+        if is_known or self._completing is None or self._completing.manifest.step != step:
+            return self._with_scripts(())
+        # It was asked for when the script had gone on.
+        name, self._completing = self._completing.name, None
+        return self._with_scripts(self.closed(name, "the scripts were past its step"))
+
+    def stand(self, step: int) -> list[Order]:
+        """All steps before this one have been made by all."""
         self._next = step
         if self._attempt is not None or (due := self._due(step + self._early)) is None:
             return []
@@ -198,6 +196,13 @@ class Checkpoints(NoCheckpoints):
     def drop(self, member: Member) -> None:
         if self._attempt is not None and self._attempt.waits_for(member):
             self._attempt = None
+
+    def miss(self, member: Member) -> None:
+        self.drop(member)
+
+    def wait(self, steps: int) -> list[Order]:
+        """All steps are made, and every worker waits until the last checkpoint is complete."""
+        return self._with_scripts(self.stand(steps))
 
     def stop(self) -> None:
         self._is_stopped = True
@@ -244,9 +249,46 @@ class Checkpoints(NoCheckpoints):
         self.newest = CheckpointPath(str(self._folder / name), attempt.step)
         self._attempt, self._passed, self.failure = None, attempt.step, None
         told = Tell(f"checkpoint of step {attempt.step}: {self.newest.path}")
-        return [PruneCheckpoints(name), told, *self.progress(self._next)]
+        return [PruneCheckpoints(name), told, *self.stand(self._next)]
+
+    # Files.
+
+    def take(self) -> list[CheckpointClosed]:
+        return [] if self._files is None else self._files.take()
+
+    def finish(self) -> Iterator[CheckpointClosed]:
+        if self._files is not None:
+            yield from self._files.finish()
+            # Not before that: a checkpoint that is complete now makes older ones go.
+            self._files.close()
+
+    def close(self) -> None:
+        if self._files is not None:
+            self._files.close()
+
+    def sweep(self) -> None:
+        if self._files is not None:
+            self._files.sweep()
 
     # Inside.
+
+    def _with_scripts(self, orders: Iterable[Order]) -> list[Order]:
+        """With what they keep, if there are any; that is asked for when a checkpoint begins."""
+        if self._scripts is None:
+            return [*orders]
+        found: list[Order] = []
+        for order in orders:
+            if isinstance(order, BeginCheckpoint) and self._attempt is not None:
+                found += self._scripts.want_kept(self._attempt.step)
+            if isinstance(order, CompleteCheckpoint):
+                self._completing = order
+            else:
+                found.append(order)
+        order = self._completing
+        if order is not None and (state := self._scripts.state_before(order.manifest.step)) is not None:
+            self._completing = None
+            found.append(replace(order, script=state))
+        return found
 
     def _due(self, least: int) -> int | None:
         """The next step to take one at; the last step of the run always is one."""
@@ -276,6 +318,6 @@ class Checkpoints(NoCheckpoints):
         if sorted(attempt.shards) != sorted(shape.shards):
             return self._give_up(attempt, "the workers' shards are not those of a whole model")
         attempt.is_closing = True
-        items = self.begins.item + (attempt.step - self.begins.step) * shape.per_step
+        items = self._begins.item + (attempt.step - self._begins.step) * shape.per_step
         manifest = Manifest(attempt.step, items, seed, shape, dict(attempt.shards), self._origin)
         return [CompleteCheckpoint(attempt.name, manifest)]

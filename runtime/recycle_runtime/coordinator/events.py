@@ -6,12 +6,12 @@ carries them out. Standard library only.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any
 
 from recycle_runtime.checkpoint.manifest import Manifest
 from recycle_runtime.checkpoint.script_state import ScriptState
 from recycle_runtime.coordinator.layer_move import LayerMove
-from recycle_runtime.coordinator.metrics import Recovery
+from recycle_runtime.coordinator.recovery import Recovery
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.plan_book import Assignment
 from recycle_runtime.protocol.messages.checkpoints import CheckpointReply
@@ -27,7 +27,7 @@ from recycle_runtime.protocol.messages.generations import (
 )
 from recycle_runtime.protocol.messages.layer_moves import LayersArrived, LayersLost
 from recycle_runtime.protocol.messages.members import Member
-from recycle_runtime.protocol.messages.scripts import Evaluated, Saved, ScriptRequest
+from recycle_runtime.protocol.messages.scripts import ScriptRequest
 from recycle_runtime.protocol.messages.steps import (
     FirstGradients,
     LossShare,
@@ -192,13 +192,6 @@ class CheckpointNotBegun:
 
 
 @dataclass(frozen=True, slots=True)
-class CopyBegun:
-    """A copy in memory is made at this step."""
-
-    step: int
-
-
-@dataclass(frozen=True, slots=True)
 class CheckpointClosed:
     """The manifest of this checkpoint is on disk, or cannot be written."""
 
@@ -225,9 +218,9 @@ class SaveClosed:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """The job has to end, for a reason from outside."""
+    """The job has to end; None: it has gone well."""
 
-    error: str
+    error: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +244,6 @@ Event = (
     | PlanMade
     | PlanningFailed
     | CheckpointNotBegun
-    | CopyBegun
     | CheckpointClosed
     | SaveBegun
     | SaveClosed
@@ -294,10 +286,10 @@ class TellRow:
 
 
 @dataclass(frozen=True, slots=True)
-class TellEvaluation:
-    """An evaluation of the whole job is complete."""
+class Note:
+    """Write this line into the journal."""
 
-    result: Evaluated
+    fields: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,23 +327,6 @@ class BeginGeneration:
     """That has led to it."""
     joiners: Mapping[Worker, Worker] = field(default_factory=dict)
     """The same for workers that get their state while those train."""
-
-
-class LastSave(NamedTuple):
-    """All steps are made, and workers write their parameters."""
-
-    steps: int
-    saving: tuple[tuple[Member, int | None], ...]
-    """Processes that should, with their stages."""
-    error: str | None
-    """What has gone wrong by then."""
-
-
-@dataclass(frozen=True, slots=True)
-class BeginLastSave:
-    """All steps are made, and workers write their parameters: write that down before any is told."""
-
-    last_save: LastSave
 
 
 @dataclass(frozen=True, slots=True)
@@ -446,13 +421,6 @@ class DropSave:
 
 
 @dataclass(frozen=True, slots=True)
-class TellSaved:
-    """What scripts have saved is complete, or cannot be."""
-
-    result: Saved
-
-
-@dataclass(frozen=True, slots=True)
 class EndJob:
     """The job is over."""
 
@@ -469,11 +437,10 @@ Order = (
     | Rename
     | TellRow
     | TellSettled
-    | TellEvaluation
+    | Note
     | Tell
     | BeginGathering
     | BeginGeneration
-    | BeginLastSave
     | BeginMove
     | EndMove
     | FinishRecovery
@@ -485,6 +452,17 @@ Order = (
     | BeginSave
     | CompleteSave
     | DropSave
-    | TellSaved
     | EndJob
 )
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptsKeep:
+    """What the scripts keep before a step is known, or never will be."""
+
+    step: int
+    is_known: bool
+
+
+Answer = Order | GivenUp | ScriptsKeep
+"""What participants answer: orders, and what is for the state machine alone."""

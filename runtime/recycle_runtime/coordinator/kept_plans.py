@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from recycle_runtime.coordinator.journal import OtherJobError, Remembered
+from recycle_runtime.coordinator.last_generation import OtherJobError, Remembered
 from recycle_runtime.files import sentence, write_whole
 from recycle_runtime.plan.bundle import Bundle, BundleError, digest_of
 

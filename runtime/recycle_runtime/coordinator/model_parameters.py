@@ -7,19 +7,57 @@ Standard library only.
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 
+from recycle_runtime.coordinator.events import Answer, GivenUp, Tell
+from recycle_runtime.coordinator.participant import Asked, Hears, Memory, Participant, View
+from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.protocol.messages.steps import ChunkGradients, FirstGradients, ParameterLook, Parameters
 from recycle_runtime.protocol.trained_chunks import ALL_FROZEN, TrainedChunks
 
 _SHOWN = 8
 
 
-class ModelParameters:
+class ModelParameters(Participant):
     """One worker of each stage speaks; what follows is said once."""
 
-    def __init__(self, stages: int) -> None:
-        self._stages = stages
+    memory = (
+        Memory(
+            "parameters and first gradients of stages",
+            said=(Parameters, FirstGradients),
+            lost="they warn the user before the first step and after it; gradients are told again in the "
+            "next generation",
+        ),
+    )
+
+    def __init__(self, stages: int, *, may_be_frozen: bool = False) -> None:
+        """`may_be_frozen`: a script may have come to evaluate a frozen model."""
+        self._stages, self._may_be_frozen = stages, may_be_frozen
         self._said: dict[int, Parameters] = {}
         self._gradients: dict[int, tuple[ChunkGradients, ...]] = {}
+
+    @classmethod
+    def open(cls, asked: Asked, job: View) -> "ModelParameters":
+        return cls(job.cells.book.stages, may_be_frozen=asked.has_scripts)
+
+    def hears(self) -> Hears:
+        return {Parameters: self._hear_parameters, FirstGradients: self._hear_first_gradients}
+
+    def _hear_parameters(self, member: Member, said: Parameters) -> list[Answer]:
+        """What is wrong with the model as a whole is known once all stages have spoken."""
+        stage = self.job.cells.stage(member.worker) if member in self.job.roster else None
+        if stage is None or not self.hear(stage, said):
+            return []
+        if (mistake := self.mistake()) is not None:
+            return [GivenUp(mistake)]
+        return [] if (warning := self.warning()) is None else [Tell(warning)]
+
+    def _hear_first_gradients(self, member: Member, said: FirstGradients) -> list[Answer]:
+        stage = self.job.cells.stage(member.worker) if member in self.job.roster else None
+        reached = None if stage is None else self.hear_gradients(stage, said)
+        if reached is None:
+            return []
+        if (mistake := reached.mistake()) is not None:
+            return [GivenUp(mistake)]
+        return [*map(Tell, reached.warnings())]
 
     def hear(self, stage: int, said: Parameters) -> bool:
         """Whether this was the last that was missing."""
@@ -36,9 +74,9 @@ class ModelParameters:
         chunks = [each for chunks in self._gradients.values() for each in chunks]
         return TrainedChunks(said.step, chunks, "stage" if len(chunks) == self._stages else "chunk")
 
-    def mistake(self, *, may_be_frozen: bool = False) -> str | None:
-        """Why this model should not be trained; a script may have come to evaluate a frozen one."""
-        return self._nothing_trained(may_be_frozen=may_be_frozen) or self._copies()
+    def mistake(self) -> str | None:
+        """Why this model should not be trained."""
+        return self._nothing_trained() or self._copies()
 
     def warning(self) -> str | None:
         """What the user may not know."""
@@ -46,12 +84,12 @@ class ModelParameters:
             return None
         return f"warning: the optimizer leaves out {self._named(count)}, which require gradients: {_HINT}"
 
-    def _nothing_trained(self, *, may_be_frozen: bool) -> str | None:
+    def _nothing_trained(self) -> str | None:
         count = sum(said.untrained for said in self._said.values())
         if any(said.trained for said in self._said.values()):
             return None
         if not count:
-            return None if may_be_frozen else ALL_FROZEN
+            return None if self._may_be_frozen else ALL_FROZEN
         return (
             f"the optimizer has no parameter, so nothing would be trained; it leaves out {self._named(count)}"
         )

@@ -8,16 +8,21 @@ One copy is under way at a time. Whatever changes the group gives it up, and the
 belongs to nodes, so a copy outlives the processes that made it. Standard library only.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 from recycle_runtime.checkpoint.manifest import Shape
 from recycle_runtime.checkpoint.script_state import ScriptState
-from recycle_runtime.checkpoint.shelf import Beginning, copy_name
-from recycle_runtime.coordinator.events import Send, Tell
+from recycle_runtime.checkpoint.shelf import Beginning, copy_name, is_copy
+from recycle_runtime.coordinator.events import Note, Order, Send, Tell
+from recycle_runtime.coordinator.journal import FILE, Field, Journal, Lines
+from recycle_runtime.coordinator.participant import Asked, Hears, Memory, NewGeneration, Participant, View
+from recycle_runtime.coordinator.scripts import Scripts
 from recycle_runtime.plan.recut import size_text
 from recycle_runtime.plan.worker_ids import Worker, worker_text
+from recycle_runtime.protocol.messages.checkpoints import CheckpointPath
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.protocol.messages.neighbour_copies import (
     CopyFailed,
@@ -29,11 +34,14 @@ from recycle_runtime.protocol.messages.neighbour_copies import (
     HoldCopy,
     KeepCopy,
 )
+from recycle_runtime.protocol.messages.steps import StepRow
 
 _EARLY = 2
 """Steps after the last that is known to be made by all: no worker should be there yet."""
 _EARLIEST = 64
 _SLOTS = 2
+_SCRIPT_STEPS = 2
+"""Steps after which a script has said what it has kept before, if it ever does."""
 _COST = "cost"
 """What has been told once."""
 
@@ -51,11 +59,45 @@ class CompleteCopy(NamedTuple):
     script: ScriptState | None = None
     """Of a job with scripts: what they keep."""
 
+    @property
+    def begins(self) -> Beginning:
+        """Where a job begins that goes on from it."""
+        words = f"resuming with step {self.step} from copies in the memory of nodes"
+        return Beginning(self.name, self.step, self.item, words=words)
+
     def missing(self, memories: Collection[str]) -> list[str]:
         """Shards that none of these nodes has."""
         return sorted(
             shard for shard, found in self.memories.items() if not any(each in memories for each in found)
         )
+
+
+def newest_copy(lines: Lines) -> CompleteCopy | None:
+    """The copy that counts, as a journal has it; of a job that goes on from one, that one."""
+    found: list[CompleteCopy] = lines.values("copied")
+    return found[-1] if found else None
+
+
+def script_state(
+    begins: Beginning, checkpoints: str | None, copied: CompleteCopy | None
+) -> ScriptState | None:
+    """What the scripts kept where a run begins, in a checkpoint of this folder or in a copy."""
+    if begins.checkpoint is None:
+        return None
+    if is_copy(begins.checkpoint):
+        return None if copied is None or copied.name != begins.checkpoint else copied.script
+    return None if checkpoints is None else ScriptState.read(Path(checkpoints) / begins.checkpoint)
+
+
+def prepare(folder: Path, copied: CompleteCopy | None) -> None:
+    """A folder for a job that goes on, perhaps from a copy in memory; there as a whole or not at all."""
+    aside = folder.with_name(f"{folder.name}.aside")
+    aside.mkdir(exist_ok=True)
+    if copied is not None:
+        journal = Journal(aside / FILE)
+        journal.write(copied=copied)
+        journal.close()
+    aside.rename(folder)
 
 
 class Group(NamedTuple):
@@ -121,15 +163,33 @@ class _Attempt:
     script: ScriptState | None = None
 
 
-class NeighbourCopies:
+class NeighbourCopies(Participant):
     """Decides when; keeps count of what is where."""
 
+    memory = (
+        Memory(
+            "copies in memory",
+            said=(CopyKept, CopyHeld, CopyMissed, CopyFailed),
+            journal={"copied": Field(CompleteCopy)},
+            lost="one under way is given up, and the next one is made",
+        ),
+    )
+
     def __init__(
-        self, every: int, shape: Shape, steps: int, begins: Beginning, run: int, *, has_scripts: bool = False
+        self,
+        every: int,
+        shape: Shape,
+        steps: int,
+        begins: Beginning,
+        run: int,
+        scripts: Scripts | None = None,
+        nodes: Callable[[], Mapping[Worker, str]] = dict,
     ) -> None:
-        """`run` tells copies apart that are made before and after the job has gone on from one."""
+        """`run` tells copies apart that are made before and after the job has gone on from one; `scripts` are
+        those of a job that has some; `nodes` says where workers are."""
         self._every, self._shape, self._steps, self._begins, self._run = every, shape, steps, begins, run
-        self._has_scripts = has_scripts
+        self._scripts, self._nodes = scripts, nodes
+        self._generation = 0
         self.newest: CompleteCopy | None = None
         """The one that counts."""
         self._attempt: _Attempt | None = None
@@ -138,7 +198,85 @@ class NeighbourCopies:
         self._passed = begins.step
         self._told: set[str] = set()
 
-    def progress(self, step: int) -> int | None:
+    @classmethod
+    def open(cls, asked: Asked, job: View) -> "NeighbourCopies | None":
+        if not asked.copies or asked.shape is None:
+            return None
+        scripts = job.find(Scripts) if asked.has_scripts else None
+        made = cls(asked.copies, asked.shape, asked.steps, asked.begins, asked.run, scripts, asked.nodes)
+        # It may be all that is known to a job that goes on from a copy.
+        made.recall(asked.journal)
+        return made
+
+    def hears(self) -> Hears:
+        kinds = (CopyKept, CopyHeld, CopyMissed, CopyFailed)
+        return dict.fromkeys(kinds, lambda member, said: self.hear(member, said, self._group()))
+
+    def recall(self, lines: Lines) -> None:
+        if (newest := newest_copy(lines)) is not None:
+            self.newest, self._passed = newest, max(self._passed, newest.step)
+            self._told.add(_COST)
+
+    def go_on(self, new: NewGeneration) -> None:
+        self._generation = new.number
+
+    def leave(self) -> None:
+        self._attempt = None
+
+    def generation(self, new: NewGeneration) -> tuple[()]:
+        # What was ordered before the workers are told to begin is forgotten by them.
+        self._attempt, self._generation = None, new.number
+        return ()
+
+    def miss(self, member: Member) -> None:
+        self._attempt = None
+
+    def progress(self, rows: Sequence[StepRow]) -> list[Order]:
+        made, orders, scripts = rows[-1].step + 1, list[Order](), self._scripts
+        step = self.waits_for_scripts
+        state = None if step is None or scripts is None else scripts.state_before(step)
+        # What became of the last step is known one step later.
+        if step is not None and state is not None and (state.settled or made > step + 1):
+            orders += self.hear_scripts(state)
+        elif step is not None and made > step + _SCRIPT_STEPS:
+            # They were asked too late.
+            self._attempt = None
+        if (step := self.due(made)) is not None:
+            orders += self.begin(step, self._group())
+            orders += [] if scripts is None else scripts.want_kept(step)
+        return orders
+
+    def _group(self) -> Group:
+        entries, cells = self.job.roster.entries, self.job.cells
+        stages = {
+            member.worker: stage for member in entries if (stage := cells.stage(member.worker)) is not None
+        }
+        members = [
+            member
+            for member, entry in entries.items()
+            if entry.is_active and not entry.is_joining and member.worker in stages
+        ]
+        return Group(self._generation, members, stages, self._nodes(), cells.book.once)
+
+    def usable(
+        self, memories: Collection[str], checkpoint: CheckpointPath | None, *, is_bad: bool
+    ) -> tuple[CompleteCopy | None, str]:
+        """One that every stage can go on from; or why there is none, in words that end a sentence.
+
+        `memories` are those of live nodes. `is_bad`: workers could not begin with the copy.
+        """
+        newest = self.newest
+        if newest is None:
+            return None, "; no copy in memory is complete yet"
+        if is_bad:
+            return None, "; the copy in memory cannot be used"
+        if missing := newest.missing(memories):
+            return None, f"; of the copy in memory the node that had {missing[0]} is gone"
+        if checkpoint is not None and checkpoint.step > newest.step:
+            return None, f"; the copy in memory is older, of step {newest.step}"
+        return newest, ""
+
+    def due(self, step: int) -> int | None:
         """All steps before this one have been made by all; the step to make a copy at, if one is due."""
         if self._attempt is not None:
             return None
@@ -155,17 +293,13 @@ class NeighbourCopies:
         keeps = () if self.newest is None else (self.newest.name,)
         return [Send(writer, KeepCopy(step, name, slot, keeps)) for writer in self._attempt.writers]
 
-    def regroup(self) -> None:
-        """The group changes: what is under way may never be complete."""
-        self._attempt = None
-
     @property
     def waits_for_scripts(self) -> int | None:
         """The step before which it has to be known what the scripts keep."""
         attempt = self._attempt
-        return None if attempt is None or not self._has_scripts or attempt.script else attempt.step
+        return None if attempt is None or self._scripts is None or attempt.script else attempt.step
 
-    def hear_scripts(self, state: ScriptState) -> list[Tell]:
+    def hear_scripts(self, state: ScriptState) -> list[Note | Tell]:
         """What they keep, at the step of the copy under way."""
         attempt = self._attempt
         if attempt is None:
@@ -173,7 +307,7 @@ class NeighbourCopies:
         attempt.script = state
         return list(self._complete(attempt)) if attempt.is_stored else []
 
-    def hear(self, member: Member, message: CopyReply, group: Group) -> list[Send | Tell]:
+    def hear(self, member: Member, message: CopyReply, group: Group) -> list[Order]:
         """What a worker says about the copy under way."""
         attempt = self._attempt
         if attempt is None or message.name != attempt.name:
@@ -198,15 +332,9 @@ class NeighbourCopies:
                 done = attempt.held.keys() >= set(attempt.holders.values())
                 return list(self._stored(attempt)) if done else []
 
-    def recall(self, newest: CompleteCopy | None) -> None:
-        """As the coordinator before this one has left it."""
-        if newest is not None:
-            self.newest, self._passed = newest, max(self._passed, newest.step)
-            self._told.add(_COST)
-
     # Inside.
 
-    def _pass_on(self, attempt: _Attempt, group: Group) -> Iterator[Send | Tell]:
+    def _pass_on(self, attempt: _Attempt, group: Group) -> Iterator[Order]:
         """Every stage has been copied."""
         shards = [shard for kept in attempt.kept.values() for shard in kept.shards]
         if sorted(shards) != sorted(self._shape.with_shards(shards).shards):
@@ -224,12 +352,12 @@ class NeighbourCopies:
             yield Send(writer, GiveCopy(*about, holder.worker))
             yield Send(holder, HoldCopy(*about, writer.worker, attempt.kept[writer].size))
 
-    def _stored(self, attempt: _Attempt) -> Iterator[Tell]:
+    def _stored(self, attempt: _Attempt) -> Iterator[Note | Tell]:
         attempt.is_stored = True
-        if attempt.script is not None or not self._has_scripts:
+        if attempt.script is not None or self._scripts is None:
             yield from self._complete(attempt)
 
-    def _complete(self, attempt: _Attempt) -> Iterator[Tell]:
+    def _complete(self, attempt: _Attempt) -> Iterator[Note | Tell]:
         memories: dict[str, tuple[str, ...]] = {}
         for writer, kept in attempt.kept.items():
             held = attempt.held.get(attempt.holders[writer]) if writer in attempt.holders else None
@@ -242,6 +370,7 @@ class NeighbourCopies:
         self.newest = CompleteCopy(attempt.name, attempt.step, item, attempt.slot, memories, attempt.script)
         self._attempt, self._passed = None, attempt.step
         yield from self._once(_cost(attempt), _COST)
+        yield Note({"copied": self.newest})
 
     def _once(self, text: str, kind: str) -> Iterator[Tell]:
         if kind not in self._told:

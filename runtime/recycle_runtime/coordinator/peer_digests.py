@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from recycle_runtime.coordinator.events import GivenUp
+from recycle_runtime.coordinator.participant import Asked, Hears, Memory, Participant, View
 from recycle_runtime.plan.worker_ids import Worker, worker_text
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.protocol.messages.steps import PeerDigest
@@ -24,8 +26,28 @@ class _Place(NamedTuple):
     tp_rank: int
 
 
-class PeerDigests:
+class PeerDigests(Participant):
     """The last step that each stage has spoken of."""
+
+    memory = (
+        Memory(
+            "digests of peers", said=(PeerDigest,), lost="peers that differ differ at the next comparison too"
+        ),
+    )
+
+    @classmethod
+    def open(cls, asked: Asked, job: View) -> "PeerDigests":
+        return cls()
+
+    def hears(self) -> Hears:
+        return {PeerDigest: self._hear}
+
+    def _hear(self, member: Member, said: PeerDigest) -> list[GivenUp]:
+        """Peers that differ train different models: no step from here on would mean anything."""
+        if not self.job.is_current(member, said.generation):
+            return []
+        difference = self.differs(member, self.job.cells.stage(member.worker), said)
+        return [] if difference is None else [GivenUp(difference)]
 
     def __init__(self) -> None:
         self._first: dict[_Place, tuple[Worker, Mapping[str, str]]] = {}

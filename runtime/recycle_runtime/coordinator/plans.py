@@ -12,12 +12,14 @@ cut anew asks for the fastest cut for as many workers as are left instead. Stand
 import logging
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from recycle_runtime.coordinator.events import PlanMade, PlanningFailed
+from recycle_runtime.coordinator.journal import Field, Lines
 from recycle_runtime.coordinator.measured_job import JobText
+from recycle_runtime.coordinator.participant import Memory
 from recycle_runtime.coordinator.state_machine import StateMachine
 from recycle_runtime.files import reason, sentence, write_whole
 from recycle_runtime.plan.assembly import Worker
@@ -32,6 +34,7 @@ from recycle_runtime.plan.on_demand import (
     read_plan,
 )
 from recycle_runtime.plan.plan_book import Fitted, PlanBook
+from recycle_runtime.protocol.codec import Natural
 from recycle_runtime.protocol.messages.observers import JobEvent
 
 _LOGGER = logging.getLogger(__name__)
@@ -39,6 +42,22 @@ _LOGGER = logging.getLogger(__name__)
 FailedWorkers = tuple[Worker, ...]
 _MOST_KILLED = 3
 """Times that one request is begun anew because somebody, or the lack of memory, has killed the process."""
+
+
+_Place = tuple[Natural, Natural]
+MEMORY = (
+    Memory(
+        "plans made on demand, and those for certain workers",
+        journal={
+            "bundle": Field(str),
+            "live": Field(tuple[_Place, ...]),
+            "slow": Field(tuple[tuple[Natural, Natural, float], ...], needs=("bundle", "live")),
+            "unfit": Field(bool),
+        },
+    ),
+    Memory("slow workers on standby", journal={"standby": Field(tuple[_Place, ...])}),
+    Memory("bytes of the state of each layer", journal={"layer_bytes": Field(tuple[Natural, ...])}),
+)
 
 
 class Notes(Protocol):
@@ -63,20 +82,16 @@ class PlanFiles:
         self.first = book.bundles[0]
         """What the job was started with."""
 
-    def recall(
-        self,
-        names: Sequence[str],
-        standby: Collection[Worker],
-        made_for: Mapping[int, Fitted],
-        fitted: int | None,
-        running: int = 0,
-    ) -> None:
-        """What the coordinator before this one had; `made_for` and `fitted` count names from 0.
+    def recall(self, lines: Lines, running: int = 0) -> None:
+        """What the coordinator before this one had.
 
         Standbys are cells of the grid of the bundle that runs. A file that cannot be read is left out;
         PlanGoneError if it is that one.
         """
+        names, made_for, fitted = _noted(lines)
         first, missing = len(self.paths), set[int]()
+        if running >= first + len(names):
+            running = 0
         for number, name in enumerate(names, first):
             path = self._found(name)
             self.paths.append(path)
@@ -92,7 +107,8 @@ class PlanFiles:
                 _LOGGER.warning("%s; this plan is left out", why)
                 self._book.leave_out()
                 missing.add(number)
-        self._book.with_bundle(running).standby = frozenset(standby)
+        standbys = lines.values("standby")
+        self._book.with_bundle(running).standby = frozenset(standbys[-1] if standbys else ())
         if fitted is not None and first + fitted not in missing:
             self._book.with_bundle(first + fitted).fitted = first + fitted
 
@@ -140,6 +156,24 @@ class PlanFiles:
             self.unfit()
         if any(book.standby for book in self._book.family):
             self.keep_on_standby((), self._book)
+
+
+def _noted(lines: Lines) -> tuple[list[str], dict[int, Fitted], int | None]:
+    """Files of plans; by their places in that list, those for certain workers, and which of them is used."""
+    names: list[str] = []
+    made_for: dict[int, Fitted] = {}
+    fitted: int | None = None
+    for fields in (line.fields for line in lines.all):
+        if "unfit" in fields:
+            fitted = None
+        if "bundle" not in fields:
+            continue
+        if "slow" in fields:
+            fitted = len(names)
+            slow = {(pipeline, stage): by for pipeline, stage, by in fields["slow"]}
+            made_for[fitted] = Fitted(frozenset(fields["live"]), slow)
+        names.append(fields["bundle"])
+    return names, made_for, fitted
 
 
 class Planner:

@@ -7,7 +7,7 @@ plans wait for each other. Plans that the coordinator sends, made on demand, are
 
 from collections.abc import Callable
 
-from recycle_runtime.coordinator.journal import Setup
+from recycle_runtime.coordinator.last_generation import Setup
 from recycle_runtime.plan.worker_ids import Worker, worker_text
 from recycle_runtime.protocol.messages.generations import LeftGroup
 from recycle_runtime.protocol.messages.members import Member

@@ -1,4 +1,4 @@
-"""What scripts save, and when it is complete: belongs to the job's state machine.
+"""Saves of scripts: who writes them, and when one is complete.
 
 All scripts ask for the same before the same step. The first holder of every stage writes its shards into a
 folder that no other attempt has; when all of them have, the manifest is written, and everybody is told,
@@ -6,15 +6,40 @@ also whoever joins and asks later. If a writer fails, the first holders of the n
 Standard library only.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import count
 
-from recycle_runtime.coordinator.events import BeginSave, CompleteSave, DropSave, Order, Send, TellSaved
+from recycle_runtime.coordinator.events import (
+    Answer,
+    BeginSave,
+    CompleteSave,
+    DropSave,
+    GivenUp,
+    Note,
+    Order,
+    SaveBegun,
+    SaveClosed,
+    Send,
+    Tell,
+)
+from recycle_runtime.coordinator.journal import Field, Lines
 from recycle_runtime.coordinator.membership import name_of
-from recycle_runtime.plan.worker_ids import Worker
+from recycle_runtime.coordinator.participant import (
+    Asked,
+    Does,
+    Follows,
+    Hears,
+    Memory,
+    NewGeneration,
+    Participant,
+    View,
+)
+from recycle_runtime.coordinator.save_files import SaveFiles
+from recycle_runtime.coordinator.scripts import Scripts
 from recycle_runtime.protocol.messages.members import Member
-from recycle_runtime.protocol.messages.scripts import Saved, SaveOrder, SaveRequest, SaveShare
+from recycle_runtime.protocol.messages.scripts import OtherSaves, Saved, SaveOrder, SaveRequest, SaveShare
+from recycle_runtime.protocol.messages.steps import StepRow
 
 _Key = tuple[int, int]
 """The step before which it was asked for, and the number among those before the same step."""
@@ -42,8 +67,18 @@ class _Open:
     attempt: _Attempt
 
 
-class Saves:
+class Saves(Participant):
     """Keeps count of requests and shards."""
+
+    memory = (
+        Memory(
+            "saves of scripts",
+            said=(SaveRequest, SaveShare),
+            journal={"saved": Field(Saved), "saving": Field(str)},
+            again="after `recall`, while the script waits; shares of an attempt that the coordinator before "
+            "this one began count for nothing, and all is written again",
+        ),
+    )
 
     def __init__(self) -> None:
         self._numbers = count()
@@ -51,21 +86,101 @@ class Saves:
         self._results: dict[_Key, Saved] = {}
         self._writers: frozenset[Member] = frozenset()
         self._generation = 0
+        self._files: SaveFiles | None = None
+        self._scripts = Scripts()
+        """A save holds what they keep."""
+        self._completing: list[CompleteSave] = []
+        """Those that lack nothing but that."""
 
-    def remember(self, results: Iterable[Saved]) -> None:
-        """What was complete before the coordinator was restarted."""
-        self._results = {(result.step, result.number): result for result in results}
+    @classmethod
+    def open(cls, asked: Asked, job: View) -> "Saves":
+        made = cls()
+        made._scripts = job.find(Scripts) or made._scripts
+        if asked.saves is not None and asked.shape is not None:
+            made._files = SaveFiles(
+                asked.saves, asked.shape, asked.begins, asked.checkpoints, asked.file_thread("saves"),
+                asked.origin,
+            )  # fmt: skip
+        return made
 
-    def begin(
-        self, generation: int, members: Collection[Member], stages: Mapping[Worker, int]
-    ) -> list[Order]:
-        """These train from now on, on these stages: what is not on disk is written again."""
-        first: dict[int, Worker] = {}
-        for member in sorted(members):
-            if member.worker in stages:
-                first.setdefault(stages[member.worker], member.worker)
-        self._writers = frozenset(member for member in members if member.worker in first.values())
-        self._generation = generation
+    def hears(self) -> Hears:
+        return {
+            SaveRequest: self._hear_request,
+            SaveShare: lambda member, said: self._with_scripts(self.hear(member, said)),
+        }
+
+    def follows(self) -> Follows:
+        return {
+            SaveBegun: lambda event: self._with_scripts(self.begun(event.attempt, event.path, event.why)),
+            SaveClosed: lambda event: self._with_scripts(self.closed(event.attempt, event.why)),
+        }
+
+    def does(self) -> Does:
+        files = self._files
+        if files is None:
+            return {}
+        return {
+            BeginSave: lambda order: [files.begin(order)],
+            CompleteSave: files.complete,
+            DropSave: lambda order: files.drop(order.path),
+        }
+
+    def recall(self, lines: Lines) -> None:
+        self._results = {(result.step, result.number): result for result in lines.values("saved")}
+        if self._files is not None:
+            self._files.remember(lines.values("saving"))
+
+    def go_on(self, new: NewGeneration) -> None:
+        self._writers, self._generation = new.writers(), new.number
+
+    def progress(self, rows: Sequence[StepRow]) -> list[Order]:
+        return self._with_scripts(())
+
+    def kept(self, step: int, *, is_known: bool) -> list[Order]:
+        return self._with_scripts(())
+
+    def take(self) -> list[SaveClosed]:
+        return [] if self._files is None else self._files.take()
+
+    def close(self) -> None:
+        if self._files is not None:
+            self._files.close()
+
+    def sweep(self) -> None:
+        if self._files is not None:
+            self._files.sweep()
+
+    def _hear_request(self, member: Member, message: SaveRequest) -> list[Answer]:
+        orders = self.wants(member, message)
+        if isinstance(orders, str):
+            return [GivenUp(orders)]
+        waits: list[Answer] = []
+        if any(isinstance(order, BeginSave) for order in orders):
+            other = OtherSaves(member.worker, message.step, message.number)
+            waits += [Send(each, other) for each in self.job.roster.active() if each != member]
+        return [*waits, *self._with_scripts(orders)]
+
+    def _with_scripts(self, orders: Iterable[Order]) -> list[Order]:
+        """With what they keep; that is asked for when a save begins."""
+        found: list[Order] = []
+        for order in orders:
+            if isinstance(order, BeginSave) and order.step > 0:
+                found += self._scripts.want_kept(order.step)
+            if isinstance(order, CompleteSave) and order.step > 0:
+                self._completing.append(order)
+            else:
+                found.append(order)
+        waiting, self._completing = self._completing, []
+        for order in waiting:
+            if (state := self._scripts.state_before(order.step)) is None:
+                self._completing.append(order)
+            else:
+                found.append(replace(order, script=state))
+        return found
+
+    def generation(self, new: NewGeneration) -> list[Order]:
+        """What is not on disk is written again."""
+        self.go_on(new)
         orders: list[Order] = []
         for key, wanted in self._open.items():
             if wanted.attempt.is_closing:
@@ -74,7 +189,7 @@ class Saves:
                 orders.append(DropSave(wanted.attempt.path))
             wanted.attempt = self._attempt()
             orders.append(BeginSave(wanted.attempt.number, key[0], wanted.folder))
-        return orders
+        return self._with_scripts(orders)
 
     def wants(self, member: Member, message: SaveRequest) -> list[Order] | str:
         """The script of a worker asks; what to do, or what is wrong with that."""
@@ -106,7 +221,7 @@ class Saves:
             return self._finish(key, path, why)
         attempt.path = path
         order = SaveOrder(self._generation, *key, path)
-        return [Send(writer, order) for writer in sorted(attempt.writers)]
+        return [Note({"saving": path}), *(Send(writer, order) for writer in sorted(attempt.writers))]
 
     def hear(self, member: Member, share: SaveShare) -> list[Order]:
         """A writer has done its part, or cannot."""
@@ -144,4 +259,7 @@ class Saves:
     def _finish(self, key: _Key, path: str, why: str | None) -> list[Order]:
         del self._open[key]
         result = self._results[key] = Saved(*key, path, why)
-        return [TellSaved(result)]
+        step = result.step
+        words = f"saved after {step} steps: {path}" if why is None else f"not saved after {step} steps: {why}"
+        told = [Send(member, result) for member in self.job.roster.active()]
+        return [Note({"saved": result}), Tell(words), *told]

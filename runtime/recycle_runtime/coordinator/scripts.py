@@ -6,28 +6,63 @@ evaluation, is decided here once, and told to everybody who asks: those who were
 and run the same lines later. Standard library only.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
-from recycle_runtime.coordinator.events import Order, Send, TellEvaluation
+from recycle_runtime.checkpoint.script_state import ScriptState
+from recycle_runtime.coordinator.events import Answer, GivenUp, Note, Order, ScriptsKeep, Send, Tell
+from recycle_runtime.coordinator.journal import Field, Lines
 from recycle_runtime.coordinator.membership import name_of
+from recycle_runtime.coordinator.participant import Asked, Hears, Memory, NewGeneration, Participant, View
+from recycle_runtime.coordinator.step_rows import rows_since
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.protocol.messages.scripts import (
     Evaluated,
+    EvaluationRequest,
     EvaluationShare,
+    InScript,
     KeptRequest,
     KeptState,
     LoopBegins,
+    LoopRequest,
     OtherEnded,
     OtherEvaluates,
+    RowRequest,
+    ScriptEnded,
+    ScriptSteps,
+    SettledRequest,
 )
 from recycle_runtime.protocol.messages.steps import StepRow, StepSettled
 
 _KEPT_ROWS = 4096
 """Scripts ask for those of the steps that they have just made."""
+_RECALLED_ROWS = 64
+"""The same, of the steps before the coordinator was killed."""
 
 
-class Scripts:
+class Scripts(Participant):
     """Of all workers; nothing is ever said here in a job with a program file that has no hooks."""
+
+    memory = (
+        Memory(
+            "results of evaluations",
+            said=(EvaluationShare, EvaluationRequest),
+            journal={"evaluated": Field(Evaluated)},
+            again="after `recall`, while the script waits for a result",
+        ),
+        Memory(
+            "questions of scripts, and where they have ended",
+            said=(ScriptSteps, LoopRequest, ScriptEnded, RowRequest, SettledRequest, KeptRequest),
+            again="after `recall`, while the script waits for the answer; rows of the last steps are read "
+            "from the journal",
+        ),
+        Memory(
+            "the state that scripts keep",
+            said=(KeptState,),
+            lost="checkpoints, saves and copies that wait for it are given up with the coordinator; whoever "
+            "needs it asks again",
+        ),
+        Memory("scripts that are busy", said=(InScript,), again="at short intervals, while they are"),
+    )
 
     def __init__(self) -> None:
         self.ended: dict[Member, int] = {}
@@ -57,10 +92,58 @@ class Scripts:
         """Who waits for that."""
         self._asked_main: set[int] = set()
 
-    def remember(self, results: Iterable[Evaluated], rows: Iterable[StepRow]) -> None:
-        """What was known before the coordinator was restarted."""
-        self._results = {(result.step, result.number): result for result in results}
-        self._rows |= {row.step: row for row in rows}
+    @classmethod
+    def open(cls, asked: Asked, job: View) -> "Scripts":
+        made = cls()
+        begins = asked.begins
+        if begins.checkpoint is not None:
+            # One that was made by a run with a program file: the loss of its last step is not known here.
+            unknown = ScriptState(b"", StepRow(begins.step - 1, None, 0.0, 0, ""))
+            made.resume(begins.step, *(asked.script or unknown))
+        return made
+
+    def hears(self) -> Hears:
+        return {
+            ScriptSteps: self._hear_steps,
+            LoopRequest: lambda member, said: self.loop(member, said.call),
+            ScriptEnded: lambda member, said: self.end(member, said.step, self.job.roster.active()),
+            RowRequest: lambda member, said: self.wants_row(member, said.step),
+            SettledRequest: lambda member, said: self.wants_settled(member, said.step),
+            EvaluationShare: self._hear_share,
+            EvaluationRequest: lambda member, said: self.result(
+                member, said.step, said.number, self.job.roster.active()
+            ),
+            KeptRequest: lambda member, said: self.wants_kept(member, said.step),
+            KeptState: self._hear_kept,
+        }
+
+    def _hear_steps(self, member: Member, said: ScriptSteps) -> list[Answer]:
+        why = self.wants(member, said.call, said.steps, said.begins)
+        return [] if why is None else [GivenUp(why)]
+
+    def _hear_share(self, member: Member, said: EvaluationShare) -> list[Order]:
+        if not self.job.is_current(member, said.generation):
+            return []
+        return self.share(member, said, self.job.roster.active())
+
+    def _hear_kept(self, member: Member, said: KeptState) -> list[Answer]:
+        known = [] if said.data is None else self.keeps(said.step, said.data)
+        return [*known, ScriptsKeep(said.step, is_known=said.data is not None)]
+
+    def generation(self, new: NewGeneration) -> list[Order]:
+        return self.begin(new.step, new.members, new.with_loss)
+
+    def go_on(self, new: NewGeneration) -> None:
+        self.generation(new)
+
+    def progress(self, rows: Sequence[StepRow]) -> list[Order]:
+        return [order for row in rows for order in self.row(row)]
+
+    def recall(self, lines: Lines) -> None:
+        self._results = {(result.step, result.number): result for result in lines.values("evaluated")}
+        rows = lines.values("row")
+        last = rows[-1] if rows else 0
+        self._rows |= {row.step: row for row in rows_since(lines, last + 1 - _RECALLED_ROWS)}
 
     def resume(
         self,
@@ -170,7 +253,8 @@ class Scripts:
         del self._shares[key]
         loss = sum(shares[one] for one in sorted(self._with_loss)) / message.items
         result = self._results[key] = Evaluated(message.step, message.number, loss)
-        return [TellEvaluation(result), *(Send(other, result) for other in active)]
+        told = Tell(f"evaluation {result.number} after {result.step} steps: loss {result.loss:.6f}")
+        return [Note({"evaluated": result}), told, *(Send(other, result) for other in active)]
 
     def result(self, member: Member, step: int, number: int, active: Collection[Member]) -> list[Order]:
         """Of an evaluation that the others have made without it; if nobody has, they hear who waits first."""
@@ -206,14 +290,9 @@ class Scripts:
         self._kept = {at: kept for at, kept in self._kept.items() if at >= step - 1} | {step: data}
         return [Send(member, KeptState(step, data)) for member in self._keepers.pop(step, ())]
 
-    def kept_before(self, step: int) -> bytes | None:
-        """If it is known by now."""
-        return self._kept.get(step)
-
-    def row_of(self, step: int) -> StepRow | None:
-        """If it is known by now."""
-        return self._rows.get(step)
-
-    def settled_of(self, step: int) -> StepSettled | None:
-        """If it is known by now."""
-        return self._settled.get(step)
+    def state_before(self, step: int) -> ScriptState | None:
+        """What a checkpoint of this step holds of the scripts, if it is known by now."""
+        kept, row = self._kept.get(step), self._rows.get(step - 1)
+        if kept is None or row is None:
+            return None
+        return ScriptState(kept, row, self._settled.get(step - 1), self.loops_before(step))

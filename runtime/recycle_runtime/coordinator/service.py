@@ -8,131 +8,88 @@ the state machine; what that orders is carried out here. Standard library only.
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from recycle_runtime import logs
 from recycle_runtime.checkpoint.manifest import origin_of, shape_of
-from recycle_runtime.checkpoint.script_state import ScriptState
-from recycle_runtime.checkpoint.shelf import Beginning, is_copy
 from recycle_runtime.coordinator.adaptation import Adaptation, AdaptationOptions
 from recycle_runtime.coordinator.agents import Agents
-from recycle_runtime.coordinator.checkpoint_files import CheckpointFiles, open_checkpoints
-from recycle_runtime.coordinator.checkpoints import NoCheckpoints
+from recycle_runtime.coordinator.attendance import Attendance
+from recycle_runtime.coordinator.checkpoint_files import begin_run
 from recycle_runtime.coordinator.connections import Connections, Kind, Line
 from recycle_runtime.coordinator.events import (
-    AllReturned,
-    BeginCheckpoint,
     BeginGathering,
     BeginGeneration,
-    BeginLastSave,
     BeginMove,
-    BeginsAnew,
-    BeginSave,
-    CompleteCheckpoint,
-    CompleteSave,
-    CopyBegun,
-    DropCheckpoint,
-    DropSave,
     EndJob,
     EndMove,
     EndWanted,
     Event,
     Fence,
     FinishRecovery,
-    GivenUp,
-    Joined,
+    Note,
     Order,
-    PruneCheckpoints,
-    Reconnected,
     Rename,
-    Returned,
     Said,
     Send,
     Tell,
-    TellEvaluation,
     TellRow,
-    TellSaved,
     TellSettled,
     TimePassed,
     WantPlan,
-    WorkerFailed,
-    WorkerStuck,
 )
 from recycle_runtime.coordinator.hooks import Hooks
-from recycle_runtime.coordinator.journal import (
-    FILE,
-    JournalError,
+from recycle_runtime.coordinator.journal import FILE, JournalError, Lines
+from recycle_runtime.coordinator.kept_plans import plans_of
+from recycle_runtime.coordinator.last_generation import (
     Remembered,
     check_fits,
     check_job,
-    prepared,
-    read,
-    rows_since,
-    told_since,
+    remembered,
+    written_down,
 )
-from recycle_runtime.coordinator.kept_plans import plans_of
 from recycle_runtime.coordinator.layer_move import LayerMove
-from recycle_runtime.coordinator.lost_starts import LostStarts
 from recycle_runtime.coordinator.membership import name_of
-from recycle_runtime.coordinator.neighbour_copies import CompleteCopy, Group, NeighbourCopies
+from recycle_runtime.coordinator.neighbour_copies import CompleteCopy, newest_copy, script_state
+from recycle_runtime.coordinator.outlives import read
 from recycle_runtime.coordinator.outside import Outside
+from recycle_runtime.coordinator.participant import Asked
 from recycle_runtime.coordinator.patience import AttentiveClock, Patience
 from recycle_runtime.coordinator.peer_digests import CHECK_PEERS
 from recycle_runtime.coordinator.plans import PlanFiles, PlanGoneError, PlansOnDemand
 from recycle_runtime.coordinator.programs import Programs
-from recycle_runtime.coordinator.reach import Reachability
-from recycle_runtime.coordinator.refill import Refill, host_of
 from recycle_runtime.coordinator.relays import RelayedLine, Relays
 from recycle_runtime.coordinator.replanning import Replanner
-from recycle_runtime.coordinator.save_files import SaveFiles
 from recycle_runtime.coordinator.skipped_steps import MAX_SKIPPED
-from recycle_runtime.coordinator.state_machine import ENDLESS, Phase, StateMachine
+from recycle_runtime.coordinator.state_machine import ENDLESS, StateMachine
+from recycle_runtime.coordinator.step_rows import told_since
 from recycle_runtime.files import lock_checkpoints, take_folder
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import digest_of
-from recycle_runtime.plan.node_layout import even_share, placement_order
+from recycle_runtime.plan.node_layout import even_share
 from recycle_runtime.plan.plan_book import PlanBook, plan_name
 from recycle_runtime.plan.recut import size_text
 from recycle_runtime.protocol.access import Token
 from recycle_runtime.protocol.codec import ProtocolError
-from recycle_runtime.protocol.identity import node_of
-from recycle_runtime.protocol.messages.agents import ENDED_WELL, AgentJoin, Heartbeat, ProcessEnded, UseRelay
+from recycle_runtime.protocol.messages.agents import AgentJoin, Heartbeat, ProcessEnded
 from recycle_runtime.protocol.messages.checkpoints import (
-    CheckpointFailed,
-    CheckpointMissed,
     CheckpointPath,
-    CheckpointWritten,
 )
 from recycle_runtime.protocol.messages.generations import (
-    AtBoundary,
-    Began,
     BundleData,
     BundleRequest,
-    CaughtUp,
     Done,
-    End,
-    Failed,
     FaultInjected,
-    GroupBroken,
-    Holding,
     Join,
-    LeftGroup,
     Reach,
     Trace,
 )
-from recycle_runtime.protocol.messages.layer_moves import LayersArrived, LayersLost
 from recycle_runtime.protocol.messages.members import Member
-from recycle_runtime.protocol.messages.neighbour_copies import (
-    CopyFailed,
-    CopyHeld,
-    CopyKept,
-    CopyMissed,
-    CopyReply,
-)
 from recycle_runtime.protocol.messages.observers import (
     Generation,
     Hello,
@@ -144,17 +101,6 @@ from recycle_runtime.protocol.messages.observers import (
     ToObserver,
     WorkerTrace,
 )
-from recycle_runtime.protocol.messages.scripts import ScriptRequest
-from recycle_runtime.protocol.messages.steps import (
-    FirstGradients,
-    LossShare,
-    Parameters,
-    PeerDigest,
-    Recall,
-    Settled,
-    StepDone,
-    StepRow,
-)
 from recycle_runtime.protocol.messages.store import StoreOpen, StoreRequest
 from recycle_runtime.protocol.messages.wire import FromWorkers, Handlers, Message
 from recycle_runtime.protocol.store_table import StoreTable
@@ -164,21 +110,8 @@ _TURN = 0.05
 _LOOK_AHEAD_EVERY = 0.25
 _TICK = 0.02
 """Seconds from one look at all workers to the next, at least."""
-_RETURN_SECONDS = 5.0
-"""How long a restarted coordinator waits for the processes of the journal."""
-_LAST_RETURN_SECONDS = 30.0
-"""The same for those without which the job would end: they look for it so long, and may be cut off."""
-_REMEMBERED_ROWS = 64
-"""A script asks for that of the step that it has just made."""
-_SCRIPT_STEPS = 2
-"""Steps after which a script has said what it has kept before, if it ever does."""
-_NODES_SECONDS = 30.0
-"""How long the next of the nodes that were announced may take to arrive."""
 _AGENTS_SECONDS = 60.0
 """For the agents of a job that had ended before it was started again: they load torch before they ask."""
-_UNHEARD_SECONDS = 0.5
-"""For workers whose agent is gone to connect themselves while the others wait: it takes them milliseconds."""
-_WITH_ITS_NODE = "was on a node that is gone"
 _LINGER = 2.0
 _LINGER_TO_GO_ON = 15.0
 """For all workers to be gone, before the job goes on from a checkpoint."""
@@ -251,33 +184,30 @@ class Service:
         self._journal_path = options.state / FILE
         self._job_digest = origin_of(bundle).job
         try:
-            remembered = read(self._journal_path)
-            check_job(options.state, remembered, self._job_digest)
-            plans, bundle = plans_of((options.bundle, bundle), options.state, remembered)
-            copied = prepared(self._journal_path) if remembered is None else remembered.copied
+            lines = read(self._journal_path)
+            before = remembered(lines)
+            check_job(options.state, before, self._job_digest)
+            plans, bundle = plans_of((options.bundle, bundle), options.state, before)
         except JournalError:
             os.close(self._lock)
             raise
-        if remembered is None:
+        if before is None:
             outside.keep_plans(options.bundle, options.state)
         self._book, self._tensor = PlanBook(bundle), bundle.tensor
-        begins = _beginning(remembered, copied)
         self._journal = outside.journal(self._journal_path)
-        if begins is not None and remembered is None:
-            self._journal.write(begins=[begins.checkpoint, begins.step, begins.item])
-        checkpoints = NoCheckpoints(begins)
-        self._checkpoint_files: CheckpointFiles | None = None
+        copied = newest_copy(lines)
         if options.checkpoint is not None:
             # Two jobs would delete each other's.
             lock_checkpoints(Path(options.checkpoint), takes_over=options.takes_over)
-            takes_long = options.resume and remembered is None and begins is None
-            with outside.reading() if takes_long else nullcontext():
-                checkpoints = open_checkpoints(
-                    options.checkpoint, bundle, options.steps, options.every, remembered, self._journal,
-                    resume=options.resume, begins=begins, accepts_changes=options.accepts_changes,
-                    may_be_finished=options.is_continued,
-                )  # fmt: skip
-            self._checkpoint_files = CheckpointFiles(options.checkpoint, outside.file_thread("checkpoints"))
+        takes_long = options.resume and options.checkpoint is not None and before is None and copied is None
+        with outside.reading() if takes_long else nullcontext():
+            begins = begin_run(
+                options.checkpoint, bundle, options.steps, before,
+                None if copied is None else copied.begins, self._journal, resume=options.resume,
+                accepts_changes=options.accepts_changes, may_be_finished=options.is_continued,
+            )  # fmt: skip
+        share = None if options.nodes is None else even_share(len(self._book.grid), options.nodes)
+        self._agents = Agents(bundle.tensor, options.heartbeat_timeout, now, share)
         expected = set(self._book.grid) - set(options.failed)
         self._job = StateMachine(
             self._book,
@@ -285,45 +215,33 @@ class Service:
             options.steps,
             expected,
             now,
-            checkpoints,
+            Asked(
+                options.steps,
+                has_scripts=options.steps >= ENDLESS,
+                begins=begins,
+                journal=lines,
+                script=script_state(begins, options.checkpoint, copied),
+                is_under_way=before is not None or copied is not None,
+                max_skipped=options.max_skipped,
+                shape=shape_of(bundle),
+                origin=origin_of(bundle),
+                checkpoints=options.checkpoint,
+                every=options.every,
+                # Workers write there, wherever they are.
+                saves=(options.state / "saves").absolute(),
+                copies=options.neighbour_copies,
+                run=options.max_resumes,
+                nodes=self._agents.nodes,
+                file_thread=outside.file_thread,
+            ),
             options.check_peers,
             options.patience,
-            options.max_skipped,
         )
-        self._copies: NeighbourCopies | None = None
-        if options.neighbour_copies:
-            self._copies = NeighbourCopies(
-                options.neighbour_copies, shape_of(bundle), options.steps, self._job.checkpoints.begins,
-                options.max_resumes, has_scripts=options.steps >= ENDLESS,
-            )  # fmt: skip
-            self._copies.recall(copied)
-        self._resume_scripts(copied)
-        self._save_files = SaveFiles(
-            # Workers write there, wherever they are.
-            (options.state / "saves").absolute(),
-            shape_of(bundle),
-            self._job.checkpoints.begins,
-            options.checkpoint,
-            outside.file_thread("saves"),
-            origin_of(bundle),
-        )
-        self._opening = self._job.checkpoints.begins.words
+        self._opening = begins.words
         """For the first observer."""
         self._store, self._connections = StoreTable(), Connections()
-        self._programs = Programs(digest_of(bundle), None if remembered is None else remembered.setup)
-        share = None if options.nodes is None else even_share(len(self._book.grid), options.nodes)
         self._relays = Relays(self.closed)
-        self._agents = Agents(bundle.tensor, options.heartbeat_timeout, now, share)
-        self._refill = Refill()
-        self._lost_starts = LostStarts(options.heartbeat_timeout)
-        self._to_start = placement_order(expected)[::-1]
-        """Of the workers that the job begins with, those that no agent has been told of, from the last on."""
         self._ticked = self._looked_ahead = float("-inf")
-        self._away = set(options.failed)
-        """Workers that the user wants to do without, until a node arrives while the others train."""
-        self._node_at = now
-        """When the last one arrived."""
-        self._reach = Reachability()
         self._plan_files = PlanFiles(plans, self._book, self._journal, options.state)
         self._adaptation = Adaptation(
             self._book, options.adaptation, Replanner(options.state), self._plan_files
@@ -332,22 +250,23 @@ class Service:
         self._events: deque[Event] = deque()
         """That have not been handled yet; not empty only while one is being handled."""
         self._is_handling = False
-        self._deadline = now + options.start_seconds
-        """For those who are waited for."""
-        self._returns_by = now + _LAST_RETURN_SECONDS
-        self._moved_in: dict[Worker, Worker] = {}
-        """By place: who had another before and has taken it."""
-        self._doubtful: dict[Member, tuple[str, float]] = {}
-        """Processes without which the job would end and which have no connection: how they were lost, and
-        until when they are waited for."""
-        self._refused: set[int] = set()
-        """Processes that were sent away when they came, by their numbers, until they have ended."""
-        self._unheard: dict[Member, float] = {}
-        """Processes whose agent is gone, and which may be about to connect themselves: since when."""
-        self._returning: set[Member] = set()
-        """Processes of the journal that have not come back to this coordinator yet."""
-        self._pids_before: Mapping[Member, int] = {}
-        """Which processes they are, as far as the coordinator before this one has written it down."""
+        self._attendance = Attendance(
+            self._job,
+            self._tensor,
+            self._clock,
+            self._connections,
+            self._agents,
+            Programs(digest_of(bundle), None if before is None else before.setup),
+            options.hooks,
+            self._happen,
+            self._tell,
+            self._say_start,
+            failed=options.failed,
+            start_seconds=options.start_seconds,
+            timeout=options.heartbeat_timeout,
+            has_relays=options.relay,
+            restarts_workers=options.restarts_workers,
+        )
         self._recut: LayerMove | None = None
         """That has led to the generation under way, until that is told."""
         self._end: JobEnded | None = None
@@ -355,63 +274,42 @@ class Service:
         """Whether the job has ended only to go on from its newest checkpoint, or from a copy in memory."""
         self.goes_on_from: CompleteCopy | None = None
         """That copy."""
-        self._noted_copy = "" if copied is None else copied.name
         self._closes_at = float("inf")
         self._agents_awaited = 0
         """How many should hear of the end before this coordinator leaves."""
         self._stop: Callable[[], str | None] = lambda: None
-        self.has_begun = remembered is not None
+        self.has_begun = before is not None
         """Whether a generation has been ordered."""
         self.was_observed = False
-        self._is_ending = False
         """Whether an observer reports to the user."""
+        self._is_ending = False
         self._expect_messages()
-        self._order_handlers: Mapping[type[object], Callable[[Any], None]] = {
+        self._order_handlers: dict[type[object], Callable[[Any], None]] = {
             Send: lambda order: self._connections.send(order.member, order.message),
-            Fence: self._fence,
+            Fence: self._attendance.fence,
             Rename: self._rename,
             TellRow: self._tell_row,
-            TellEvaluation: self._tell_evaluation,
-            TellSaved: self._tell_saved,
-            TellSettled: self._tell_settled,
+            TellSettled: lambda order: self._connections.publish(order.settled),
+            Note: lambda order: self._journal.write(**order.fields),
             Tell: lambda order: self._tell(order.text),
             BeginGathering: self._begin_gathering,
             BeginGeneration: self._begin_generation,
-            BeginLastSave: lambda order: self._journal.write(last_save=order.last_save),
             BeginMove: self._begin_move,
             EndMove: self._end_move,
             FinishRecovery: self._finish_recovery,
             WantPlan: lambda order: self._plans.want(order.live, self._job.book, is_needed=order.is_needed),
-            BeginCheckpoint: self._begin_checkpoint,
-            CompleteCheckpoint: self._complete_checkpoint,
-            PruneCheckpoints: self._prune_checkpoints,
-            DropCheckpoint: self._drop_checkpoint,
-            BeginSave: self._begin_save,
-            CompleteSave: lambda order: self._save_files.complete(order),
-            DropSave: lambda order: self._save_files.drop(order.path),
             EndJob: self._end_job,
         }
+        for participant in self._job.participants:
+            for kind, do in participant.does().items():
+                self._order_handlers[kind] = partial(self._have_done, do)
         self._server = outside.serve(options.host, options.port, options.token, self)
-        if remembered is None:
+        if before is None:
             assignment = self._book.assign(expected)
             if assignment is None or not assignment.is_exact:
                 self._plans.want(tuple(expected), self._book)
         else:
-            self._remember(remembered)
-
-    def _resume_scripts(self, copied: CompleteCopy | None) -> None:
-        """What the checkpoint that the run begins with holds of them."""
-        begins, folder = self._job.checkpoints.begins, self._options.checkpoint
-        if begins.checkpoint is None:
-            return
-        if is_copy(begins.checkpoint):
-            state = None if copied is None or copied.name != begins.checkpoint else copied.script
-        else:
-            state = None if folder is None else ScriptState.read(Path(folder) / begins.checkpoint)
-        if state is None:
-            # Made by a run with a program file: the loss of its last step is not known here.
-            state = ScriptState(b"", StepRow(begins.step - 1, None, 0.0, 0, ""))
-        self._job.scripts.resume(begins.step, *state)
+            self._remember(before, lines)
 
     @property
     def port(self) -> int:
@@ -419,7 +317,7 @@ class Service:
 
     @property
     def newest_checkpoint(self) -> CheckpointPath | None:
-        return self._job.checkpoints.newest
+        return self._job.newest_checkpoint
 
     def run(self, stop: Callable[[], str | None] = lambda: None) -> JobEnded:
         """Until the job has ended; how it did. `stop` says in a word why it should, once it should."""
@@ -467,18 +365,17 @@ class Service:
         if self._end is None:
             return False
         is_left = self._agents.has_processes if self.goes_on else self._connections.has_members
-        is_awaited = is_left or bool(self._returning) or self._agents_awaited > self._agents.count
+        is_awaited = is_left or self._attendance.awaits_some or self._agents_awaited > self._agents.count
         return not is_awaited or self._clock.now() >= self._closes_at
 
     def close(self) -> None:
         """Let go of everything outside this object."""
         self._plans.stop()
         self._adaptation.stop()
-        if self._checkpoint_files is not None:
-            self._checkpoint_files.close()
-        self._save_files.close()
-        if self._end is not None:
-            self._sweep()
+        for participant in self._job.participants:
+            participant.close()
+            if self._end is not None:
+                participant.sweep()
         self._server.close()
         self.let_go()
 
@@ -487,62 +384,34 @@ class Service:
         self._journal.close()
         os.close(self._lock)
 
-    def _sweep(self) -> None:
-        """What workers have begun to write and nobody will complete."""
-        if self._checkpoint_files is not None:
-            self._checkpoint_files.sweep()
-        self._save_files.sweep()
-
-    def _remember(self, remembered: Remembered) -> None:
+    def _remember(self, remembered: Remembered, lines: Lines) -> None:
         """Go on as the coordinator before this one."""
         try:
-            self._recall_plans(remembered)
+            self._plan_files.recall(lines, 0 if remembered.plan is None else remembered.plan.bundle)
+            check_fits(lines, remembered, self._book)
         except PlanGoneError:
             if remembered.ended is None:
                 raise
             # Nobody runs it any more.
             remembered = remembered._replace(plan=None, places=self._book.grid, cells={}, joiners={})
-        self._job.remember(remembered)
-        self._job.saves.remember(remembered.saved)
-        self._save_files.remember(remembered.saving)
-        self._job.scripts.remember(
-            remembered.evaluated, rows_since(self._journal_path, remembered.next_row - _REMEMBERED_ROWS)
-        )
-        self._adaptation.recall(remembered.layer_bytes)
+        self._job.remember(remembered, lines)
+        self._adaptation.recall(lines)
         assert self._job.assignment is not None
         cells = {worker: remembered.cells.get(worker, worker) for worker in remembered.places}
         self._adaptation.generation(self._job.assignment, cells)
-        workers = (*remembered.places, *remembered.joiners)
-        self._returning = {Member(worker, rank) for worker in workers for rank in range(self._tensor)}
-        self._returning -= {member for member, _ in remembered.done}
-        self._pids_before = remembered.pids
-        self._deadline = self._clock.now() + _RETURN_SECONDS
-        if remembered.last_save is not None:
-            self._job.remember_last_save(remembered.last_save, remembered.done)
+        self._attendance.remember(remembered, lines)
         if remembered.ended is not None:
             # Whoever has not heard of it comes back for it.
-            self._end, self._closes_at = remembered.ended, self._deadline
+            self._end, self._closes_at = remembered.ended, self._attendance.deadline
             self._job.remember_end(self._end.error)
             if self._options.is_over:
                 self._await_agents()
-        self._hooks.resume(remembered.next_row, remembered.places)
-        logs.note(generation=remembered.generation, step=remembered.next_row)
-        _LOGGER.info("restarted: %d processes are expected back", len(self._returning))
-
-    def _recall_plans(self, remembered: Remembered) -> None:
-        running = 0 if remembered.plan is None else remembered.plan.bundle
-        self._plan_files.recall(
-            remembered.bundles,
-            remembered.standby,
-            remembered.made_for,
-            remembered.fitted,
-            running if running < len(self._book.bundles) + len(remembered.bundles) else 0,
-        )
-        check_fits(self._journal_path, remembered, self._book)
+        self._hooks.resume(self._job.rows.next, remembered.places)
+        logs.note(generation=remembered.generation, step=self._job.rows.next)
 
     def _await_agents(self) -> None:
         """The job was over for good, and somebody has started it once more: its agents are sent away."""
-        self._returning.clear()
+        self._attendance.await_nobody()
         if self._options.nodes is not None and not self._options.takes_over:
             self._agents_awaited = self._options.nodes
             self._closes_at = self._clock.now() + _AGENTS_SECONDS
@@ -603,128 +472,28 @@ class Service:
     def _expect_messages(self) -> None:
         """Who handles which message, by who sends it."""
         first = self._first = Handlers[Line]()
-        first.on(Join, self._join)
+        first.on(Join, self._attendance.join)
         first.on(AgentJoin, self._agent_joins)
         first.on(Observe, self._observe)
         first.on(StoreOpen, lambda connection, _: self._connections.become(connection, Kind.STORE))
         agents = self._from_agents = Handlers[Line]()
         agents.on(Heartbeat, lambda connection, _: self._agents.heard(connection, self._clock.now()))
-        agents.on(ProcessEnded, self._process_ended)
+        agents.on(ProcessEnded, self._attendance.process_ended)
         agents.on(FromWorkers, self._hear_relayed)
         workers = self._from_workers = Handlers[Member]()
-        for kind in (
-            LayersLost,
-            LossShare,
-            Holding,
-            AtBoundary,
-            CaughtUp,
-            GroupBroken,
-            PeerDigest,
-            Parameters,
-            FirstGradients,
-        ):
-            workers.on(kind, lambda member, said: self._happen(Said(member, said)))
-        for reply in (CheckpointWritten, CheckpointMissed, CheckpointFailed):
-            workers.on(reply, lambda member, said: self._happen(Said(member, said)))
-        for request in get_args(ScriptRequest):
-            workers.on(request, lambda member, said: self._happen(Said(member, said)))
-        for reply in (CopyKept, CopyHeld, CopyMissed, CopyFailed):
-            workers.on(reply, self._hear_copy)
-        workers.on(StepDone, self._step_done)
-        workers.on(Settled, lambda member, said: self._happen(Said(member, said)))
-        workers.on(Began, self._began)
-        workers.on(LeftGroup, self._left_group)
-        workers.on(LayersArrived, self._layers_arrived)
-        workers.on(Failed, self._failed)
+        for kind in self._job.hears:
+            workers.on(kind, self._hear)
         workers.on(FaultInjected, self._fault_injected)
         workers.on(BundleRequest, self._bundle_wanted)
-        workers.on(
-            Trace, lambda member, said: self._connections.publish(WorkerTrace(member.worker, said.events))
-        )
-        workers.on(Reach, self._hear_reach)
-        workers.on(Done, self._done)
+        workers.on(Trace, self._trace)
+        workers.on(Reach, self._attendance.hear_reach)
 
-    def _join(self, connection: Line, message: Join) -> None:
-        member, pid = message.member, message.pid
-        if not self._book.has(member.worker) or member.tp_rank >= self._tensor:
-            raise ProtocolError(f"the job has no worker {name_of(member.worker)} with rank {member.tp_rank}")
-        is_same = member in self._job.roster and self._connections.pid_of(member) == pid
-        is_taken = member in self._job.roster or bool(self._end) or self._is_apart(member, pid)
-        if not is_same and member not in self._returning and is_taken:
-            _LOGGER.info("a second process for %s is refused", _called(member))
-            self._refused.add(pid)
-            connection.send(End(ok=False))
-            connection.close()
-            return
-        self._refused.discard(pid)
-        self._connections.accept(connection, member, pid)
-        _LOGGER.info("%s joins from %s", _called(member), connection.address)
-        if is_same:
-            # The same process, whose connection broke.
-            self._give_copy_up()
-            connection.send(Recall(self._job.rows.next))
-            self._happen(_reconnected(message))
-        elif member in self._returning and self._end is not None:
-            self._happen(_reconnected(message))
-        elif member in self._returning:
-            # One that never heard of the last generation is none of those who train in it.
-            is_training = message.is_training and message.generation == self._job.number
-            connection.send(Recall(self._job.rows.next))
-            self._happen(Returned(member, is_training, message.asked, message.saves))
-            self._is_back(member)
-        else:
-            self._happen(Joined(member, message.generation > 0, message.asked))
-
-    def _is_apart(self, member: Member, pid: int) -> bool:
-        """Whether another rank of the same worker has come from another node, where the rest of it may be."""
-        others = (Member(member.worker, rank) for rank in range(self._tensor) if rank != member.tp_rank)
-        known = (self._connections.pid_of(other) for other in others if other in self._job.roster)
-        return any(other is not None and node_of(other) != node_of(pid) for other in known)
-
-    def _is_back(self, member: Member) -> None:
-        """Or known to have failed."""
-        self._returning.discard(member)
-        if not self._returning:
-            self._deadline = float("inf")
-            self._happen(AllReturned())
-
-    def _done(self, member: Member, message: Done) -> None:
-        self._connections.finish(member)
-        self._hear_last_words(member, message)
-
-    def _hear_last_words(self, member: Member, message: Done) -> None:
-        """They are said once: a coordinator that comes after this one has to know them."""
-        if self._job.phase is Phase.SAVING:
-            self._journal.write(done=member, error=message.error)
-        self._happen(Said(member, message))
-
-    def _step_done(self, member: Member, message: StepDone) -> None:
-        self._adaptation.measured(member, message.times)
-        self._happen(Said(member, message))
-
-    def _began(self, member: Member, message: Began) -> None:
-        self._adaptation.began(member, message)
-        self._happen(Said(member, message))
-
-    def _left_group(self, member: Member, message: LeftGroup) -> None:
-        if (mistake := self._programs.mistake(member, message, self._host)) is not None:
-            self._failed(member, Failed(0, mistake, is_injected=False, is_hopeless=False))
-        else:
-            self._happen(Said(member, message))
-
-    def _host(self, worker: Worker) -> str:
-        """Where it runs; nothing if no agent says so."""
-        node = self._agents.nodes().get(worker, "")
-        return node and host_of(node)
-
-    def _layers_arrived(self, member: Member, message: LayersArrived) -> None:
-        self._adaptation.layers_arrived(message.copied)
-        self._happen(Said(member, message))
-
-    def _failed(self, member: Member, message: Failed) -> None:
-        is_the_end = message.is_hopeless or self._job.phase is Phase.FORMING
-        if self._end is None and not is_the_end:
-            self._tell(f"{name_of(member.worker)} failed: {message.why.partition(chr(10))[0]}")
+    def _hear(self, member: Member, message: Any) -> None:
+        """A message for the state machine, or for one of its participants."""
+        if isinstance(message, Done):
+            self._connections.finish(member)
+        message = self._attendance.checked(member, message)
+        self._adaptation.hear(member, message)
         self._happen(Said(member, message))
 
     def _fault_injected(self, member: Member, message: FaultInjected) -> None:
@@ -763,171 +532,11 @@ class Service:
             _LOGGER.warning("refused a client at %s: %s", line.address, error)
             line.close()
 
-    def _hear_reach(self, member: Member, message: Reach) -> None:
-        self._reach.hear(member.worker, message.here, message.unanswered, self._clock.now())
-
     def _agent_joins(self, connection: Line, message: AgentJoin) -> None:
-        _LOGGER.info(
-            "an agent joins from %s: room for %d processes, %d run",
-            connection.address,
-            message.processes,
-            len(message.running),
-        )
         self._connections.become(connection, Kind.AGENT)
-        if (before := self._agents.arrive(connection, message, self._clock.now())) is not None:
-            before.close()
         if self._options.relay:
             self._relays.begin(connection)
-        if self._options.relay or message.relays:
-            connection.send(UseRelay(self._options.relay))
-        for ended in message.ended:
-            self._process_ended(connection, ended)
-        self._node_at = self._clock.now()
-        if not message.running and self._job.phase is not Phase.FORMING:
-            self._away.clear()
-            self._refill.new_node()
-            self._restart_workers()
-        self._start_expected()
-
-    def _start_expected(self) -> None:
-        """Those that the job begins with."""
-        started = 0
-        while self._to_start:
-            worker = self._to_start[-1]
-            is_wanted = worker in self._job.expected and not self._agents.runs(worker)
-            if is_wanted and not self._agents.start(worker, self._hooks.faults(worker)):
-                # The same holds for all others: there is no room.
-                break
-            self._to_start.pop()
-            started += is_wanted
-        if self._job.phase is Phase.FORMING and started:
-            self._say_start(f"{started} workers start: they read the program and build their layers")
-
-    def _restart_workers(self) -> None:
-        """Failed ones, where there is room by now."""
-        if self._job.phase not in (Phase.RUNNING, Phase.GATHERING) or self._returning:
-            return
-        if not self._agents.has_room():
-            return
-        now, names = self._clock.now(), self._agents.names()
-        missing = set(self._book.grid) - set(self._job.roster.whole()) - self._away
-        for worker in placement_order(self._refill.due(missing, now)):
-            avoided = self._refill.avoided(worker, names)
-            node = self._agents.replace(worker, self._hooks.faults(worker), avoided)
-            if node is not None:
-                self._refill.started(worker, node, now)
-                self._tell(f"{name_of(worker)} is started again on {host_of(node)}")
-
-    def _start_lost(self, now: float) -> None:
-        """Those that an agent was told to start, if they have not come and nobody knows of them any more."""
-        self._lost_starts.note(self._agents.unsure(), now)
-        if self._returning:
-            return
-        for worker in self._lost_starts.due(now):
-            if not self._is_wanted(worker) or self._starts_again(worker, now):
-                self._lost_starts.forget(worker)
-
-    def _is_wanted(self, worker: Worker) -> bool:
-        """Whether it has not come, and should."""
-        job = self._job
-        if job.phase is Phase.FORMING:
-            return worker in job.expected
-        is_absent = not job.roster.is_whole(worker) and worker not in self._away
-        return is_absent and self._options.restarts_workers and job.phase in (Phase.RUNNING, Phase.GATHERING)
-
-    def _starts_again(self, worker: Worker, now: float) -> bool:
-        """Or has been; False if there is no room, and it may come by itself."""
-        ranks = [Member(worker, rank) for rank in range(self._tensor)]
-        here = [member for member in ranks if self._agents.has(member)]
-        come = [member for member in ranks if member in self._job.roster]
-        absent = [member for member in ranks if member not in here and member not in come]
-        faults = self._hooks.faults(worker)
-        if not absent:
-            return True
-        if here:
-            node = self._agents.complete(absent, faults)
-            if node is None:
-                return False
-            self._refill.started(worker, node, now)
-        elif come and not self._agents.has_room():
-            return False
-        else:
-            if come:
-                self._end_half(worker, come)
-            if self._job.phase is not Phase.FORMING:
-                # It is started with those that have failed.
-                return True
-            if not self._agents.start(worker, faults):
-                return False
-        self._tell(f"{name_of(worker)} is started again: its agent was gone before it had come")
-        return True
-
-    def _end_half(self, worker: Worker, come: list[Member]) -> None:
-        """Of a worker some ranks have come from a node without an agent, so nobody can start its others
-        there. Before the first step that is no failure: those of its node may be on their way here from a
-        coordinator before this one."""
-        why = "has some of its ranks only"
-        for member in come:
-            self._connections.send(member, End(ok=False))
-        if self._job.phase is not Phase.FORMING:
-            self._fail(come[0], why)
-            return
-        # When an agent says that they have ended, that is no failure either.
-        self._refused.update(pid for member in come if (pid := self._connections.pid_of(member)) is not None)
-        self._happen(BeginsAnew(worker, f"{name_of(worker)} {why}"))
-
-    def _process_ended(self, connection: Line, message: ProcessEnded) -> None:
-        self._agents.heard(connection, self._clock.now())
-        if message.pid in self._refused:
-            self._refused_ended(connection, message)
-            return
-        node = self._agents.name_of(connection)
-        member, pid = self._connections.now(message.member, message.pid), message.pid
-        if self._connections.pid_of(member) == pid:
-            self._connections.drain(member)
-        if not self._was_expected(connection, member, pid):
-            return
-        _LOGGER.info("%s %s", _called(member), message.how)
-        if (said := self._refill.ended(member.worker, node, self._clock.now())) is not None:
-            _LOGGER.warning("%s", said)
-        self._connections.forget(member)
-        if self._end is None:
-            fault_at = message.fault_at / 1e9 - self._clock.stopped if message.fault_at else None
-            name = name_of(member.worker)
-            name = name if self._tensor == 1 else f"rank {member.tp_rank} of worker {name}"
-            failed = WorkerFailed(member.worker, f"{name} {message.how}", fault_at)
-            if message.how == ENDED_WELL and self._job.phase is Phase.SAVING:
-                # What it has said may not have been heard, if a coordinator ended meanwhile.
-                self._hear_last_words(member, Done(None))
-            elif message.stuck_in is not None and fault_at is None:
-                where = f":\n{message.where}" if message.where else ""
-                self._happen(WorkerStuck(failed, message.stuck_in, f"worker {failed.cause}{where}"))
-            else:
-                self._happen(failed)
-        if member in self._returning:
-            self._is_back(member)
-
-    def _refused_ended(self, connection: Line, message: ProcessEnded) -> None:
-        """A process that was one too many: its worker has not failed, and others may have its room."""
-        member = message.member
-        self._refused.discard(message.pid)
-        if self._agents.gone(connection, member) and self._end is None:
-            self._refill.lost(member.worker, self._clock.now())
-            self._agents.doubt(member.worker)
-            self._start_expected()
-
-    def _was_expected(self, connection: Line, member: Member, pid: int) -> bool:
-        """Whether the end of this process is the end of a worker process, told for the first time."""
-        was_watched = self._agents.gone(connection, member)
-        known = self._connections.pid_of(member)
-        if known is not None:
-            # Otherwise a second process for a place that is taken.
-            return known == pid
-        if was_watched:
-            return True
-        # An agent may also tell of one that had this place before.
-        is_awaited = member in self._returning and self._pids_before.get(member, pid) == pid
-        return is_awaited and not self._agents.has(member)
+        self._attendance.agent_joins(connection, message)
 
     def _observe(self, connection: Line, message: Observe) -> None:
         """Tell an observer what it has missed."""
@@ -938,7 +547,7 @@ class Service:
             connection.send(JobEvent(self._opening))
             self._opening = ""
         if message.next is not None:
-            for told in told_since(self._journal_path, message.next):
+            for told in told_since(read(self._journal_path), message.next):
                 connection.send(told)
         if self._end is not None:
             connection.send(self._end)
@@ -957,58 +566,9 @@ class Service:
             _LOGGER.info("the agent at %s has disconnected", connection.address)
             # Before the agent is forgotten: none of its workers has disconnected by itself.
             self._relays.end(connection)
-            for member in self._agents.leave(connection):
-                # With a node, its workers may go before their agent, who cannot say it any more.
-                if member not in self._connections and self._connections.pid_of(member) is not None:
-                    self._miss(member)
-        elif isinstance(kind, Member) and not self._agents.has(kind):
-            # Its agent would report what became of it, if it still had one.
-            self._lose(kind, "disconnected")
-
-    def _miss(self, member: Member) -> None:
-        """Its agent is gone and it has no connection; if that went through the agent, it makes another."""
-        if self._options.relay:
-            self._unheard[member] = self._clock.now()
-        else:
-            self._lose(member, _WITH_ITS_NODE)
-
-    def _look_at_unheard(self, now: float) -> None:
-        timeout = self._options.heartbeat_timeout
-        # When others have lost a connection too it is the node that is gone, and all wait for its workers.
-        limit = min(_UNHEARD_SECONDS, timeout) if self._job.phase is Phase.GATHERING else timeout
-        for member, since in list(self._unheard.items()):
-            is_back = member in self._connections or member not in self._job.roster
-            if is_back or self._agents.has(member):
-                # Or there is an agent again, which says what becomes of it.
-                del self._unheard[member]
-            elif now - since > limit:
-                del self._unheard[member]
-                self._lose(member, _WITH_ITS_NODE)
-
-    def _lose(self, member: Member, how: str) -> None:
-        """It is gone, for all that is known; one without which the job would end may be on its way back."""
-        now = self._clock.now()
-        if self._can_go_on_without({member.worker} | self._uncertain(now)):
-            self._fail(member, how)
-        else:
-            self._doubtful[member] = how, now + _LAST_RETURN_SECONDS
-
-    def _uncertain(self, now: float) -> set[Worker]:
-        """Workers that may be lost as well, so that none should be given up because of them."""
-        return self._agents.silent(now) | {member.worker for member in (*self._doubtful, *self._unheard)}
-
-    def _look_at_doubtful(self, now: float) -> None:
-        for member, (how, until) in list(self._doubtful.items()):
-            if member in self._connections or member not in self._job.roster:
-                del self._doubtful[member]
-            elif now > until or self._can_go_on_without({member.worker} | self._uncertain(now)):
-                del self._doubtful[member]
-                self._fail(member, how)
-
-    def _fail(self, member: Member, how: str) -> None:
-        if self._end is None:
-            self._refill.lost(member.worker, self._clock.now())
-            self._happen(WorkerFailed(member.worker, f"{name_of(member.worker)} {how}"))
+            self._attendance.lose_agent(connection)
+        elif isinstance(kind, Member):
+            self._attendance.lose_connection(kind)
 
     def _end_wanted(self, why: str) -> None:
         self._happen(EndWanted(why, self._options.stop_timeout))
@@ -1041,17 +601,9 @@ class Service:
             self._look_ahead(now)
         self._happen(TimePassed())
         self._publish(self._adaptation.turn(self._job, now, is_planning=self._plans.is_awaited))
-        if self._checkpoint_files is not None:
-            self._happen(*self._checkpoint_files.take())
-        self._happen(*self._save_files.take())
-        if now > self._deadline:
-            self._deadline = float("inf")
-            self._give_up_missing_members(now)
-        self._look_at_network(now)
-        self._look_at_nodes(now)
-        self._look_at_unheard(now)
-        self._look_at_doubtful(now)
-        self._start_missing(now)
+        for participant in self._job.participants:
+            self._happen(*participant.take())
+        self._attendance.look(now)
 
     def _look_ahead(self, now: float) -> None:
         if now - self._looked_ahead >= _LOOK_AHEAD_EVERY:
@@ -1059,218 +611,44 @@ class Service:
             nodes = self._agents.workers_by_node()
             self._plans.look_ahead(self._job, may_recut=self._adaptation.may_recut, nodes=nodes)
 
-    def _start_missing(self, now: float) -> None:
-        """Workers that should run and do not."""
-        self._start_lost(now)
-        if self._options.restarts_workers:
-            self._restart_workers()
-        if self._job.phase is Phase.FORMING and now - self._node_at > _NODES_SECONDS:
-            # Fewer nodes have come than were announced.
-            self._agents.share_no_more()
-            self._start_expected()
-        for worker in self._hooks.due_to_join(self._job.rows.next):
-            node = self._agents.replace(worker, self._hooks.faults(worker), ())
-            if node is not None:
-                self._refill.started(worker, node, now)
-                self._tell(f"{name_of(worker)} is restarted")
-            elif worker in self._moved_in and self._agents.runs(worker):
-                mover = name_of(self._moved_in[worker])
-                self._tell(f"{name_of(worker)} is not restarted: {mover} has taken its place")
-            else:
-                continue
-            self._moved_in.pop(worker, None)
-            self._hooks.started(worker)
-
-    def _give_up_missing_members(self, now: float) -> None:
-        missing_workers = {member.worker for member in self._returning}
-        if missing_workers and now < self._returns_by and not self._can_go_on_without(self._uncertain(now)):
-            self._deadline = now + _TURN
-        elif self._returning:
-            missing, self._returning = sorted(self._returning), set()
-            for member in missing:
-                self._fail(member, "did not come back")
-            self._happen(AllReturned())
-        elif self._job.phase is Phase.FORMING and self._job.expected:
-            names = ", ".join(map(name_of, sorted(self._job.expected)))
-            self._happen(GivenUp(f"these workers have not arrived: {names}"))
-
-    def _look_at_network(self, now: float) -> None:
-        verdict = self._reach.decide(self._job.roster.whole(), self._can_go_on_without, now)
-        if verdict is None:
-            return
-        for worker, why in verdict.failed:
-            self._agents.shun(Member(worker, 0))
-            self._happen(WorkerFailed(worker, why))
-        if verdict.error is not None:
-            self._happen(GivenUp(verdict.error))
-
-    def _look_at_nodes(self, now: float) -> None:
-        for connection, members in self._agents.timed_out(self._can_go_on_without, now):
-            # If it was asleep, it has to say again what runs there.
-            connection.close()
-            for member in members:
-                self._fail(member, "is on a node without a heartbeat")
-
-    def _can_go_on_without(self, workers: set[Worker]) -> bool:
-        """Whether every stage has a worker left; one that may never come back to this coordinator is none."""
-        job = self._job
-        without = workers | {member.worker for member in self._returning}
-        holders = (worker for worker in job.roster.whole() if worker not in without and job.has_state(worker))
-        stages = {stage for worker in holders if (stage := job.cells.stage(worker)) is not None}
-        return len(stages) == job.book.stages or job.book.alone(stages) is not None
-
     # Orders.
 
     def _carry_out(self, orders: Iterable[Order]) -> None:
         for order in orders:
             self._order_handlers[type(order)](order)
 
-    def _fence(self, order: Fence) -> None:
-        _LOGGER.info("%s", order.why, extra={"worker": name_of(order.member.worker)})
-        self._agents.kill(order.member)
-        self._connections.hang_up(order.member)
-        if order.member in self._returning:
-            # If it comes back all the same, it is as new.
-            self._is_back(order.member)
+    def _have_done(self, do: Callable[[Any], Iterable[Event] | None], order: Order) -> None:
+        """By the participant whose order it is."""
+        self._happen(*(do(order) or ()))
 
     def _rename(self, order: Rename) -> None:
-        self._moved_in[order.target.worker] = order.member.worker
-        self._connections.rename(order.member, order.target)
-        self._agents.rename(order.member, order.target)
+        self._attendance.rename(order)
         self._adaptation.moved(order.member.worker, order.target.worker)
-        _LOGGER.info("%s is %s from now on", _called(order.member), _called(order.target))
-
-    def _tell_settled(self, order: TellSettled) -> None:
-        self._journal.write(settled=order.settled)
-        self._connections.publish(order.settled)
 
     def _tell_row(self, order: TellRow) -> None:
         row = order.row
-        self._journal.write(row=row.step, told=row)
         # Whoever hears of a step knows whether it may be forgotten.
         self._publish(self._journal.news())
         self._connections.publish(row)
         self._adaptation.row(row)
         logs.note(step=row.step)
         _LOGGER.debug("step %d: loss %s, %.3f s, %d workers", row.step, row.loss, row.seconds, row.live)
-        self._copy_if_due()
-
-    # Copies in memory.
-
-    def _copy_if_due(self) -> None:
-        """All workers have made another step."""
-        copies, job = self._copies, self._job
-        if copies is None or job.phase is not Phase.RUNNING:
-            return
-        step = copies.waits_for_scripts
-        state = None if step is None else job.script_state(step)
-        # What became of the last step is known one step later.
-        if step is not None and state is not None and (state.settled or job.rows.next > step + 1):
-            self._carry_out(copies.hear_scripts(state))
-            self._note_copy()
-        elif step is not None and job.rows.next > step + _SCRIPT_STEPS:
-            # They were asked too late.
-            copies.regroup()
-        if (step := copies.progress(job.rows.next)) is not None:
-            self._carry_out(copies.begin(step, self._group()))
-            self._happen(CopyBegun(step))
-
-    def _hear_copy(self, member: Member, message: CopyReply) -> None:
-        if self._copies is not None and self._end is None:
-            self._carry_out(self._copies.hear(member, message, self._group()))
-            self._note_copy()
-
-    def _note_copy(self) -> None:
-        """For a coordinator that is started after this one."""
-        newest = None if self._copies is None else self._copies.newest
-        if newest is not None and newest.name != self._noted_copy:
-            self._noted_copy = newest.name
-            self._journal.write(copied=newest)
-            _LOGGER.debug("%s is complete", newest.name)
-
-    def _give_copy_up(self) -> None:
-        if self._copies is not None:
-            self._copies.regroup()
-
-    def _group(self) -> Group:
-        entries, cells = self._job.roster.entries, self._job.cells
-        stages = {
-            member.worker: stage for member in entries if (stage := cells.stage(member.worker)) is not None
-        }
-        members = [
-            member
-            for member, entry in entries.items()
-            if entry.is_active and not entry.is_joining and member.worker in stages
-        ]
-        return Group(self._job.number, members, stages, self._agents.nodes(), self._job.book.once)
-
-    def _usable_copy(self) -> tuple[CompleteCopy | None, str]:
-        """One that every stage can go on from; or why there is none, in words that end a sentence."""
-        if self._copies is None:
-            return None, ""
-        newest = self._copies.newest
-        if newest is None:
-            return None, "; no copy in memory is complete yet"
-        if self._job.has_bad_copy:
-            return None, "; the copy in memory cannot be used"
-        if missing := newest.missing(self._agents.memories()):
-            return None, f"; of the copy in memory the node that had {missing[0]} is gone"
-        checkpoint = self.newest_checkpoint
-        if checkpoint is not None and checkpoint.step > newest.step:
-            return None, f"; the copy in memory is older, of step {newest.step}"
-        return newest, ""
-
-    def _tell_evaluation(self, order: TellEvaluation) -> None:
-        result = order.result
-        self._journal.write(evaluated=result)
-        self._tell(f"evaluation {result.number} after {result.step} steps: loss {result.loss:.6f}")
-
-    def _begin_save(self, order: BeginSave) -> None:
-        begun = self._save_files.begin(order)
-        if begun.why is None:
-            self._journal.write(saving=begun.path)
-        self._happen(begun)
-
-    def _tell_saved(self, order: TellSaved) -> None:
-        result = order.result
-        self._journal.write(saved=result)
-        said = f"not saved after {result.step} steps: {result.error}"
-        self._tell(f"saved after {result.step} steps: {result.path}" if result.error is None else said)
 
     def _begin_gathering(self, order: BeginGathering) -> None:
         self._store.begin(order.number)
-        self._give_copy_up()
         logs.note(generation=order.number)
         causes = ", ".join(self._job.recovery.causes)
         _LOGGER.info("regroup for generation %d: %s", order.number, causes)
 
-    def _pids(self, workers: Iterable[Worker]) -> list[tuple[Member, int]]:
-        """Of all their processes, as far as they are known."""
-        members = (Member(worker, rank) for worker in workers for rank in range(self._tensor))
-        known = ((member, self._connections.pid_of(member)) for member in members)
-        return sorted((member, pid) for member, pid in known if pid is not None)
-
     def _begin_generation(self, order: BeginGeneration) -> None:
         assignment = order.assignment
         self._store.begin(order.number)
-        # What was ordered before the workers are told to begin is forgotten by them.
-        self._give_copy_up()
         self._adaptation.generation(assignment, order.cells)
         self._recut = order.recut
         workers = sorted(order.cells)
         cells = [order.cells[worker] for worker in workers]
-        self._journal.write(
-            generation=order.number,
-            step=order.step,
-            places=workers,
-            job=self._job_digest,
-            setup=self._programs.first,
-            plan=[assignment.bundle, assignment.plan, assignment.standbys, int(assignment.on_purpose)],
-            roles=[assignment.roles[cell] for cell in cells],
-            **({} if cells == workers else {"cells": cells}),
-            **({"joiners": sorted(order.joiners.items())} if order.joiners else {}),
-            pids=self._pids((*workers, *order.joiners)),
-        )
+        pids = self._attendance.pids((*workers, *order.joiners))
+        self._carry_out([written_down(order, self._job_digest, self._attendance.programs.first, pids)])
         plan = plan_name(self._job.book, assignment)
         if not self.has_begun:
             self._say_start(f"all {len(workers)} workers are ready: they meet")
@@ -1298,8 +676,8 @@ class Service:
         self._connections.publish(Starting(what))
 
     def _finish_recovery(self, order: FinishRecovery) -> None:
-        self._deadline = float("inf")
-        if self._job.checkpoints.begins.step:
+        self._attendance.deadline = float("inf")
+        if self._job.begins.step:
             self._journal.write(restored=True)
         told = order.recovery.told()
         if told.causes == ("start",):
@@ -1328,29 +706,11 @@ class Service:
             moved = f"{size_text(move.received)} moved in {move.arrived - move.began:.3g} s"
             self._tell(f"re-cut to {move.layout}: {moved}, a pause of {pause:.3f} s")
 
-    def _begin_checkpoint(self, order: BeginCheckpoint) -> None:
-        assert self._checkpoint_files is not None
-        self._happen(*self._checkpoint_files.begin(order.name))
-
-    def _complete_checkpoint(self, order: CompleteCheckpoint) -> None:
-        assert self._checkpoint_files is not None
-        self._checkpoint_files.complete(order.name, order.manifest, order.script)
-
-    def _drop_checkpoint(self, order: DropCheckpoint) -> None:
-        assert self._checkpoint_files is not None
-        self._checkpoint_files.drop(order.name)
-
-    def _prune_checkpoints(self, order: PruneCheckpoints) -> None:
-        assert self._checkpoint_files is not None
-        self._checkpoint_files.prune(order.name)
-
     def _end_job(self, order: EndJob) -> None:
         """Worker processes save what they should; agents end when all of them have."""
-        if self._checkpoint_files is not None:
-            for closed in self._checkpoint_files.finish():
-                self._carry_out(self._job.handle(closed, self._clock.now()))
-            # Not before that: a checkpoint that is complete now makes older ones go.
-            self._checkpoint_files.close()
+        for participant in self._job.participants:
+            for event in participant.finish():
+                self._carry_out(self._job.handle(event, self._clock.now()))
         self._end = JobEnded(order.error, order.no_plan, self.newest_checkpoint, self._job.steps)
         self._closes_at = self._clock.now() + (_LINGER_AFTER_ALL if order.error is None else _LINGER)
         if order.is_lost and self._options.max_resumes > 0 and self._goes_on(str(order.error)):
@@ -1364,8 +724,8 @@ class Service:
 
     def _goes_on(self, error: str) -> bool:
         """Whether the job can, from the copy in memory or from the newest checkpoint; says so."""
-        copy, why = self._usable_copy()
         checkpoint = self.newest_checkpoint
+        copy, why = self._job.usable_copy(self._agents.memories())
         if copy is not None:
             self._tell(f"{error}; the job goes on from copies in memory with step {copy.step}")
         elif checkpoint is not None:
@@ -1374,21 +734,3 @@ class Service:
             self._tell(f"{error}{why}, and there is no checkpoint")
         self.goes_on, self.goes_on_from = copy is not None or checkpoint is not None, copy
         return self.goes_on
-
-
-def _beginning(remembered: Remembered | None, copied: CompleteCopy | None) -> Beginning | None:
-    """Where the journal says that this run begins."""
-    if remembered is not None:
-        return Beginning(remembered.restore, remembered.first_step, remembered.first_item)
-    if copied is None:
-        return None
-    words = f"resuming with step {copied.step} from copies in the memory of nodes"
-    return Beginning(copied.name, copied.step, copied.item, words=words)
-
-
-def _reconnected(message: Join) -> Reconnected:
-    return Reconnected(message.member, message.generation, message.is_training, message.asked, message.saves)
-
-
-def _called(member: Member) -> str:
-    return f"{name_of(member.worker)} rank {member.tp_rank}"

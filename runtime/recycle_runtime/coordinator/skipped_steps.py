@@ -5,8 +5,10 @@ Standard library only.
 
 from collections.abc import Callable, Collection
 
-from recycle_runtime.coordinator.events import Order, Tell, TellSettled
+from recycle_runtime.coordinator.events import Answer, GivenUp, Note, Order, Tell, TellSettled
+from recycle_runtime.coordinator.journal import Field, Lines
 from recycle_runtime.coordinator.membership import name_of
+from recycle_runtime.coordinator.participant import Asked, Hears, Memory, Participant, View
 from recycle_runtime.plan.worker_ids import Worker
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.protocol.messages.steps import Settled, StepSettled
@@ -22,8 +24,17 @@ MAX_SKIPPED = 20
 StageOf = Callable[[Worker], int | None]
 
 
-class SkippedSteps:
+class SkippedSteps(Participant):
     """What became of steps, as it is told: each step once, however often it is made."""
+
+    memory = (
+        Memory(
+            "what became of steps",
+            said=(Settled,),
+            journal={"settled": Field(StepSettled)},
+            again="`recall` asks for that of the last step with a row, and of those after it",
+        ),
+    )
 
     def __init__(self, most: int = MAX_SKIPPED) -> None:
         self._most = most
@@ -35,9 +46,30 @@ class SkippedSteps:
         self.words = ""
         """About the last one that was."""
 
-    def remember(self, last: int, in_a_row: int) -> None:
-        """As the coordinator before this one has written it down: see `journal.Remembered.skipped`."""
-        self._last, self.in_a_row = last, in_a_row
+    @classmethod
+    def open(cls, asked: Asked, job: View) -> "SkippedSteps":
+        return cls(MAX_SKIPPED if asked.max_skipped is None else asked.max_skipped)
+
+    def hears(self) -> Hears:
+        return {Settled: self._hear_settled}
+
+    def _hear_settled(self, member: Member, said: Settled) -> list[Answer]:
+        if member not in self.job.roster:
+            return []
+        stage_of = self.job.cells.stage
+        answers: list[Answer] = [*self.hear(member, said, self.job.roster.active(), stage_of)]
+        if self.is_too_often:
+            answers += self.end(stage_of)
+            answers.append(GivenUp(f"the last {self.in_a_row} steps were skipped; {self.words}"))
+        return answers
+
+    def recall(self, lines: Lines) -> None:
+        for fields in (line.fields for line in lines.all):
+            if "begins" in fields:
+                self._last, self.in_a_row = -1, 0
+            elif "settled" in fields:
+                settled: StepSettled = fields["settled"]
+                self._last, self.in_a_row = settled.step, self.in_a_row + 1 if settled.is_skipped else 0
 
     def has_made_none(self, steps: int) -> bool:
         """Whether all of so many steps were left out."""
@@ -57,7 +89,8 @@ class SkippedSteps:
             orders += self._close(stage_of)
             self._last = said.step
             self.in_a_row = self.in_a_row + 1 if said.is_skipped else 0
-            orders.append(TellSettled(StepSettled(said.step, said.norm, said.is_skipped)))
+            settled = StepSettled(said.step, said.norm, said.is_skipped)
+            orders += [Note({"settled": settled}), TellSettled(settled)]
             self._open = (said.step, {}) if said.is_skipped else None
         if self._open is not None and self._open[0] == said.step:
             self._open[1][member] = said

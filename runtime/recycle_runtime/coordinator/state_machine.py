@@ -13,29 +13,23 @@ No clock, no sockets, no files: time comes in with each event, and what has to b
 Standard library only.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from enum import Enum
+from functools import partial
 from typing import Any
 
-from recycle_runtime.checkpoint.script_state import ScriptState
 from recycle_runtime.checkpoint.shelf import is_copy
 from recycle_runtime.coordinator.cells import Cells
-from recycle_runtime.coordinator.checkpoints import NoCheckpoints
+from recycle_runtime.coordinator.checkpoints import Checkpoints
 from recycle_runtime.coordinator.events import (
     AllReturned,
-    BeginCheckpoint,
+    Answer,
     BeginGathering,
     BeginGeneration,
-    BeginLastSave,
     BeginMove,
     BeginsAnew,
-    BeginSave,
     CheckpointClosed,
-    CheckpointNotBegun,
-    CompleteCheckpoint,
-    CompleteSave,
-    CopyBegun,
     EndJob,
     EndMove,
     EndWanted,
@@ -44,7 +38,6 @@ from recycle_runtime.coordinator.events import (
     FinishRecovery,
     GivenUp,
     Joined,
-    LastSave,
     MovesWanted,
     Order,
     PlanMade,
@@ -54,26 +47,27 @@ from recycle_runtime.coordinator.events import (
     Rename,
     Returned,
     Said,
-    SaveBegun,
-    SaveClosed,
+    ScriptsKeep,
     Send,
     StopWanted,
     Tell,
     TellRow,
-    TellSaved,
     TellSettled,
     TimePassed,
     WantPlan,
     WorkerFailed,
     WorkerStuck,
 )
-from recycle_runtime.coordinator.journal import Remembered
+from recycle_runtime.coordinator.journal import Lines
+from recycle_runtime.coordinator.last_generation import Remembered
+from recycle_runtime.coordinator.last_save import LastSaving
 from recycle_runtime.coordinator.layer_move import LayerMove, cells_of
 from recycle_runtime.coordinator.membership import Roster, name_of
-from recycle_runtime.coordinator.metrics import Recovery, StepRows
-from recycle_runtime.coordinator.model_parameters import ModelParameters
+from recycle_runtime.coordinator.neighbour_copies import CompleteCopy, NeighbourCopies
+from recycle_runtime.coordinator.participant import Asked, Kind, NewGeneration, Participant, View
+from recycle_runtime.coordinator.participants import open_participants
 from recycle_runtime.coordinator.patience import Patience, Standstill
-from recycle_runtime.coordinator.peer_digests import PeerDigests
+from recycle_runtime.coordinator.recovery import Recovery
 from recycle_runtime.coordinator.regrouping import (
     CannotAgreeError,
     StageGone,
@@ -84,24 +78,18 @@ from recycle_runtime.coordinator.regrouping import (
     stand,
     takers_of,
 )
-from recycle_runtime.coordinator.saves import Saves
 from recycle_runtime.coordinator.scripts import Scripts
-from recycle_runtime.coordinator.skipped_steps import MAX_SKIPPED, SkippedSteps
+from recycle_runtime.coordinator.skipped_steps import SkippedSteps
+from recycle_runtime.coordinator.step_rows import StepRows
 from recycle_runtime.coordinator.work_shares import WorkShares
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.plan_book import Assignment, PlanBook, one_of_each_stage, plan_name
 from recycle_runtime.plan.worker_ids import grid_text
-from recycle_runtime.protocol.messages.checkpoints import (
-    CheckpointFailed,
-    CheckpointMissed,
-    CheckpointReply,
-    CheckpointWritten,
-)
+from recycle_runtime.protocol.messages.checkpoints import CheckpointPath
 from recycle_runtime.protocol.messages.generations import (
     AtBoundary,
     Began,
     CaughtUp,
-    Done,
     End,
     Failed,
     GroupBroken,
@@ -114,31 +102,8 @@ from recycle_runtime.protocol.messages.generations import (
 )
 from recycle_runtime.protocol.messages.layer_moves import DropLayers, LayersArrived, LayersLost
 from recycle_runtime.protocol.messages.members import Member
-from recycle_runtime.protocol.messages.scripts import (
-    EvaluationRequest,
-    EvaluationShare,
-    InScript,
-    KeptRequest,
-    KeptState,
-    LoopRequest,
-    OtherSaves,
-    RowRequest,
-    SaveRequest,
-    SaveShare,
-    ScriptEnded,
-    ScriptSteps,
-    SettledRequest,
-)
-from recycle_runtime.protocol.messages.steps import (
-    FirstGradients,
-    LossShare,
-    Parameters,
-    PeerDigest,
-    Recall,
-    Settled,
-    StepDone,
-    StepRow,
-)
+from recycle_runtime.protocol.messages.scripts import InScript
+from recycle_runtime.protocol.messages.steps import Recall, StepRow
 from recycle_runtime.protocol.messages.wire import Handlers, ToWorker
 from recycle_runtime.protocol.store_table import REGROUPING
 
@@ -158,6 +123,13 @@ class Phase(Enum):
     ENDED = "ended"
 
 
+def _always(view: View, kind: type[Kind]) -> Kind:
+    """A participant that every job has."""
+    found = view.find(kind)
+    assert found is not None
+    return found
+
+
 _CHANGING = (Phase.FORMING, Phase.GATHERING)
 """A generation is being made."""
 
@@ -172,30 +144,33 @@ class StateMachine:
         steps: int,
         expected: set[Worker],
         now: float,
-        checkpoints: NoCheckpoints | None = None,
+        asked: Asked | None = None,
         check_peers: int = 0,
         patience: Patience | None = None,
-        max_skipped: int = MAX_SKIPPED,
     ) -> None:
         """`check_peers` are the steps from one comparison of peers to the next; 0: never."""
         self.steps = steps
         self._patience = patience or Patience()
-        self.skipped = SkippedSteps(max_skipped)
         self.cells = Cells(book)
         self.roster = Roster(tensor)
         self.phase = Phase.FORMING
         self.number = 1
         """Of the generation."""
-        self.checkpoints = checkpoints or NoCheckpoints()
-        begins = self.checkpoints.begins
-        self.rows = StepRows(begins.step)
-        self.scripts = Scripts()
-        self.saves = Saves()
+        asked = asked or Asked(steps, has_scripts=steps >= ENDLESS)
+        self.begins = asked.begins
+        """Where the run begins."""
+        view = View(self.roster, self.cells, self._is_current)
+        self.participants = open_participants(asked, view)
+        self.rows = _always(view, StepRows)
+        self._skipped = _always(view, SkippedSteps)
+        self._scripts = _always(view, Scripts)
+        self._last_save = _always(view, LastSaving)
+        self._checkpoints, self._copies = view.find(Checkpoints), view.find(NeighbourCopies)
         self.assignment: Assignment | None = None
         self.recovery = Recovery(1, ["start"], now)
         self.expected = set(expected)
         """Workers that have not joined yet, in the beginning."""
-        self._restore = begins.checkpoint
+        self._restore = self.begins.checkpoint
         """The checkpoint that the run begins with, until every worker has read it."""
         self.has_bad_copy = False
         """Whether it is a copy in memory that workers cannot begin with."""
@@ -245,21 +220,11 @@ class StateMachine:
         """Whether the coordinator before this one ended in the middle of a change."""
         self._has_recalled = False
         self._error: str | None = None
-        self._saving: dict[Member, int | None] = {}
-        """Processes that write their parameters, until they have, with their stages; None: they have none."""
-        self._saved: set[tuple[int | None, int]] = set()
-        """Stages whose parameters are on disk, by tensor-parallel rank."""
         self._ends_because: str | None = None
         """Of the user's: at the next boundary, with a last checkpoint."""
         self._ends_by = float("inf")
         self._check_peers = check_peers
-        self._digests = PeerDigests()
-        self._model = ModelParameters(book.stages)
-        self._has_scripts = steps >= ENDLESS
-        self._completing: CompleteCheckpoint | None = None
-        self._completing_saves: list[CompleteSave] = []
-        """A checkpoint that lacks nothing but what the scripts keep."""
-        self._handlers: Mapping[type[object], Callable[[Any], None]] = {
+        self._handlers: dict[type[object], Callable[[Any], None]] = {
             Joined: self._joined,
             Returned: self._returned,
             AllReturned: self._all_returned,
@@ -274,54 +239,40 @@ class StateMachine:
             RecutWanted: self._recut_wanted,
             PlanMade: self._plan_made,
             PlanningFailed: self._planning_failed,
-            CheckpointNotBegun: self._checkpoint_not_begun,
-            CopyBegun: self._copy_begun,
-            CheckpointClosed: self._checkpoint_closed,
-            SaveBegun: lambda event: self._save_orders(
-                self.saves.begun(event.attempt, event.path, event.why)
-            ),
-            SaveClosed: lambda event: self._save_orders(self.saves.closed(event.attempt, event.why)),
             GivenUp: lambda event: self._end(event.error),
             TimePassed: self._time_passed,
         }
         members = self._members = Handlers[Member]()
         members.on(LeftGroup, self._left_group)
-        members.on(LossShare, self._loss_share)
-        members.on(StepDone, self._step_done)
-        members.on(Settled, self._step_settled)
         members.on(Began, self._began)
-        members.on(Parameters, self._parameters)
-        members.on(FirstGradients, self._first_gradients)
         members.on(Holding, self._holding)
         members.on(AtBoundary, self._at_boundary)
         members.on(CaughtUp, self._caught_up)
         members.on(LayersArrived, self._layers_arrived)
         members.on(LayersLost, self._layers_lost)
-        members.on(PeerDigest, self._peer_digest)
         members.on(GroupBroken, self._group_broken)
         members.on(Failed, self._failed)
-        members.on(Done, self._done)
-        for reply in (CheckpointWritten, CheckpointMissed, CheckpointFailed):
-            members.on(reply, self._checkpoint_reply)
-        members.on(ScriptSteps, self._script_steps)
-        members.on(LoopRequest, lambda member, said: self._order(self.scripts.loop(member, said.call)))
         members.on(InScript, self._in_script)
-        members.on(ScriptEnded, self._script_ended)
-        members.on(RowRequest, lambda member, said: self._order(self.scripts.wants_row(member, said.step)))
-        members.on(
-            SettledRequest, lambda member, said: self._order(self.scripts.wants_settled(member, said.step))
-        )
-        members.on(EvaluationShare, self._evaluation_share)
-        members.on(SaveRequest, self._save_request)
-        members.on(SaveShare, lambda member, said: self._save_orders(self.saves.hear(member, said)))
-        members.on(KeptRequest, lambda member, said: self._order(self.scripts.wants_kept(member, said.step)))
-        members.on(KeptState, self._kept_state)
-        members.on(
-            EvaluationRequest,
-            lambda member, said: self._order(
-                self.scripts.result(member, said.step, said.number, self.roster.active())
-            ),
-        )
+        for participant in self.participants:
+            for kind, hear in participant.hears().items():
+                members.on(kind, partial(self._hear, hear))
+            for kind, follow in participant.follows().items():
+                self._handlers[kind] = partial(self._follow, follow)
+
+    @property
+    def hears(self) -> Iterable[type[Any]]:
+        """Kinds of messages of workers that it, or one of its participants, has to do with."""
+        return self._members.kinds
+
+    @property
+    def newest_checkpoint(self) -> CheckpointPath | None:
+        return None if self._checkpoints is None else self._checkpoints.newest
+
+    def usable_copy(self, memories: Collection[str]) -> tuple[CompleteCopy | None, str]:
+        """The copy in memory that the job can go on from; or why there is none, if copies are made."""
+        if self._copies is None:
+            return None, ""
+        return self._copies.usable(memories, self.newest_checkpoint, is_bad=self.has_bad_copy)
 
     @property
     def book(self) -> PlanBook:
@@ -346,13 +297,19 @@ class StateMachine:
         """Whether it holds what it works on, for all that is known; one that joins waits for that."""
         return self._is_as_at_the_beginning or self.roster.has_state(worker)
 
+    def can_go_on_without(self, without: Collection[Worker]) -> bool:
+        """Whether every stage, or every stage of a group, has another worker that holds what it works on."""
+        holders = (one for one in self.roster.whole() if one not in without and self.has_state(one))
+        stages = {stage for worker in holders if (stage := self.cells.stage(worker)) is not None}
+        return len(stages) == self.book.stages or self.book.alone(stages) is not None
+
     @property
     def _is_as_at_the_beginning(self) -> bool:
         """Whether one that has just been started holds as much as any other. Not once somebody may have made
         a step, also if that was not told: who is left has made it then, and nobody can make it again."""
         if self.phase is Phase.FORMING:
             return True
-        begins = self.checkpoints.begins.step
+        begins = self.begins.step
         if self.rows.next != begins:
             return False
         # While all still have to read a checkpoint, whoever is ahead of it undoes a step.
@@ -375,8 +332,41 @@ class StateMachine:
         orders, self._orders = self._orders, []
         return orders
 
-    def remember(self, state: Remembered) -> None:
+    def _hear(self, hear: Callable[[Member, Any], Iterable[Answer]], member: Member, message: Any) -> None:
+        self._take(hear(member, message))
+
+    def _follow(self, follow: Callable[[Any], Iterable[Answer]], event: Any) -> None:
+        self._take(follow(event))
+
+    def _take(self, answers: Iterable[Answer]) -> None:
+        """What a participant answers: its orders, and what others have to know."""
+        rows: list[StepRow] = []
+        for answer in answers:
+            match answer:
+                case GivenUp(error):
+                    self._end(error)
+                case ScriptsKeep(step, is_known):
+                    self._ask(lambda one, step=step, known=is_known: one.kept(step, is_known=known))
+                case TellSettled(settled):
+                    self._orders.append(answer)
+                    self._ask(lambda one, settled=settled: one.settle(settled))
+                case TellRow(row):
+                    self._orders.append(answer)
+                    self._note_row(row)
+                    rows.append(row)
+                case _:
+                    self._orders.append(answer)
+        if rows:
+            self._ask(lambda one: one.progress(rows))
+
+    def _ask(self, ask: Callable[[Participant], Iterable[Answer]]) -> None:
+        for participant in self.participants:
+            self._take(ask(participant))
+
+    def remember(self, state: Remembered, lines: Lines) -> None:
         """Go on as the coordinator before this one; its workers train, and are on their way back here."""
+        for participant in self.participants:
+            participant.recall(lines)
         self.phase = Phase.RUNNING
         self.number = self._remembered = state.generation
         self.expected = set()
@@ -396,29 +386,22 @@ class StateMachine:
                 entry.is_joining = worker in state.joiners
         self.roster.activate(tuple(self.roster.entries))
         assert self.assignment is not None, "the plan of the last generation is not there any more"
-        self.rows.next = state.next_row
-        self.skipped.remember(*state.skipped)
         plan = plan_name(self.book, self.assignment)
         members = frozenset(one for one in self.roster.members() if one.worker not in state.joiners)
-        self.rows.begin(state.next_row, members, len(state.places), plan, self._with_loss(members))
+        self.rows.begin(self.rows.next, members, len(state.places), plan, self._with_loss(members))
         self.recovery.going = self._now
-        self.checkpoints.train(sorted(members), self._stages())
-        self.scripts.begin(state.next_row, members, self._with_loss(members))
-        self.saves.begin(self.number, members, self._stages())
+        group = self._new_generation(self.rows.next, sorted(members))
+        for participant in self.participants:
+            participant.go_on(group)
+        if self._last_save.begun is not None:
+            self.phase, self.steps, self._asked_at = Phase.SAVING, self._last_save.begun.steps, self._now
+            self._stop_participants()
         self._unfinished, self._moves_begun = state.move, state.moves
 
     def remember_end(self, error: str | None) -> None:
         """The job had ended when the coordinator before this one did."""
         self.phase, self._error = Phase.ENDED, error
-        self.checkpoints.stop()
-
-    def remember_last_save(self, last: LastSave, done: Iterable[tuple[Member, str | None]]) -> None:
-        """All steps were made when the coordinator before this one ended; these have said how it went."""
-        self.phase, self.steps, self._error = Phase.SAVING, last.steps, last.error
-        self._saving, self._asked_at = dict(last.saving), self._now
-        self.checkpoints.stop()
-        for member, error in done:
-            self._note_saved(member, error)
+        self._stop_participants()
 
     # Who comes.
 
@@ -448,6 +431,7 @@ class StateMachine:
     def _returned(self, event: Returned) -> None:
         self.roster.entries[event.member].saves = event.saves
         self._newest = max(self._newest, event.asked)
+        self._recall(event.member)
         if self.phase in _CHANGING:
             self._ask_to_leave(event.member, event.asked)
         elif self.phase is Phase.SAVING:
@@ -479,10 +463,13 @@ class StateMachine:
 
     def _reconnected(self, event: Reconnected) -> None:
         member = event.member
-        self.checkpoints.drop(member)
+        for participant in self.participants:
+            participant.miss(member)
         if member in self.roster:
             self.roster.entries[member].saves = event.saves
         self._newest = max(self._newest, event.asked)
+        if self.phase is not Phase.ENDED:
+            self._recall(member)
         if self.phase in (Phase.SAVING, Phase.ENDED):
             is_well = self.phase is Phase.SAVING or self._error is None
             is_outdated = member in self.roster and self.roster.entries[member].is_outdated
@@ -515,25 +502,6 @@ class StateMachine:
             return
         self._go_if_all_are_here()
 
-    def _step_done(self, member: Member, message: StepDone) -> None:
-        if member in self.roster:
-            self.roster.entries[member].has_stepped = True
-        self._tell_rows(self.rows.add(member, message))
-
-    def _loss_share(self, member: Member, message: LossShare) -> None:
-        self.rows.add_share(member, message)
-
-    def _step_settled(self, member: Member, message: Settled) -> None:
-        if member not in self.roster:
-            return
-        orders = self.skipped.hear(member, message, self.roster.active(), self.cells.stage)
-        self._orders += orders
-        for told in (order for order in orders if isinstance(order, TellSettled)):
-            self._orders += self.scripts.settle(told.settled)
-        if self.skipped.is_too_often:
-            self._orders += self.skipped.end(self.cells.stage)
-            self._end(f"the last {self.skipped.in_a_row} steps were skipped; {self.skipped.words}")
-
     def _began(self, member: Member, message: Began) -> None:
         """It runs the first instruction of a generation."""
         if member in self.roster and self.roster.entries[member].generation == message.generation:
@@ -561,27 +529,6 @@ class StateMachine:
         bundle = self.book.bundles[self.assignment.bundle]
         return self._work.mistake(bundle, plan_name(self.book, self.assignment))
 
-    def _parameters(self, member: Member, message: Parameters) -> None:
-        """What is wrong with the model as a whole is known once all stages have spoken."""
-        stage = self.cells.stage(member.worker) if member in self.roster else None
-        if stage is None or not self._model.hear(stage, message):
-            return
-        if (mistake := self._model.mistake(may_be_frozen=self._has_scripts)) is not None:
-            self._end(mistake)
-        elif (warning := self._model.warning()) is not None:
-            self._orders.append(Tell(warning))
-
-    def _first_gradients(self, member: Member, message: FirstGradients) -> None:
-        """The same for what they reach."""
-        stage = self.cells.stage(member.worker) if member in self.roster else None
-        reached = None if stage is None else self._model.hear_gradients(stage, message)
-        if reached is None:
-            return
-        if (mistake := reached.mistake()) is not None:
-            self._end(mistake)
-        else:
-            self._orders += map(Tell, reached.warnings())
-
     def _holding(self, member: Member, message: Holding) -> None:
         """If it has passed the step before which to stop, all are told a later one."""
         if message.request != self._hold_request or self._hold is None:
@@ -605,8 +552,7 @@ class StateMachine:
             if self._ends_because is None:
                 self._regroup(*self._wanted, at_boundary=True)
                 return
-            self.steps = step
-            self.checkpoints.end_with(step)
+            self._end_with(step)
             self._end_when_saved()
 
     def _caught_up(self, member: Member, message: CaughtUp) -> None:
@@ -617,14 +563,6 @@ class StateMachine:
         ranks = [entry for other, entry in self.roster.entries.items() if other.worker == member.worker]
         if not any(entry.is_joining for entry in ranks):
             self._stop_at_boundary(f"{name_of(member.worker)} joins")
-
-    def _peer_digest(self, member: Member, message: PeerDigest) -> None:
-        """Peers that differ train different models: no step from here on would mean anything."""
-        if not self._is_current(member, message.generation):
-            return
-        difference = self._digests.differs(member, self.cells.stage(member.worker), message)
-        if difference is not None:
-            self._end(difference)
 
     def _group_broken(self, member: Member, message: GroupBroken) -> None:
         if not self._is_current(member, message.generation):
@@ -638,15 +576,15 @@ class StateMachine:
 
     def _failed(self, member: Member, message: Failed) -> None:
         """Its own work raised an error; the process ends by itself."""
+        is_the_end = not self._is_outside(member) and (message.is_hopeless or self.phase is Phase.FORMING)
+        if not is_the_end:
+            said = message.why.partition("\n")[0]
+            self._orders.append(Tell(f"{name_of(member.worker)} failed: {said}"))
         if self._is_outside(member):
             # Where it was started something may be missing; those who train need not end for that.
-            if message.is_hopeless:
-                self._orders.append(
-                    Tell(f"{name_of(member.worker)} failed: {message.why.partition(chr(10))[0]}")
-                )
             self._worker_failed(WorkerFailed(member.worker, f"{name_of(member.worker)} failed"))
             return
-        if self.phase is Phase.FORMING or message.is_hopeless:
+        if is_the_end:
             # Nothing has been trained yet: the program or its surroundings are at fault.
             self.has_bad_copy = message.is_hopeless and self._restore is not None and is_copy(self._restore)
             self._end(message.why, is_lost=self.has_bad_copy)
@@ -670,82 +608,27 @@ class StateMachine:
         """Whether what it says is about the generation that runs."""
         return member in self.roster and generation == self.number and self.phase is Phase.RUNNING
 
-    # What their scripts say.
-
-    def _script_steps(self, member: Member, message: ScriptSteps) -> None:
-        if (why := self.scripts.wants(member, message.call, message.steps, message.begins)) is not None:
-            self._end(why)
-
     def _in_script(self, member: Member, message: InScript) -> None:
         """Nobody can make progress meanwhile."""
         self._row_at = self._now
 
-    def _script_ended(self, member: Member, message: ScriptEnded) -> None:
-        self._order(self.scripts.end(member, message.step, self.roster.active()))
-
     def _end_with_scripts(self) -> None:
         """Once all have ended before the same step, that is how many steps the job has."""
-        step = self.scripts.ended_before(self._those_who_end())
+        step = self._scripts.ended_before(self._those_who_end())
         if step is not None and step < self.steps:
-            self.steps = step
-            self.checkpoints.end_with(step)
+            self._end_with(step)
+
+    def _end_with(self, step: int) -> None:
+        self.steps = step
+        for participant in self.participants:
+            participant.end_with(step)
 
     def _those_who_end(self) -> list[Member]:
         """Workers that train; in a job with scripts, none whose script waits to be part of the group."""
         active = self.roster.active()
-        if not self.scripts.ended:
+        if not self._scripts.ended:
             return active
         return [member for member in active if self.rows.is_made_by(member)]
-
-    def _evaluation_share(self, member: Member, message: EvaluationShare) -> None:
-        if self._is_current(member, message.generation):
-            self._order(self.scripts.share(member, message, self.roster.active()))
-
-    def _save_request(self, member: Member, message: SaveRequest) -> None:
-        orders = self.saves.wants(member, message)
-        if isinstance(orders, str):
-            self._end(orders)
-            return
-        if any(isinstance(order, BeginSave) for order in orders):
-            waits = OtherSaves(member.worker, message.step, message.number)
-            self._orders += [Send(other, waits) for other in self.roster.active() if other != member]
-        self._save_orders(orders)
-
-    def _save_orders(self, orders: Iterable[Order]) -> None:
-        """With what the scripts keep; that is asked for when a save begins."""
-        for order in orders:
-            if isinstance(order, BeginSave) and order.step > 0:
-                self._orders += self.scripts.want_kept(order.step)
-            if isinstance(order, CompleteSave) and order.step > 0:
-                self._completing_saves.append(order)
-            else:
-                self._orders.append(order)
-            if isinstance(order, TellSaved):
-                self._orders += [Send(member, order.result) for member in self.roster.active()]
-        self._complete_saves()
-
-    def _complete_saves(self) -> None:
-        """Those for which everything is there."""
-        waiting, self._completing_saves = self._completing_saves, []
-        for order in waiting:
-            state = self.script_state(order.step)
-            if state is None:
-                self._completing_saves.append(order)
-            else:
-                self._orders.append(replace(order, script=state))
-
-    def _kept_state(self, member: Member, message: KeptState) -> None:
-        if message.data is not None:
-            self._order(self.scripts.keeps(message.step, message.data))
-            self._complete_checkpoint()
-            self._complete_saves()
-        elif self._completing is not None and self._completing.manifest.step == message.step:
-            # It was asked for when the script had gone on.
-            name, self._completing = self._completing.name, None
-            self._checkpoint(self.checkpoints.closed(name, "the scripts were past its step"))
-
-    def _order(self, orders: Iterable[Order]) -> None:
-        self._orders += orders
 
     # Who goes.
 
@@ -755,7 +638,7 @@ class StateMachine:
         trained = any(member.worker == worker for member in self.roster.active())
         gone = self._remove(worker, cause)
         if self.phase is Phase.SAVING:
-            self._lost_while_saving(worker, cause)
+            self._take(self._last_save.lose(worker, cause))
             return
         if self.phase is Phase.ENDED or (not gone and self.phase is not Phase.FORMING):
             return
@@ -791,8 +674,8 @@ class StateMachine:
         self.cells.drop(worker)
         for member in gone:
             self._orders.append(Fence(member, why))
-            self.checkpoints.drop(member)
-            self.scripts.drop(member)
+            for participant in self.participants:
+                participant.drop(member)
         return gone
 
     def _begins_anew(self, event: BeginsAnew) -> None:
@@ -848,13 +731,13 @@ class StateMachine:
         if self._ends_because is not None and self._now > self._ends_by:
             self._end(f"{self._ends_because} (there was no time for a last checkpoint)")
             return
-        if self.phase is Phase.SAVING and not self._saving:
+        if self.phase is Phase.SAVING and not self._last_save.missing:
             # The coordinator before this one had heard the last of them.
-            self._end(self._error, ok=True)
+            self._end(self._last_save.error, ok=True)
             return
         if self.phase is Phase.SAVING and self._now - self._asked_at > self._patience.first_step:
-            names = ", ".join(name_of(member.worker) for member in sorted(self._saving))
-            self._end(self._error or f"these workers have not saved their parameters: {names}")
+            names = ", ".join(name_of(member.worker) for member in self._last_save.missing)
+            self._end(self._last_save.error or f"these workers have not saved their parameters: {names}")
             return
         self._give_up_late_members()
         since = max(self._row_at, self.recovery.going)
@@ -1036,6 +919,8 @@ class StateMachine:
         self.number = self.recovery.generation = number
         self._orders.append(BeginGathering(number))
         self._asked_at = self._now
+        for participant in self.participants:
+            participant.leave()
         leave = Leave(number)
         for member, entry in self.roster.entries.items():
             entry.is_leaving = entry.is_leaving or entry.is_active
@@ -1054,7 +939,7 @@ class StateMachine:
         self._go_on_alone()
         # Those who have moved are there under their new names.
         self.cells.place(self.roster.reported(self.number))
-        restorable = None if self._restore is None else self.checkpoints.begins.step
+        restorable = None if self._restore is None else self.begins.step
         reports = {
             Member(cell, member.tp_rank): self._holds(member, report)
             for member, report in self.roster.reports(self.number).items()
@@ -1164,9 +1049,8 @@ class StateMachine:
         recut, self._recut = self._recut, None
         self._orders.append(BeginGeneration(self.number, standing.step, assignment, cells, recut, joining))
         self._remembered = None
-        self._orders += self.scripts.begin(standing.step, working, self._with_loss(working))
-        self._save_orders(self.saves.begin(self.number, working, self._stages()))
-        self._checkpoint(self.checkpoints.regroup(standing.step, working, self._stages()))
+        group = self._new_generation(standing.step, working)
+        self._ask(lambda one: one.generation(group))
         # Where groups hold all layers, one of them is enough.
         here = [
             cell
@@ -1185,8 +1069,8 @@ class StateMachine:
             joiners=joiners,
             restore=self._restore,
             steps=self.steps,
-            first_step=self.checkpoints.begins.step,
-            first_item=self.checkpoints.begins.item,
+            first_step=self.begins.step,
+            first_item=self.begins.item,
             spared=frozenset(one_of_each_stage(here, self.number)),
             check_peers=self._check_peers,
         )
@@ -1200,9 +1084,13 @@ class StateMachine:
             assert cell is not None
             entry.is_joining = cell in joiners
             at = Member(cell, member.tp_rank)
-            order = go_order(start, at, self.checkpoints.asked_of(member))
+            asked = (one.asked_of(member) for one in self.participants)
+            order = go_order(start, at, next(filter(None, asked), None))
             entry.awaits_copy = order.copy_from is not None
-            self._send(member, replace(order, is_main=True) if member == self.scripts.main else order)
+            self._send(member, replace(order, is_main=True) if member == self._scripts.main else order)
+
+    def _new_generation(self, step: int, working: Sequence[Member]) -> NewGeneration:
+        return NewGeneration(self.number, step, working, self._with_loss(working), self._stages())
 
     def _with_loss(self, members: Iterable[Member]) -> frozenset[Member]:
         """One process of each worker that computes losses."""
@@ -1217,68 +1105,21 @@ class StateMachine:
         return {worker: cell[1] for cell, worker in self.cells.workers().items() if cell[1] in once}
 
     def _tell_rows(self, rows: list[StepRow]) -> None:
-        for row in rows:
-            self._fruitless = 0
-            self._row_at = self._now
-            self._standstill.step(row.seconds)
-            self._failures.pop(row.step, None)
-            self._stuck.pop(row.step, None)
-            self._orders.append(TellRow(row))
-            self._orders += self.scripts.row(row)
-        if rows:
-            self._checkpoint(self.checkpoints.progress(self.rows.next))
-            self._complete_checkpoint()
-            self._complete_saves()
+        self._take(self.rows.told(rows))
 
-    # Checkpoints.
-
-    def _checkpoint(self, orders: Iterable[Order]) -> None:
-        """With what the scripts keep, if there are any; that is asked for when a checkpoint begins."""
-        for order in orders:
-            if isinstance(order, BeginCheckpoint) and self._has_scripts:
-                self._orders += self.scripts.want_kept(self.checkpoints.step)
-            if isinstance(order, CompleteCheckpoint) and self._has_scripts:
-                self._completing = order
-            else:
-                self._orders.append(order)
-        self._complete_checkpoint()
-
-    def _complete_checkpoint(self) -> None:
-        """If everything is there."""
-        order = self._completing
-        if order is None:
-            return
-        if (state := self.script_state(order.manifest.step)) is not None:
-            self._completing = None
-            self._orders.append(replace(order, script=state))
-
-    def script_state(self, step: int) -> ScriptState | None:
-        """What a checkpoint of this step holds of the scripts, if it is known by now."""
-        kept, row = self.scripts.kept_before(step), self.scripts.row_of(step - 1)
-        if kept is None or row is None:
-            return None
-        return ScriptState(kept, row, self.scripts.settled_of(step - 1), self.scripts.loops_before(step))
-
-    def _checkpoint_reply(self, member: Member, message: CheckpointReply) -> None:
-        self._checkpoint(self.checkpoints.hear(member, message))
-
-    def _copy_begun(self, event: CopyBegun) -> None:
-        """It has what the scripts keep, as a checkpoint does."""
-        if self._has_scripts:
-            self._orders += self.scripts.want_kept(event.step)
-
-    def _checkpoint_not_begun(self, event: CheckpointNotBegun) -> None:
-        self._checkpoint(self.checkpoints.not_begun(event.name, event.why))
-
-    def _checkpoint_closed(self, event: CheckpointClosed) -> None:
-        self._checkpoint(self.checkpoints.closed(event.name, event.why))
+    def _note_row(self, row: StepRow) -> None:
+        self._fruitless = 0
+        self._row_at = self._now
+        self._standstill.step(row.seconds)
+        self._failures.pop(row.step, None)
+        self._stuck.pop(row.step, None)
 
     # The end.
 
     def _end_wanted(self, event: EndWanted) -> None:
         if self._ends_because is not None:
             return
-        if self.phase is Phase.FORMING or not self.checkpoints.are_kept:
+        if self.phase is Phase.FORMING or self._checkpoints is None:
             self._end(event.why)
             return
         self._ends_because, self._ends_by = event.why, self._now + event.seconds
@@ -1289,76 +1130,49 @@ class StateMachine:
         """Every worker waits after the last step, until the last checkpoint is complete."""
         if self.rows.next < self.steps and not self._has_recalled:
             self._recall_rows()
-        elif self.checkpoints.is_finished:
+        elif self._checkpoints is None or self._checkpoints.is_finished:
             self._tell_rows(self.rows.begin(self.steps, frozenset(), 0, ""))
             if self._ends_because is None:
                 self._save()
             else:
                 self._end(self._with_failure(self._ends_because))
         else:
-            self._checkpoint(self.checkpoints.progress(self.steps))
+            self._take(self._checkpoints.wait(self.steps))
 
     def _with_failure(self, why: str | None) -> str | None:
         """Also that a checkpoint could not be written, if the newest could not."""
-        failure = self.checkpoints.failure
+        failure = None if self._checkpoints is None else self._checkpoints.failure
         return failure if why is None else why if failure is None else f"{why}; {failure}"
 
     def _save(self) -> None:
         """All steps are made: the job has ended well once everybody has written what it should."""
-        self._error = self._with_failure(None)
-        self._orders += self.skipped.end(self.cells.stage)
-        if self.skipped.has_made_none(self.steps - self.checkpoints.begins.step):
-            self._error = f"every step was skipped, so nothing was trained; {self.skipped.words}"
-        for member, entry in self.roster.entries.items():
-            if entry.saves:
-                # One without a state of its stage has nothing to save, and is not counted on.
-                is_counted = entry.is_active and not entry.is_joining and not entry.is_outdated
-                self._saving[member] = self.cells.stage(member.worker) if is_counted else None
-        if not self._saving:
-            self._end(self._error, ok=True)
+        error = self._with_failure(None)
+        self._take(self._skipped.end(self.cells.stage))
+        if self._skipped.has_made_none(self.steps - self.begins.step):
+            error = f"every step was skipped, so nothing was trained; {self._skipped.words}"
+        begun = self._last_save.begin(self.steps, error)
+        if not begun:
+            self._end(error, ok=True)
             return
         self.phase, self._asked_at = Phase.SAVING, self._now
-        self.checkpoints.stop()
-        self._orders.append(BeginLastSave(LastSave(self.steps, tuple(self._saving.items()), self._error)))
-        for member, entry in self.roster.entries.items():
-            # One that was given up and has come back would save what it had then.
-            self._send(member, End(ok=not entry.is_outdated))
+        self._stop_participants()
+        self._take(begun)
 
-    def _done(self, member: Member, message: Done) -> None:
-        if self.phase is Phase.SAVING and member in self._saving:
-            self._note_saved(member, message.error)
-            self._end_if_saved()
-
-    def _note_saved(self, member: Member, error: str | None) -> None:
-        stage = self._saving.pop(member, None)
-        if error is None:
-            self._saved.add((stage, member.tp_rank))
-        else:
-            self._error = self._error or f"worker {name_of(member.worker)}: {error}"
-
-    def _lost_while_saving(self, worker: Worker, cause: str) -> None:
-        """Its peers have the same parameters, if it has any."""
-        ranks = [member for member in self._saving if member.worker == worker]
-        lost = {(self._saving.pop(member), member.tp_rank) for member in ranks}
-        lost = {(stage, rank) for stage, rank in lost if stage is not None}
-        gone = lost - self._saved - {(stage, member.tp_rank) for member, stage in self._saving.items()}
-        if gone:
-            self._error = self._error or f"the parameters of stage {min(gone)[0]} were not saved: {cause}"
-        elif lost:
-            self._orders.append(Tell(f"{cause} while it saved its parameters, which its peers save too"))
-        self._end_if_saved()
-
-    def _end_if_saved(self) -> None:
-        if not self._saving:
-            self._end(self._error, ok=True)
+    def _stop_participants(self) -> None:
+        for participant in self.participants:
+            participant.stop()
 
     def _recall_rows(self) -> None:
         """What was said while there was no coordinator is said again, and then that every worker waits."""
         self._has_recalled = True
         for member in self.roster.active():
             self.roster.entries[member].boundary = None
-            self._send(member, Recall(self.rows.next))
+            self._recall(member)
             self._say_where_to_stop(member)
+
+    def _recall(self, member: Member) -> None:
+        """What a process has said of steps, and its script has asked, may not have been heard."""
+        self._send(member, Recall(self.rows.next))
 
     def _end(
         self, error: str | None, *, no_plan: bool = False, ok: bool = False, is_lost: bool = False
@@ -1368,7 +1182,7 @@ class StateMachine:
             return
         is_told = self.phase is Phase.SAVING
         self.phase, self._error = Phase.ENDED, error
-        self.checkpoints.stop()
+        self._stop_participants()
         # First, so that it is written down: who has heard of it is gone when a coordinator comes back.
         self._orders.append(EndJob(error, no_plan, is_lost))
         for member, entry in () if is_told else self.roster.entries.items():

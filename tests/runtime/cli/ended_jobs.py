@@ -37,7 +37,7 @@ def coordinator(plan: str, state: Path, steps: int = 9) -> list[str]:
 def wait_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """A coordinator of a job that has ended does not wait for agents to come back."""
     monkeypatch.setenv(TOKEN, new_token())
-    monkeypatch.setattr("recycle_runtime.coordinator.service._RETURN_SECONDS", 0.0)
+    monkeypatch.setattr("recycle_runtime.coordinator.attendance.RETURN_SECONDS", 0.0)
 
 
 def started_again(plan: str, state: Path, monkeypatch: pytest.MonkeyPatch, **of_job: str) -> list[str]:

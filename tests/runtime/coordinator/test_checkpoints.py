@@ -9,13 +9,11 @@ from recycle_runtime.coordinator.checkpoint_files import CheckpointFiles
 from recycle_runtime.coordinator.checkpoints import Checkpoints
 from recycle_runtime.coordinator.events import (
     BeginCheckpoint,
-    CompleteCheckpoint,
-    DropCheckpoint,
     Order,
-    PruneCheckpoints,
     Send,
     Tell,
 )
+from recycle_runtime.coordinator.participant import NewGeneration
 from recycle_runtime.protocol.messages.checkpoints import (
     CheckpointFailed,
     CheckpointMissed,
@@ -51,10 +49,10 @@ class Job:
         )
 
     def regroup(self, step: int, members: list[Member]) -> None:
-        self.carry_out(self.saving.regroup(step, members, STAGES))
+        self.carry_out(self.saving.generation(NewGeneration(1, step, members, frozenset(), STAGES)))
 
     def progress(self, step: int) -> None:
-        self.carry_out(self.saving.progress(step))
+        self.carry_out(self.saving.stand(step))
 
     def hear(self, member: Member, message: CheckpointReply) -> None:
         self.carry_out(self.saving.hear(member, message))
@@ -69,14 +67,8 @@ class Job:
                 case BeginCheckpoint(name):
                     for failed in self.files.begin(name):
                         self.carry_out(self.saving.not_begun(failed.name, failed.why))
-                case CompleteCheckpoint(name, manifest):
-                    self.files.complete(name, manifest)
-                case DropCheckpoint(name):
-                    self.files.drop(name)
-                case PruneCheckpoints(name):
-                    self.files.prune(name)
                 case _:
-                    raise AssertionError(order)
+                    self.files.does()[type(order)](order)
 
     def done(self, member: Member, name: str) -> None:
         part = self.shelf.folder / name / shard_name(member.worker[1], member.tp_rank)
@@ -192,7 +184,7 @@ def test_a_coordinator_that_starts_again_finds_what_is_there(tmp_path: Path) -> 
         first.done(member, "step-00000002")
     assert first.has_completed(2)
     second = Job(tmp_path, 2, 20)
-    second.saving.train(ALL, STAGES)
+    second.saving.go_on(NewGeneration(1, 0, ALL, frozenset(), STAGES))
     assert second.saving.newest == first.saving.newest
     second.progress(3)
     assert {order.step for _, order in second.orders} == {6}

@@ -10,8 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recycle_runtime.coordinator.journal import JournalError, check_fits, prepared, read, rows_since
+from recycle_runtime.coordinator.journal import JournalError
+from recycle_runtime.coordinator.last_generation import check_fits, remembered
+from recycle_runtime.coordinator.outlives import read
 from recycle_runtime.coordinator.state_machine import StateMachine
+from recycle_runtime.coordinator.step_rows import rows_since
 from recycle_runtime.plan.plan_book import PlanBook
 from tests.runtime.coordinator.lone_service import Job
 from tests.runtime.recovery.plans_for_tests import fake_bundle
@@ -66,9 +69,8 @@ def book() -> PlanBook:
 )
 def test_what_no_line_says(tmp_path: Path, row: dict[str, Any], says: str) -> None:
     path = written(tmp_path, *SOUND, row)
-    for reader in (read, prepared):
-        with pytest.raises(JournalError, match=rf"journal.jsonl:10: damaged: {says}"):
-            reader(path)
+    with pytest.raises(JournalError, match=rf"journal.jsonl:10: damaged: {says}"):
+        read(path)
 
 
 @pytest.mark.parametrize(
@@ -84,10 +86,11 @@ def test_what_no_line_says(tmp_path: Path, row: dict[str, Any], says: str) -> No
 )
 def test_what_does_not_fit_the_plans(tmp_path: Path, changes: dict[str, Any], says: str) -> None:
     path = written(tmp_path, *SOUND[:7], {**SOUND[7], **changes}, SOUND[8])
-    state = read(path)
+    lines = read(path)
+    state = remembered(lines)
     assert state is not None
     with pytest.raises(JournalError, match=f"journal.jsonl:8: damaged, or of another job: .*{says}"):
-        check_fits(path, state, book())
+        check_fits(lines, state, book())
 
 
 def test_a_coordinator_ends_with_the_sentence(tmp_path: Path, square: str) -> None:
@@ -104,12 +107,12 @@ def test_many_damaged_lines_are_told_once(tmp_path: Path, caplog: pytest.LogCapt
     path = tmp_path / "journal.jsonl"
     path.write_bytes(b"\xff\n" * 400 + b'{"row": 1, "told": 3}\n{"row": 2, "told": {}}\n')
     with caplog.at_level(logging.WARNING):
-        assert read(path) is None
+        assert remembered(read(path)) is None
         assert [record.getMessage() for record in caplog.records] == [
             f"{path}:1: damaged, and left out, as are 399 lines after it"
         ]
         caplog.clear()
-        assert rows_since(path, 2) == []
+        assert rows_since(read(path), 2) == []
     assert f"{path}:402: damaged, and left out" in caplog.text
 
 
@@ -133,11 +136,12 @@ def test_whatever_a_line_says(changes: list[tuple[int, str, Any]]) -> None:
         path = written(Path(folder), *rows)
         rows_of_all = book()
         try:
-            rows_since(path, 0)
-            state = read(path)
+            lines = read(path)
+            rows_since(lines, 0)
+            state = remembered(lines)
             if state is not None:
-                check_fits(path, state, rows_of_all)
-                StateMachine(rows_of_all, 1, 30, set(rows_of_all.grid), 0.0).remember(state)
+                check_fits(lines, state, rows_of_all)
+                StateMachine(rows_of_all, 1, 30, set(rows_of_all.grid), 0.0).remember(state, lines)
         except JournalError as error:
             assert f"{path}:" in str(error)
 

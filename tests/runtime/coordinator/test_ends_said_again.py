@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from recycle_runtime.coordinator.journal import FILE, read
+from recycle_runtime.coordinator.journal import FILE
+from recycle_runtime.coordinator.last_generation import remembered
+from recycle_runtime.coordinator.outlives import read
 from recycle_runtime.coordinator.state_machine import Phase
 from recycle_runtime.plan.bundle import Bundle, digest_of
 from recycle_runtime.protocol.messages.agents import AgentJoin, ProcessEnded
@@ -58,9 +60,9 @@ def end(pid: int) -> ProcessEnded:
 
 
 def test_the_journal_says_which_processes_train(job: Job, tmp_path: Path) -> None:
-    remembered = read(tmp_path / "state" / FILE)
-    assert remembered is not None
-    assert remembered.pids == {member: pid_of(member) for member in MEMBERS}
+    before = remembered(read(tmp_path / "state" / FILE))
+    assert before is not None
+    assert before.pids == {member: pid_of(member) for member in MEMBERS}
 
 
 def test_an_end_that_the_coordinator_before_this_one_has_not_heard(after: Job) -> None:

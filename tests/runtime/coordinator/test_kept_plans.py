@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from recycle_runtime.coordinator.journal import OtherJobError, read
 from recycle_runtime.coordinator.kept_plans import FILE, keep_plans
+from recycle_runtime.coordinator.last_generation import OtherJobError, remembered
+from recycle_runtime.coordinator.outlives import read
 from recycle_runtime.coordinator.state_machine import Phase
 from recycle_runtime.plan.bundle import Bundle, digest_of, join_bundle
 from recycle_runtime.plan.bundle_index import Index
@@ -126,9 +127,9 @@ def test_a_job_that_has_not_begun_takes_the_plans_that_are_there(tmp_path: Path,
     replaced(plan)
     job, _ = begun(tmp_path, plan)
     job.service.let_go()
-    remembered = read(tmp_path / "state" / "journal.jsonl")
-    assert remembered is not None and remembered.setup is not None
-    assert remembered.setup.plans == digest_of(Bundle.read(tmp_path / "state" / FILE))
+    before = remembered(read(tmp_path / "state" / "journal.jsonl"))
+    assert before is not None and before.setup is not None
+    assert before.setup.plans == digest_of(Bundle.read(tmp_path / "state" / FILE))
 
 
 def test_no_room_for_the_copy(

@@ -1,16 +1,17 @@
 """All steps are made, and workers write their parameters: what of them a failure takes away."""
 
 from recycle_runtime.coordinator.events import (
-    BeginLastSave,
     EndJob,
-    LastSave,
+    Note,
     Order,
     Returned,
     Said,
     Tell,
     WorkerFailed,
 )
-from recycle_runtime.coordinator.journal import Remembered
+from recycle_runtime.coordinator.journal import JournalLine, Lines
+from recycle_runtime.coordinator.last_generation import Remembered
+from recycle_runtime.coordinator.last_save import LastSave
 from recycle_runtime.coordinator.state_machine import StateMachine
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.plan_book import PlanBook
@@ -27,7 +28,8 @@ def saving(workers: list[Worker], without_state: tuple[Worker, ...] = ()) -> Sta
     job = StateMachine(book, RANKS, 5, set(book.grid), 0.0)
     members = [Member(worker, rank) for worker in workers for rank in range(RANKS)]
     stages = tuple((member, None if member.worker in without_state else 0) for member in members)
-    job.remember_last_save(LastSave(5, stages, None), ())
+    fields = {"last_save": LastSave(5, stages, None)}
+    job.remember(Remembered(1, 0, tuple(workers)), Lines("journal", (JournalLine(1, fields),)))
     return job
 
 
@@ -45,7 +47,7 @@ def errors(orders: list[Order]) -> list[str | None]:
 
 def test_one_rank_has_saved_when_its_worker_fails() -> None:
     job = saving([(0, 0)])
-    assert done(job, (0, 0), 0) == []
+    assert errors(done(job, (0, 0), 0)) == []
     assert errors(fail(job, (0, 0))) == ["the parameters of stage 0 were not saved: 0:0 was killed"]
 
 
@@ -62,7 +64,8 @@ def test_peers_save_the_same() -> None:
     orders = fail(job, (0, 0))
     said = "0:0 was killed while it saved its parameters, which its peers save too"
     assert [order.text for order in orders if isinstance(order, Tell)] == [said]
-    assert done(job, (1, 0), 0) == []
+    noted = Note({"done": Member((1, 0), 0), "error": None})
+    assert done(job, (1, 0), 0) == [noted]
     assert errors(done(job, (1, 0), 1)) == [None]
 
 
@@ -77,12 +80,17 @@ def test_who_has_something_to_save() -> None:
     """One of the two is still to be given its state."""
     book = PlanBook(fake_bundle(1, 2, [[]]))
     job = StateMachine(book, 1, 5, set(book.grid), 0.0)
-    job.remember(Remembered(1, 0, ((0, 0), (1, 0)), 5, (), joiners={(1, 0): (0, 0)}))
+    lines = Lines("journal", (JournalLine(1, {"row": 4}),))
+    job.remember(Remembered(1, 0, ((0, 0), (1, 0)), joiners={(1, 0): (0, 0)}), lines)
     members = list(job.roster.members())
     for member in members:
         job.handle(Returned(member, is_training=True, asked=1, saves=True), 1.0)
     orders = [order for member in members for order in job.handle(Said(member, AtBoundary(5)), 2.0)]
-    (last,) = [order.last_save for order in orders if isinstance(order, BeginLastSave)]
+    (last,) = [
+        order.fields["last_save"]
+        for order in orders
+        if isinstance(order, Note) and "last_save" in order.fields
+    ]
     assert dict(last.saving) == {Member((0, 0), 0): 0, Member((1, 0), 0): None}
 
 

@@ -9,9 +9,11 @@ import pytest
 
 from recycle_runtime.checkpoint.manifest import FILE, Shape
 from recycle_runtime.checkpoint.shelf import Beginning
-from recycle_runtime.coordinator.checkpoint_files import CheckpointFiles, open_checkpoints
+from recycle_runtime.coordinator.checkpoint_files import CheckpointFiles, begin_run
 from recycle_runtime.coordinator.events import BeginSave
-from recycle_runtime.coordinator.journal import Journal, Remembered, read
+from recycle_runtime.coordinator.journal import Journal
+from recycle_runtime.coordinator.last_generation import Remembered
+from recycle_runtime.coordinator.outlives import read
 from recycle_runtime.coordinator.save_files import SaveFiles
 from recycle_runtime.files import lock_checkpoints
 from tests.runtime.coordinator.fake_job import heavy_bundle
@@ -55,17 +57,16 @@ def test_the_journal_knows_what_was_begun(tmp_path: Path) -> None:
     journal.write(saving="/kept/step-00000004")
     journal.write(generation=1, step=0, places=[(0, 0)])
     journal.close()
-    found = read(tmp_path / "journal")
-    assert found is not None and found.saving == ("/kept/step-00000004",)
+    assert read(tmp_path / "journal").values("saving") == ["/kept/step-00000004"]
 
 
 def test_a_new_run_begins_without_those_of_the_last(tmp_path: Path) -> None:
     (tmp_path / "step-00000100").mkdir()
     journal = Journal(tmp_path / "journal")
-    remembered = Remembered(1, 0, (), 0, ())
-    open_checkpoints(str(tmp_path), heavy_bundle(), 10, 5, remembered, journal, resume=False)
+    remembered = Remembered(1, 0, ())
+    begin_run(str(tmp_path), heavy_bundle(), 10, remembered, None, journal, resume=False)
     assert folders(tmp_path) == ["journal", "step-00000100"], "workers may be writing to it"
-    open_checkpoints(str(tmp_path), heavy_bundle(), 10, 5, None, journal, resume=False)
+    begin_run(str(tmp_path), heavy_bundle(), 10, None, None, journal, resume=False)
     journal.close()
     assert folders(tmp_path) == ["journal"]
 

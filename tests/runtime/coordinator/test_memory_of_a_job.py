@@ -13,17 +13,21 @@ from recycle_runtime.coordinator.agents import Agents
 from recycle_runtime.coordinator.events import (
     AllReturned,
     BeginGeneration,
-    BeginLastSave,
     EndJob,
     Joined,
-    LastSave,
+    Note,
     Returned,
     Said,
     Send,
     WorkerFailed,
 )
-from recycle_runtime.coordinator.journal import Journal, Remembered, read, rows_since, told_since
+from recycle_runtime.coordinator.journal import Journal, JournalLine, Lines
+from recycle_runtime.coordinator.last_generation import Remembered, remembered
+from recycle_runtime.coordinator.last_save import LastSave
+from recycle_runtime.coordinator.outlives import read
+from recycle_runtime.coordinator.skipped_steps import SkippedSteps
 from recycle_runtime.coordinator.state_machine import Phase, StateMachine
+from recycle_runtime.coordinator.step_rows import StepRows, rows_since, told_since
 from recycle_runtime.plan.plan_book import PlanBook
 from recycle_runtime.protocol.messages.agents import (
     AgentJoin,
@@ -43,23 +47,28 @@ from recycle_runtime.protocol.messages.generations import (
     Report,
 )
 from recycle_runtime.protocol.messages.members import InjectedFault, Member
-from recycle_runtime.protocol.messages.steps import StepRow, StepSettled
+from recycle_runtime.protocol.messages.steps import Recall, StepRow, StepSettled
 from recycle_runtime.protocol.messages.wire import ToAgent
 from tests.runtime.recovery.plans_for_tests import fake_bundle
 
 
 def test_nothing_to_go_on_from(tmp_path: Path) -> None:
-    assert read(tmp_path / "journal") is None
+    assert remembered(read(tmp_path / "journal")) is None
     journal = Journal(tmp_path / "journal")
     journal.write(row=0, told=StepRow(0, 0.5, 1.0, 2, "0"))
     journal.close()
-    assert read(tmp_path / "journal") is None
+    assert remembered(read(tmp_path / "journal")) is None
 
 
-def fill(path: Path) -> list[Remembered | None]:
+def up_to(step: int) -> Lines:
+    """A journal in which this is the first step without a row."""
+    return Lines("journal", (JournalLine(1, {"row": step - 1}),))
+
+
+def fill(path: Path) -> list[Lines]:
     """What is known after each line."""
     journal = Journal(path)
-    states: list[Remembered | None] = []
+    states: list[Lines] = []
 
     def write(**fields: Any) -> None:
         journal.write(**fields)
@@ -78,8 +87,13 @@ def fill(path: Path) -> list[Remembered | None]:
 
 def test_the_end_of_a_journal(tmp_path: Path) -> None:
     fill(tmp_path / "journal")
-    assert read(tmp_path / "journal") == Remembered(4, 2, ((1, 0),), 3, ("a.plan", "b.plan"))
-    assert [row.step for row in rows_since(tmp_path / "journal", 1)] == [1, 2]
+    lines = read(tmp_path / "journal")
+    assert remembered(lines) == Remembered(4, 2, ((1, 0),))
+    assert lines.values("bundle") == ["a.plan", "b.plan"]
+    assert [row.step for row in rows_since(lines, 1)] == [1, 2]
+    rows = StepRows()
+    rows.recall(lines)
+    assert rows.next == 3
 
 
 def test_who_was_joining_is_remembered(tmp_path: Path) -> None:
@@ -88,22 +102,25 @@ def test_who_was_joining_is_remembered(tmp_path: Path) -> None:
     journal.write(generation=1, step=0, places=[(0, 0), (1, 0)])
     journal.write(generation=2, step=3, places=[(0, 0)], joiners=[((1, 0), (2, 0))])
     journal.close()
-    remembered = read(tmp_path / "journal")
-    assert remembered is not None and remembered.joiners == {(1, 0): (2, 0)}
+    found = remembered(read(tmp_path / "journal"))
+    assert found is not None and found.joiners == {(1, 0): (2, 0)}
 
 
 def test_a_joiner_may_be_all_that_is_left_of_a_stage() -> None:
     """It has caught up, its only peer fails, and it has not found the restarted coordinator yet."""
     book = PlanBook(fake_bundle(2, 2, [[], [(0, 1)], [(1, 1)]]))
     job = StateMachine(book, 1, 30, set(book.grid), 0.0)
-    job.remember(Remembered(3, 4, ((0, 0), (0, 1), (1, 0)), 5, (), joiners={(1, 1): (1, 1)}))
+    job.remember(Remembered(3, 4, ((0, 0), (0, 1), (1, 0)), joiners={(1, 1): (1, 1)}), up_to(5))
     here = [Member(worker, 0) for worker in ((0, 0), (0, 1), (1, 0))]
     for member in here:
         assert job.handle(Returned(member, is_training=True, asked=3), 1.0)
     job.handle(WorkerFailed((0, 1), "was killed"), 2.0)
     assert job.phase is Phase.GATHERING
     late = Member((1, 1), 0)
-    assert job.handle(Returned(late, is_training=True, asked=3), 3.0) == [Send(late, Leave(4))]
+    assert job.handle(Returned(late, is_training=True, asked=3), 3.0) == [
+        Send(late, Recall(5)),
+        Send(late, Leave(4)),
+    ]
     for member in (here[0], here[2], late):
         orders = job.handle(Said(member, LeftGroup(4, Report(5, is_fresh=False))), 4.0)
     assert next(order for order in orders if isinstance(order, BeginGeneration)).step == 5
@@ -114,7 +131,7 @@ def test_what_a_joiner_was_given_counts_though_all_are_asked_to_leave_again() ->
     book = PlanBook(fake_bundle(1, 2, [[], [(1, 0)]]))
     job = StateMachine(book, 1, 30, set(book.grid), 0.0)
     donor, joiner = Member((0, 0), 0), Member((1, 0), 0)
-    job.remember(Remembered(3, 4, (donor.worker,), 5, ()))
+    job.remember(Remembered(3, 4, (donor.worker,)), up_to(5))
     job.handle(Returned(donor, is_training=True, asked=3), 1.0)
     job.handle(AllReturned(), 1.0)
     job.handle(Joined(joiner, has_trained=True, asked=0), 2.0)
@@ -139,7 +156,7 @@ def test_moves_of_layers_are_counted(tmp_path: Path) -> None:
         journal.write(move=layout)
         journal.write(move=None)
     journal.close()
-    found = read(tmp_path / "journal")
+    found = remembered(read(tmp_path / "journal"))
     assert found is not None
     assert (found.move, found.moves) == (None, 2)
 
@@ -152,17 +169,17 @@ def test_a_restarted_coordinator_waits_for_what_is_being_saved(tmp_path: Path) -
     journal.write(last_save=LastSave(7, tuple((member, 0) for member in members), None))
     journal.write(done=members[0], error=None)
     journal.close()
-    remembered = read(tmp_path / "journal")
-    assert remembered is not None and remembered.last_save is not None
-    assert remembered.done == ((members[0], None),)
+    lines = read(tmp_path / "journal")
+    state = remembered(lines)
+    assert state is not None
     book = PlanBook(fake_bundle(1, 3, [[]]))
     job = StateMachine(book, 1, 30, set(book.grid), 0.0)
-    job.remember(remembered)
-    job.remember_last_save(remembered.last_save, remembered.done)
+    job.remember(state, lines)
     assert job.handle(Returned(members[2], is_training=False, asked=1), 1.0) == [
-        Send(members[2], End(ok=True))
+        Send(members[2], Recall(0)),
+        Send(members[2], End(ok=True)),
     ]
-    assert job.handle(Said(members[1], Done(None)), 2.0) == []
+    assert job.handle(Said(members[1], Done(None)), 2.0) == [Note({"done": members[1], "error": None})]
     orders = job.handle(Said(members[2], Done("the disk is full")), 3.0)
     assert [order.error for order in orders if isinstance(order, EndJob)] == ["worker 2:0: the disk is full"]
     assert job.steps == 7
@@ -172,12 +189,14 @@ def test_whether_a_worker_saves_is_known_again_after_a_restart() -> None:
     """Found by the simulated world: the job ended well before anything was saved."""
     book = PlanBook(fake_bundle(1, 2, [[]]))
     job = StateMachine(book, 1, 5, set(book.grid), 0.0)
-    job.remember(Remembered(1, 0, ((0, 0), (1, 0)), 5, ()))
+    job.remember(Remembered(1, 0, ((0, 0), (1, 0))), up_to(5))
     members = list(job.roster.members())
     for member in members:
         job.handle(Returned(member, is_training=True, asked=1, saves=True), 1.0)
     orders = [order for member in members for order in job.handle(Said(member, AtBoundary(5)), 2.0)]
-    assert job.phase is Phase.SAVING and any(isinstance(order, BeginLastSave) for order in orders)
+    assert job.phase is Phase.SAVING and any(
+        isinstance(order, Note) and "last_save" in order.fields for order in orders
+    )
 
 
 @given(cut=st.integers(0, 10_000))
@@ -189,7 +208,7 @@ def test_a_line_cut_short_counts_for_nothing(tmp_path_factory: Any, cut: int) ->
     path.write_bytes(kept)
     whole = kept.count(b"\n")
     # A line without its end may be whole all the same.
-    assert read(path) in (None if whole == 0 else states[whole - 1], states[min(whole, len(states) - 1)])
+    assert read(path) in (states[whole - 1] if whole else Lines(path), states[min(whole, len(states) - 1)])
 
 
 class Line:
@@ -249,7 +268,7 @@ def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     states = fill(path)
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:2], b"\xff\xfe{]\n", *lines[2:]]))
-    assert read(path) == states[-1]
+    assert remembered(read(path)) == remembered(states[-1])
     path.write_bytes(b"".join([*lines, b"\xc3"]))
     assert read(path) == states[-1]
 
@@ -263,7 +282,7 @@ def test_the_line_after_one_that_was_cut_short(tmp_path: Path) -> None:
     journal.write(row=2, told=StepRow(2, 0.25, 1.0, 1, "1"))
     journal.write(row=3, told=StepRow(3, 0.25, 1.0, 1, "1"))
     journal.close()
-    assert [row.step for row in rows_since(path, 0)] == [0, 1, 2, 3]
+    assert [row.step for row in rows_since(read(path), 0)] == [0, 1, 2, 3]
 
 
 def test_a_full_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -291,7 +310,7 @@ def test_a_full_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     journal.write(row=1, told=StepRow(1, 0.5, 1.0, 2, "0"))
     assert [event.text for event in journal.news()] == [f"{path} can be written again"]
     os.close(descriptor)
-    assert [row.step for row in rows_since(path, 0)] == [0, 1]
+    assert [row.step for row in rows_since(read(path), 0)] == [0, 1]
 
 
 def test_what_became_of_steps_is_remembered(tmp_path: Path) -> None:
@@ -303,9 +322,10 @@ def test_what_became_of_steps_is_remembered(tmp_path: Path) -> None:
         journal.write(settled=StepSettled(step, float("nan") if is_skipped else 0.5, is_skipped))
     journal.write(row=3, told=StepRow(3, 0.25, 1.0, 1, "1"))
     journal.close()
-    remembered = read(path)
-    assert remembered is not None and remembered.skipped == (2, 2)
-    told = told_since(path, 2)
+    skipped = SkippedSteps()
+    skipped.recall(read(path))
+    assert skipped.in_a_row == 2
+    told = told_since(read(path), 2)
     assert [(type(each), each.step) for each in told] == [
         (StepRow, 2),
         (StepSettled, 1),

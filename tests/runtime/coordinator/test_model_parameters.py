@@ -45,9 +45,11 @@ def test_an_optimizer_of_nothing() -> None:
 
 
 def test_a_frozen_model_is_for_evaluation() -> None:
-    model = heard(Parameters(0, 0, (), ()), Parameters(0, 0, (), ()))
+    frozen = Parameters(0, 0, (), ())
+    model = heard(frozen, frozen)
     assert str(model.mistake()).startswith("no parameter of the model requires a gradient")
-    assert model.mistake(may_be_frozen=True) is None
+    model = ModelParameters(1, may_be_frozen=True)
+    assert model.hear(0, frozen) and model.mistake() is None
 
 
 def test_gradients_are_judged_once_all_stages_have_spoken() -> None:

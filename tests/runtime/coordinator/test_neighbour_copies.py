@@ -3,8 +3,10 @@
 from recycle_runtime.checkpoint.manifest import Shape
 from recycle_runtime.checkpoint.script_state import ScriptState
 from recycle_runtime.checkpoint.shelf import Beginning, is_copy
-from recycle_runtime.coordinator.events import Send, Tell
+from recycle_runtime.coordinator.events import Note, Send, Tell
+from recycle_runtime.coordinator.journal import JournalLine, Lines
 from recycle_runtime.coordinator.neighbour_copies import CompleteCopy, Group, NeighbourCopies
+from recycle_runtime.coordinator.scripts import Scripts
 from recycle_runtime.protocol.codec import decode, encode
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.protocol.messages.neighbour_copies import (
@@ -31,8 +33,8 @@ def group(nodes: dict[tuple[int, int], str] = ONE_NODE) -> Group:
     return Group(1, members, {worker: worker[1] for worker in WORKERS}, nodes)
 
 
-def copies(steps: int = 100, *, has_scripts: bool = False) -> NeighbourCopies:
-    return NeighbourCopies(4, SHAPE, steps, Beginning(), 3, has_scripts=has_scripts)
+def copies(steps: int = 100, scripts: Scripts | None = None) -> NeighbourCopies:
+    return NeighbourCopies(4, SHAPE, steps, Beginning(), 3, scripts)
 
 
 def kept(name: str, stage: int, memory: str = "a") -> CopyKept:
@@ -47,11 +49,11 @@ def begun(found: NeighbourCopies, step: int, nodes: dict[tuple[int, int], str] =
 
 def test_the_first_peer_of_each_stage_copies_in_time() -> None:
     found = copies()
-    assert found.progress(1) == 4
+    assert found.due(1) == 4
     orders = found.begin(4, group())
     name = "copy-00000004.3.0"
     assert orders == [Send(FIRST, KeepCopy(4, name, 0, ())), Send(SECOND, KeepCopy(4, name, 0, ()))]
-    assert is_copy(name) and found.progress(3) is None
+    assert is_copy(name) and found.due(3) is None
 
 
 def test_where_groups_have_all_layers_one_of_them_copies() -> None:
@@ -66,8 +68,8 @@ def test_where_groups_have_all_layers_one_of_them_copies() -> None:
 
 def test_no_worker_may_have_passed_the_step() -> None:
     found = copies()
-    assert found.progress(3) == 8
-    assert copies(8).progress(3) is None
+    assert found.due(3) == 8
+    assert copies(8).due(3) is None
 
 
 def test_on_one_node_it_counts_when_every_stage_is_copied() -> None:
@@ -75,7 +77,8 @@ def test_on_one_node_it_counts_when_every_stage_is_copied() -> None:
     name = begun(found, 4)
     assert found.hear(FIRST, kept(name, 0), group()) == []
     assert found.newest is None
-    (told,) = found.hear(SECOND, kept(name, 1), group())
+    told, noted = found.hear(SECOND, kept(name, 1), group())
+    assert noted == Note({"copied": found.newest})
     assert isinstance(told, Tell) and "training paused for 0.010 s" in told.text
     newest = CompleteCopy(name, 4, 24, 0, {"stage-0-part-0": ("a",), "stage-1-part-0": ("a",)})
     assert found.newest == newest
@@ -88,10 +91,10 @@ def test_the_next_one_leaves_the_newest_alone() -> None:
     name = begun(found, 4)
     for stage, member in enumerate((FIRST, SECOND)):
         found.hear(member, kept(name, stage), group())
-    assert found.progress(5) == 8
+    assert found.due(5) == 8
     second, *_ = found.begin(8, group())
     assert second.message == KeepCopy(8, "copy-00000008.3.1", 1, (name,))
-    found.regroup()
+    found.leave()
     assert found.newest is not None and found.newest.name == name
     third, *_ = found.begin(12, group())
     assert third.message == KeepCopy(12, "copy-00000012.3.2", 1, (name,))
@@ -110,7 +113,7 @@ def test_with_several_nodes_another_stage_on_another_node_holds_it() -> None:
         Send(holder, HoldCopy(1, name, 0, (0, 1), 1000)),
     ]
     assert found.hear(THIRD, CopyHeld(name, "b", 1000, 0.1), both) == [] and found.newest is None
-    (told,) = found.hear(holder, CopyHeld(name, "b", 1000, 0.1), both)
+    told, _ = found.hear(holder, CopyHeld(name, "b", 1000, 0.1), both)
     assert isinstance(told, Tell) and "that of 0:0 on 1:1's, 0:1 on 1:0's" in told.text
     assert found.newest is not None
     # Either node may be lost.
@@ -122,7 +125,7 @@ def test_what_cannot_be_complete_is_given_up() -> None:
     name = begun(found, 4)
     assert found.hear(FIRST, CopyMissed(name), group()) == []
     # It was told too late, so the next time earlier.
-    assert found.progress(5) == 12
+    assert found.due(5) == 12
     name = begun(found, 12)
     failed = CopyFailed(name, "no memory")
     assert found.hear(FIRST, failed, group()) == [Tell("no copy of step 12 in memory: no memory")]
@@ -138,13 +141,13 @@ def test_what_cannot_be_complete_is_given_up() -> None:
 def test_words_of_an_old_copy_are_left_alone() -> None:
     found = copies()
     old = begun(found, 4)
-    found.regroup()
+    found.leave()
     begun(found, 8)
     assert found.hear(FIRST, kept(old, 0), group()) == []
 
 
 def test_with_scripts_it_counts_when_they_have_said_what_they_keep() -> None:
-    found = copies(has_scripts=True)
+    found = copies(scripts=Scripts())
     name = begun(found, 4)
     assert found.waits_for_scripts == 4
     for stage, member in enumerate((FIRST, SECOND)):
@@ -157,6 +160,6 @@ def test_with_scripts_it_counts_when_they_have_said_what_they_keep() -> None:
     assert found.newest is not None and found.newest.script == state
     # A coordinator that is started again reads it from its journal.
     assert decode(CompleteCopy, encode(found.newest)) == found.newest
-    again = copies(has_scripts=True)
-    again.recall(found.newest)
+    again = copies(scripts=Scripts())
+    again.recall(Lines("journal", (JournalLine(1, {"copied": found.newest}),)))
     assert again.newest == found.newest

@@ -1,6 +1,6 @@
 """Workers with another program, seed or plan file are named; what cannot be compared is not."""
 
-from recycle_runtime.coordinator.journal import Setup
+from recycle_runtime.coordinator.last_generation import Setup
 from recycle_runtime.coordinator.programs import Programs
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.protocol.messages.generations import LeftGroup, Report

@@ -89,8 +89,8 @@ def test_workers_whose_agent_is_gone_have_time_to_connect_themselves(job: Job) -
     job.service.message(direct, join(FIRST))
     job.pass_time(5.0)
     assert job.has(FIRST)
-    assert SECOND in job.service._doubtful or not job.has(SECOND), "it has not come"
-    assert FIRST not in job.service._doubtful
+    assert SECOND in job.service._attendance._doubtful or not job.has(SECOND), "it has not come"
+    assert FIRST not in job.service._attendance._doubtful
 
 
 def test_workers_whose_agent_is_back_are_its_business(job: Job) -> None:
@@ -102,7 +102,7 @@ def test_workers_whose_agent_is_back_are_its_business(job: Job) -> None:
         job.pass_time(1.0)
         job.service.message(after, Heartbeat())
     assert job.has(FIRST) and job.has(SECOND)
-    assert not job.service._doubtful and not job.service._unheard
+    assert not job.service._attendance._doubtful and not job.service._attendance._unheard
 
 
 def test_a_connection_of_its_own_takes_the_place_of_a_relayed_one(job: Job) -> None:

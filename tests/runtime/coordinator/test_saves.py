@@ -4,18 +4,25 @@ from pathlib import Path
 
 from recycle_runtime.checkpoint.manifest import Shape
 from recycle_runtime.checkpoint.shelf import Beginning, Shelf
+from recycle_runtime.coordinator.cells import Cells
 from recycle_runtime.coordinator.events import (
     BeginSave,
     CompleteSave,
     DropSave,
+    Note,
     SaveBegun,
     Send,
-    TellSaved,
+    Tell,
 )
+from recycle_runtime.coordinator.journal import JournalLine, Lines
+from recycle_runtime.coordinator.membership import Roster
+from recycle_runtime.coordinator.participant import NewGeneration, View
 from recycle_runtime.coordinator.save_files import SaveFiles
 from recycle_runtime.coordinator.saves import Saves
+from recycle_runtime.plan.plan_book import PlanBook
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.protocol.messages.scripts import Saved, SaveOrder, SaveRequest, SaveShare
+from tests.runtime.recovery.plans_for_tests import fake_bundle
 
 A, B, C, D = (Member((pipeline, stage), 0) for pipeline in range(2) for stage in range(2))
 ALL = [A, B, C, D]
@@ -27,14 +34,19 @@ def share(path: str, stage: int, error: str | None = None) -> SaveShare:
     return SaveShare(path, {f"layer-{stage}-part-0": stage}, 7, error)
 
 
+def generation(number: int, members: list[Member]) -> NewGeneration:
+    return NewGeneration(number, 0, members, frozenset(), STAGES)
+
+
 def begun(path: str) -> Saves:
     """The first holders of both stages have been told to write."""
     saves = Saves()
-    assert saves.begin(1, ALL, STAGES) == []
+    saves.job = View(Roster(1), Cells(PlanBook(fake_bundle(2, 2, [[]]))), lambda member, generation: True)
+    assert saves.generation(generation(1, ALL)) == []
     assert saves.wants(C, ASKED) == [BeginSave(0, 4, "/kept")]
     assert saves.wants(A, ASKED) == []
     order = SaveOrder(1, 4, 0, path)
-    assert saves.begun(0, path, None) == [Send(A, order), Send(B, order)]
+    assert saves.begun(0, path, None) == [Note({"saving": path}), Send(A, order), Send(B, order)]
     return saves
 
 
@@ -49,21 +61,22 @@ def test_it_is_complete_when_every_stage_is_on_disk() -> None:
     assert saves.hear(B, share("/kept/a", 1)) == [CompleteSave(0, 4, "/kept/a", shards, 7)]
     result = Saved(4, 0, "/kept/a", None)
     # A change of the group does not matter any more.
-    assert saves.begin(2, [C, D], STAGES) == []
-    assert saves.closed(0, None) == [TellSaved(result)]
+    assert saves.generation(generation(2, [C, D])) == []
+    told = Tell("saved after 4 steps: /kept/a")
+    assert saves.closed(0, None) == [Note({"saved": result}), told]
     assert saves.wants(D, ASKED) == [Send(D, result)]
     restarted = Saves()
-    restarted.remember([result])
+    restarted.recall(Lines("journal", (JournalLine(1, {"saved": result}),)))
     assert restarted.wants(D, ASKED) == [Send(D, result)]
 
 
 def test_the_next_generation_writes_what_a_failed_worker_has_not() -> None:
     saves = begun("/kept/a")
     saves.hear(B, share("/kept/a", 1))
-    assert saves.begin(2, [B, C, D], STAGES) == [DropSave("/kept/a"), BeginSave(1, 4, "/kept")]
+    assert saves.generation(generation(2, [B, C, D])) == [DropSave("/kept/a"), BeginSave(1, 4, "/kept")]
     assert saves.hear(B, share("/kept/a", 1)) == [], "of the attempt before"
     order = SaveOrder(2, 4, 0, "/kept/b")
-    assert saves.begun(1, "/kept/b", None) == [Send(B, order), Send(C, order)]
+    assert saves.begun(1, "/kept/b", None) == [Note({"saving": "/kept/b"}), Send(B, order), Send(C, order)]
     # A folder that was made for an attempt which nobody wants any more.
     assert saves.begun(0, "/kept/late", None) == [DropSave("/kept/late")]
 
@@ -72,11 +85,13 @@ def test_an_error_is_the_answer_to_all() -> None:
     saves = begun("/kept/a")
     result = Saved(4, 0, "/kept/a", "no space left on device")
     told = saves.hear(A, share("/kept/a", 0, "no space left on device"))
-    assert told == [DropSave("/kept/a"), TellSaved(result)]
+    words = Tell("not saved after 4 steps: no space left on device")
+    assert told == [DropSave("/kept/a"), Note({"saved": result}), words]
     assert saves.wants(D, ASKED) == [Send(D, result)]
     assert saves.wants(D, SaveRequest(4, 1, "/kept")) == [BeginSave(1, 4, "/kept")]
     assert saves.begun(1, "/kept", "permission denied") == [
-        TellSaved(Saved(4, 1, "/kept", "permission denied"))
+        Note({"saved": Saved(4, 1, "/kept", "permission denied")}),
+        Tell("not saved after 4 steps: permission denied"),
     ]
 
 

@@ -1,6 +1,6 @@
 """What scripts of a job are told: the same to all of them, and to those that come later."""
 
-from recycle_runtime.coordinator.events import Send, TellEvaluation
+from recycle_runtime.coordinator.events import Note, Send, Tell
 from recycle_runtime.coordinator.scripts import Scripts
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.protocol.messages.scripts import (
@@ -48,7 +48,6 @@ def test_what_became_of_a_step_is_told_to_whoever_asks_before_or_after() -> None
     scripts.drop(THIRD)
     assert scripts.settle(settled) == [Send(FIRST, settled)]
     assert scripts.wants_settled(SECOND, 4) == [Send(SECOND, settled)]
-    assert scripts.settled_of(4) == settled
 
 
 def test_a_resumed_run_knows_what_its_checkpoint_knew_of_the_last_step() -> None:
@@ -69,7 +68,8 @@ def test_an_evaluation_is_complete_when_all_shares_are_there() -> None:
     assert scripts.share(THIRD, EvaluationShare(2, 0, 0, 4, 2.0), ALL) == []
     result = Evaluated(0, 0, 0.75)
     told = scripts.share(SECOND, EvaluationShare(2, 0, 0, 4, 1.0), ALL)
-    assert told == [TellEvaluation(result), *(Send(member, result) for member in ALL)]
+    words = Tell("evaluation 0 after 0 steps: loss 0.750000")
+    assert told == [Note({"evaluated": result}), words, *(Send(member, result) for member in ALL)]
     assert scripts.share(SECOND, EvaluationShare(2, 0, 0, 4, 1.0), ALL) == [], "said again"
     # Whoever joins before the same step is told with its first order, others when they ask.
     assert Send(THIRD, result) in scripts.begin(0, ALL, frozenset({SECOND}))

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from recycle_runtime.coordinator.events import Tell, TellSettled
+from recycle_runtime.coordinator.events import Note, Tell, TellSettled
 from recycle_runtime.coordinator.skipped_steps import SkippedSteps
 from recycle_runtime.plan.worker_ids import Worker
 from recycle_runtime.protocol.messages.members import Member
@@ -61,7 +61,8 @@ def test_too_many_in_a_row() -> None:
     assert steps.has_made_none(2)
     good = Settled(2, 1.5, False)
     orders = steps.hear(GRID[0], good, GRID, stage_of)
-    assert orders == [TellSettled(StepSettled(2, 1.5, False))]
+    settled = StepSettled(2, 1.5, False)
+    assert orders == [Note({"settled": settled}), TellSettled(settled)]
     assert steps.hear(GRID[0], good, GRID, stage_of) == []
     for step in (3, 4):
         hear(steps, step, {})

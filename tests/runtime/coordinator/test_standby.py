@@ -18,7 +18,9 @@ from recycle_runtime.coordinator.events import (
     Send,
     WorkerFailed,
 )
-from recycle_runtime.coordinator.journal import Journal, read
+from recycle_runtime.coordinator.journal import Journal, JournalLine, Lines
+from recycle_runtime.coordinator.last_generation import remembered
+from recycle_runtime.coordinator.outlives import read
 from recycle_runtime.coordinator.plans import PlanFiles, PlanGoneError
 from recycle_runtime.coordinator.state_machine import StateMachine
 from recycle_runtime.plan.plan_book import Fitted, PlanBook
@@ -79,8 +81,9 @@ def test_a_coordinator_that_starts_again_knows_them(tmp_path: Path) -> None:
     journal.write(standby=[[0, 1]])
     journal.write(standby=[[1, 1], [0, 2]])
     journal.close()
-    remembered = read(tmp_path / "journal")
-    assert remembered is not None and remembered.standby == ((1, 1), (0, 2))
+    again = PlanBook(heavy_bundle())
+    PlanFiles("first", again, journal, tmp_path).recall(read(tmp_path / "journal"))
+    assert again.standby == {(1, 1), (0, 2)}
 
 
 def test_a_plan_for_certain_workers_is_theirs_alone() -> None:
@@ -109,12 +112,8 @@ def test_a_coordinator_that_starts_again_knows_it_too(tmp_path: Path) -> None:
     files.fit(path, planned(()), made_for)
 
     def recalled() -> PlanBook:
-        remembered = read(tmp_path / "journal")
-        assert remembered is not None
         again = PlanBook(heavy_bundle())
-        PlanFiles("first", again, journal, tmp_path).recall(
-            remembered.bundles, remembered.standby, remembered.made_for, remembered.fitted
-        )
+        PlanFiles("first", again, journal, tmp_path).recall(read(tmp_path / "journal"))
         return again
 
     again = recalled()
@@ -141,11 +140,11 @@ def test_plans_are_found_where_the_folder_is_now(tmp_path: Path, monkeypatch: py
     files.add(old / "a.plan", made)
     # As it was written down before.
     journal.write(bundle="old/b.plan")
-    remembered = read(tmp_path / "journal")
-    assert remembered is not None and remembered.bundles == ("a.plan", "old/b.plan")
+    lines = read(tmp_path / "journal")
+    assert lines.values("bundle") == ["a.plan", "old/b.plan"]
     old.rename(new)
     again = PlanFiles("first", PlanBook(heavy_bundle()), journal, new)
-    again.recall(remembered.bundles, (), {}, None)
+    again.recall(lines)
     assert again.paths[1:] == [new / "a.plan", new / "b.plan"]
 
 
@@ -154,10 +153,15 @@ def test_a_plan_that_is_gone_is_left_out(tmp_path: Path, caplog: pytest.LogCaptu
         bundle_bytes(source=HEAVY, plans=[plan_failed(parse_job_text(HEAVY, "heavy.job"), ())])
     )
     (tmp_path / "damaged.plan").write_bytes(b"nothing")
-    names, journal = ("gone.plan", "there.plan", "damaged.plan"), Journal(tmp_path / "journal")
+    journal = Journal(tmp_path / "journal")
     book = PlanBook(heavy_bundle())
-    made_for = {0: Fitted(frozenset(book.grid), {(1, 1): 2.5})}
-    PlanFiles("first", book, journal, tmp_path).recall(names, (), made_for, 0, running=2)
+    noted = (
+        {"bundle": "gone.plan", "live": book.grid, "slow": ((1, 1, 2.5),)},
+        {"bundle": "there.plan"},
+        {"bundle": "damaged.plan"},
+    )
+    lines = Lines("journal", tuple(JournalLine(number, fields) for number, fields in enumerate(noted, 1)))
+    PlanFiles("first", book, journal, tmp_path).recall(lines, running=2)
     assert [record.getMessage() for record in caplog.records] == [
         f"{tmp_path}/gone.plan: no such file or directory; this plan is left out",
         f"{tmp_path}/damaged.plan: not a bundle: it does not begin like one; this plan is left out",
@@ -167,7 +171,7 @@ def test_a_plan_that_is_gone_is_left_out(tmp_path: Path, caplog: pytest.LogCaptu
     assignment = book.assign(book.grid)
     assert assignment is not None and assignment.bundle in (0, 2)
     with pytest.raises(PlanGoneError, match=r"gone.plan: no such file or directory; workers run this plan"):
-        PlanFiles("first", PlanBook(heavy_bundle()), journal, tmp_path).recall(names, (), {}, None, running=1)
+        PlanFiles("first", PlanBook(heavy_bundle()), journal, tmp_path).recall(lines, running=1)
 
 
 def test_a_coordinator_that_starts_again_takes_up_what_was_chosen(tmp_path: Path) -> None:
@@ -181,15 +185,16 @@ def test_a_coordinator_that_starts_again_takes_up_what_was_chosen(tmp_path: Path
     roles = [before.roles[place] for place in places]
     journal.write(generation=1, step=0, places=places, plan=[0, before.plan, 0, 0], roles=roles)
     journal.write(row=4)
-    remembered = read(tmp_path / "journal")
-    assert remembered is not None and remembered.plan is not None
+    lines = read(tmp_path / "journal")
+    state = remembered(lines)
+    assert state is not None and state.plan is not None
 
     def again(fitted: bool) -> list[Order]:
         book = PlanBook(heavy_bundle())
         if fitted:
             book.fitted = book.add(planned(()), Fitted(frozenset(book.grid), {(1, 1): 2.0}))
         job = StateMachine(book, 1, 30, set(book.grid), 0.0)
-        job.remember(remembered)
+        job.remember(state, lines)
         assert job.assignment == before
         for member in job.roster.members():
             job.handle(Returned(member, is_training=True, asked=1), 1.0)

@@ -29,7 +29,8 @@ from recycle_runtime.coordinator.events import (
     WantPlan,
     WorkerFailed,
 )
-from recycle_runtime.coordinator.journal import Remembered, RunningPlan
+from recycle_runtime.coordinator.journal import JournalLine, Lines
+from recycle_runtime.coordinator.last_generation import Remembered, RunningPlan
 from recycle_runtime.coordinator.layer_move import LayerMove
 from recycle_runtime.coordinator.state_machine import StateMachine
 from recycle_runtime.plan.assembly import Worker
@@ -444,8 +445,6 @@ class World:
                 number,
                 0,
                 places,
-                len(self.rows),
-                (),
                 plan=plan,
                 cells=cells,
                 move=self.move,
@@ -453,7 +452,8 @@ class World:
                 joiners=joiners,
             )
             self.move = None
-            self.coordinator.remember(state)
+            rows = (JournalLine(1, {"row": len(self.rows) - 1}),) if self.rows else ()
+            self.coordinator.remember(state, Lines("journal", rows))
             self.returning = {Member(place, 0) for place in (*places, *joiners)}
 
     def start(self, place: Worker) -> None:
@@ -477,14 +477,11 @@ class World:
     def _join(self, member: Member, message: Join) -> None:
         """As the service does."""
         coordinator, generation = self.coordinator, message.generation
-        recall = Recall(coordinator.rows.next)
         if member in self.returning:
             is_training = message.is_training and generation == coordinator.number
-            self.order(member, recall)
             self.happen(Returned(member, is_training, message.asked))
             self._returned(member)
         elif member in coordinator.roster:
-            self.order(member, recall)
             self.happen(Reconnected(member, generation, message.is_training, message.asked))
         else:
             self.happen(Joined(member, generation > 0, message.asked))

@@ -11,9 +11,8 @@ from recycle_runtime.coordinator.checkpoint_files import CheckpointFiles
 from recycle_runtime.coordinator.events import CheckpointClosed
 from recycle_runtime.coordinator.journal import Journal
 from recycle_runtime.coordinator.membership import Entry, Roster
-from recycle_runtime.coordinator.metrics import StepRows
-from recycle_runtime.coordinator.service import Service
 from recycle_runtime.coordinator.state_machine import Phase, StateMachine
+from recycle_runtime.coordinator.step_rows import StepRows
 from recycle_runtime.execution.chunk import Chunk
 from recycle_runtime.execution.steps import WorkerSteps
 from recycle_runtime.protocol.messages.generations import Leave, LeftGroup, Report
@@ -126,7 +125,11 @@ def end_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def impatient_return(patch: pytest.MonkeyPatch) -> None:
     """Found once: the last workers of a stage are given up as soon as any."""
-    patch.setattr(Service, "_can_go_on_without", lambda self, workers: True)  # pyright: ignore
+
+    def can_go_on_without(self: StateMachine, without: object) -> bool:
+        return True
+
+    patch.setattr(StateMachine, "can_go_on_without", can_go_on_without)
 
 
 def old_messages_count(patch: pytest.MonkeyPatch) -> None:

@@ -29,8 +29,7 @@ from recycle_runtime.agent.watch import Limits
 from recycle_runtime.checkpoint.manifest import SHARD_FILE, TENSORS_FILE
 from recycle_runtime.checkpoint.shelf import Shelf
 from recycle_runtime.coordinator.adaptation import AdaptationOptions
-from recycle_runtime.coordinator.journal import prepare
-from recycle_runtime.coordinator.neighbour_copies import CompleteCopy
+from recycle_runtime.coordinator.neighbour_copies import CompleteCopy, prepare
 from recycle_runtime.coordinator.patience import Patience
 from recycle_runtime.coordinator.plans import Request
 from recycle_runtime.coordinator.service import JobOptions

@@ -60,13 +60,16 @@ from recycle_runtime.cli.signals import StopRequests, stop_requests
 from recycle_runtime.coordinator.antechamber import kept_waiting
 from recycle_runtime.coordinator.fence import Fence, stand_by
 from recycle_runtime.coordinator.hooks import Hooks
-from recycle_runtime.coordinator.journal import FILE, JournalError, prepare, told_since
+from recycle_runtime.coordinator.journal import FILE, JournalError
 from recycle_runtime.coordinator.leadership import Candidacy, Leadership
+from recycle_runtime.coordinator.neighbour_copies import prepare
+from recycle_runtime.coordinator.outlives import read
 from recycle_runtime.coordinator.outside import Outside
 from recycle_runtime.coordinator.patience import Patience
 from recycle_runtime.coordinator.plans import PlanGoneError
 from recycle_runtime.coordinator.service import JobOptions, Service
 from recycle_runtime.coordinator.state_machine import ENDLESS
+from recycle_runtime.coordinator.step_rows import told_since
 from recycle_runtime.files import FolderTakenError, write_whole
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.protocol.access import Token
@@ -260,7 +263,7 @@ def _run(
         else:
             unmark_over(state)
         folders = [_folder(state, each) for each in range(number + 1)]
-        watching.metrics.catch_up([told for folder in folders for told in told_since(folder / FILE, 0)])
+        watching.metrics.catch_up([told for folder in folders for told in told_since(read(folder / FILE), 0)])
         service.watch(watching.take)
         end = service.run(requests.why)
         if not service.goes_on:

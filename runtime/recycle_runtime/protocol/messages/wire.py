@@ -15,7 +15,7 @@ Where agents relay, what worker processes and the store say travels inside FromW
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, NamedTuple, TypeVar, cast, get_args
 
@@ -170,6 +170,11 @@ class Handlers(Generic[Context]):
         if kind in self._handlers:
             raise ValueError(f"{kind.__name__} is handled already")
         self._handlers[kind] = handler
+
+    @property
+    def kinds(self) -> Iterable[type[Any]]:
+        """Of messages that are expected."""
+        return self._handlers.keys()
 
     def handle(self, context: Context, message: Message) -> None:
         """ProtocolError if this message is not expected here."""

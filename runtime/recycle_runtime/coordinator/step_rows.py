@@ -1,11 +1,15 @@
-"""What is measured of a job: its steps, and how long each change took. Standard library only."""
+"""Rows of steps: the loss and the seconds of each, once it counts. Standard library only."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from recycle_runtime.coordinator.events import Note, Order, TellRow
+from recycle_runtime.coordinator.journal import Damaged, Field, Lines
+from recycle_runtime.coordinator.participant import Asked, Hears, Memory, Participant, View
+from recycle_runtime.protocol.codec import Natural, ProtocolError, decode
 from recycle_runtime.protocol.messages.members import Member
-from recycle_runtime.protocol.messages.observers import Recovered
-from recycle_runtime.protocol.messages.steps import LossShare, StepDone, StepRow
+from recycle_runtime.protocol.messages.steps import LossShare, StepDone, StepRow, StepSettled
 
 
 @dataclass(slots=True)
@@ -27,7 +31,7 @@ class _Earlier(NamedTuple):
     row: StepRow
 
 
-class StepRows:
+class StepRows(Participant):
     """Rows come out in order, each once: when all processes of a generation have reported, or it has ended.
 
     The loss of a step is the sum of what the workers of the last stage add to it. They say it before
@@ -40,6 +44,15 @@ class StepRows:
     said again, or not heard, is unknown.
     """
 
+    memory = (
+        Memory(
+            "rows of steps",
+            said=(LossShare, StepDone),
+            journal={"row": Field(Natural), "told": Field(Any, needs=("row",))},
+            again="`recall` asks for those of the steps that have no row",
+        ),
+    )
+
     def __init__(self, first: int = 0) -> None:
         self.next = first
         """The first step whose row is not complete."""
@@ -49,6 +62,33 @@ class StepRows:
         """Steps that may have been made in a generation before this one, and are made again."""
         self._members: frozenset[Member] = frozenset()
         self._live, self._plan = 0, ""
+
+    @classmethod
+    def open(cls, asked: Asked, job: View) -> "StepRows":
+        return cls(asked.begins.step)
+
+    def hears(self) -> Hears:
+        return {LossShare: self._hear_share, StepDone: self._hear_done}
+
+    def _hear_share(self, member: Member, said: LossShare) -> list[Order]:
+        self.add_share(member, said)
+        return []
+
+    def _hear_done(self, member: Member, said: StepDone) -> list[Order]:
+        if member in self.job.roster:
+            self.job.roster.entries[member].has_stepped = True
+        return self.told(self.add(member, said))
+
+    def told(self, rows: Iterable[StepRow]) -> list[Order]:
+        """Orders to write them down, and to tell them."""
+        return [order for row in rows for order in (Note({"row": row.step, "told": row}), TellRow(row))]
+
+    def recall(self, lines: Lines) -> None:
+        for fields in (line.fields for line in lines.all):
+            if "row" in fields:
+                self.next = fields["row"] + 1
+            elif "begins" in fields:
+                self.next = fields["begins"][1]
 
     def begin(
         self,
@@ -135,42 +175,23 @@ class StepRows:
         )
 
 
-@dataclass(slots=True)
-class Recovery:
-    """How one change of generation went; times in seconds of the machine's monotonic clock."""
+def told_since(lines: Lines, step: int) -> list[StepRow | StepSettled]:
+    """Rows from this step on, as they were told, and what became of steps from the one before it on."""
+    told: list[StepRow | StepSettled] = []
+    damaged = Damaged(lines.path)
+    for number, fields in lines.all:
+        if "settled" in fields and fields["settled"].step >= step - 1:
+            told.append(fields["settled"])
+        if "told" not in fields or fields["row"] < step:
+            continue
+        try:
+            told.append(decode(StepRow, fields["told"]))
+        except ProtocolError:
+            damaged.note(number)
+    damaged.say()
+    return told
 
-    generation: int
-    causes: list[str] = field(default_factory=list[str])
-    began: float = 0.0
-    """When the coordinator heard of it."""
-    fault_at: float | None = None
-    """When it happened, if that is known."""
-    left: float = 0.0
-    """When all had left the old group and reported their step."""
-    going: float = 0.0
-    """When all run in the new one; 0 until then."""
-    step: int = 0
-    """Where training goes on."""
-    undone: int = 0
-    """How many workers took a step back."""
-    repeated: float = 0.0
-    """Seconds of training that are run again."""
-    plan: str = ""
-    reason: str = ""
-    """What the first worker said whose own work failed."""
 
-    def told(self) -> Recovered:
-        """What happened and how long each phase of it took."""
-        start = self.began if self.fault_at is None else self.fault_at
-        return Recovered(
-            generation=self.generation,
-            causes=tuple(self.causes),
-            step=self.step,
-            undone=self.undone,
-            repeated=self.repeated,
-            plan=self.plan,
-            detection=round(self.began - start, 6),
-            leaving=round(self.left - self.began, 6),
-            regroup=round(self.going - self.left, 6),
-            total=round(self.going - start, 6),
-        )
+def rows_since(lines: Lines, step: int) -> list[StepRow]:
+    """Rows from this step on, as they were told."""
+    return [row for row in told_since(lines, step) if isinstance(row, StepRow)]

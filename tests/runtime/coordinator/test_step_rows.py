@@ -1,6 +1,6 @@
 """Rows of metrics: a step's loss is the sum of what its workers say about it."""
 
-from recycle_runtime.coordinator.metrics import StepRows
+from recycle_runtime.coordinator.step_rows import StepRows
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.protocol.messages.steps import LossShare, StepDone, StepRow
 

@@ -1,0 +1,46 @@
+"""How long each change of generation took. Standard library only."""
+
+from dataclasses import dataclass, field
+
+from recycle_runtime.protocol.messages.observers import Recovered
+
+
+@dataclass(slots=True)
+class Recovery:
+    """How one change of generation went; times in seconds of the machine's monotonic clock."""
+
+    generation: int
+    causes: list[str] = field(default_factory=list[str])
+    began: float = 0.0
+    """When the coordinator heard of it."""
+    fault_at: float | None = None
+    """When it happened, if that is known."""
+    left: float = 0.0
+    """When all had left the old group and reported their step."""
+    going: float = 0.0
+    """When all run in the new one; 0 until then."""
+    step: int = 0
+    """Where training goes on."""
+    undone: int = 0
+    """How many workers took a step back."""
+    repeated: float = 0.0
+    """Seconds of training that are run again."""
+    plan: str = ""
+    reason: str = ""
+    """What the first worker said whose own work failed."""
+
+    def told(self) -> Recovered:
+        """What happened and how long each phase of it took."""
+        start = self.began if self.fault_at is None else self.fault_at
+        return Recovered(
+            generation=self.generation,
+            causes=tuple(self.causes),
+            step=self.step,
+            undone=self.undone,
+            repeated=self.repeated,
+            plan=self.plan,
+            detection=round(self.began - start, 6),
+            leaving=round(self.left - self.began, 6),
+            regroup=round(self.going - self.left, 6),
+            total=round(self.going - start, 6),
+        )
