@@ -18,7 +18,7 @@ from recycle_runtime import logs
 from recycle_runtime.checkpoint.manifest import origin_of, shape_of
 from recycle_runtime.checkpoint.script_state import ScriptState
 from recycle_runtime.checkpoint.shelf import Beginning, is_copy
-from recycle_runtime.coordinator.adaptation import Adaptation, AdaptationOptions
+from recycle_runtime.coordinator.adaptation import Adaptation
 from recycle_runtime.coordinator.agents import Agents
 from recycle_runtime.coordinator.checkpoint_files import CheckpointFiles, open_checkpoints
 from recycle_runtime.coordinator.checkpoints import NoCheckpoints
@@ -81,7 +81,6 @@ from recycle_runtime.coordinator.membership import name_of
 from recycle_runtime.coordinator.neighbour_copies import CompleteCopy, Group, NeighbourCopies
 from recycle_runtime.coordinator.outside import Outside
 from recycle_runtime.coordinator.patience import AttentiveClock, Patience
-from recycle_runtime.coordinator.peer_digests import CHECK_PEERS
 from recycle_runtime.coordinator.plans import PlanFiles, PlanGoneError, PlansOnDemand
 from recycle_runtime.coordinator.programs import Programs
 from recycle_runtime.coordinator.reach import Reachability
@@ -89,9 +88,9 @@ from recycle_runtime.coordinator.refill import Refill, host_of
 from recycle_runtime.coordinator.relays import RelayedLine, Relays
 from recycle_runtime.coordinator.replanning import Replanner
 from recycle_runtime.coordinator.save_files import SaveFiles
-from recycle_runtime.coordinator.skipped_steps import MAX_SKIPPED
 from recycle_runtime.coordinator.state_machine import ENDLESS, Phase, StateMachine
 from recycle_runtime.files import lock_checkpoints, take_folder
+from recycle_runtime.options.run import RunOptions
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import digest_of
 from recycle_runtime.plan.node_layout import even_share, placement_order
@@ -186,55 +185,30 @@ _LINGER_AFTER_ALL = 30.0
 """After the end: how long workers may take to leave; if all went well, they may have more to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobOptions:
-    """What a coordinator is told when it starts."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions(RunOptions):
+    """What a coordinator is told when it starts: the options of the run, and where it finds itself."""
 
-    bundle: str
     steps: int
-    failed: tuple[Worker, ...]
     host: str
     port: int
     token: Token
     state: Path
     """A folder for what must outlive the process."""
+    restarts_workers: bool = True
+    relay: bool = False
+    """Whether worker processes speak through the agents of their nodes."""
     hooks: Hooks = field(default_factory=Hooks)
     start_seconds: float = 300.0
     """How long the first workers may take to arrive."""
-    checkpoint: str | None = None
-    """The folder for checkpoints; None: none are taken."""
-    every: int = 100
-    """Steps from one checkpoint to the next."""
-    resume: bool = False
-    """Begin with the newest checkpoint."""
-    accepts_changes: bool = False
-    """Also with one whose steps have taken other data than those of this job would."""
-    max_resumes: int = 0
-    """How often the job may go on from its newest checkpoint by itself."""
     is_continued: bool = False
-    """Whether it has done so: all steps may be made then, and what is left is to save them."""
-    adaptation: AdaptationOptions = field(default_factory=AdaptationOptions)
-    check_peers: int = CHECK_PEERS
-    """Steps from one comparison of peers to the next; 0: never."""
-    heartbeat_timeout: float = 3.0
-    """Seconds without a heartbeat of its agent after which a node has failed."""
+    """Whether the job has gone on from its newest checkpoint by itself: all steps may be made then, and what
+    is left is to save them."""
     patience: Patience = field(default_factory=Patience)
-    max_skipped: int = MAX_SKIPPED
-    """Steps in a row that may be left out because a gradient is not finite."""
-    stop_timeout: float = 60.0
-    """Seconds that a last checkpoint may take when the job is asked to end."""
-    restarts_workers: bool = True
-    """Whether failed workers are started again where there is room."""
-    neighbour_copies: int = 0
-    """Steps from one copy of every stage in the memory of nodes to the next; 0: none are made."""
-    nodes: int | None = None
-    """How many there will be, if that is known: they get equally many workers."""
     takes_over: bool = False
     """Whether a coordinator before this one may still hold locks; see `leadership`."""
     is_over: bool = False
     """Whether a job in this folder had ended, and its agents had been told; see `job_over`."""
-    relay: bool = False
-    """Whether worker processes speak through the agents of their nodes."""
 
 
 class Service:
@@ -273,9 +247,9 @@ class Service:
             takes_long = options.resume and remembered is None and begins is None
             with outside.reading() if takes_long else nullcontext():
                 checkpoints = open_checkpoints(
-                    options.checkpoint, bundle, options.steps, options.every, remembered, self._journal,
-                    resume=options.resume, begins=begins, accepts_changes=options.accepts_changes,
-                    may_be_finished=options.is_continued,
+                    options.checkpoint, bundle, options.steps, options.checkpoint_every, remembered,
+                    self._journal, resume=options.resume, begins=begins,
+                    accepts_changes=options.accepts_changes, may_be_finished=options.is_continued,
                 )  # fmt: skip
             self._checkpoint_files = CheckpointFiles(options.checkpoint, outside.file_thread("checkpoints"))
         expected = set(self._book.grid) - set(options.failed)
@@ -313,9 +287,9 @@ class Service:
         self._programs = Programs(digest_of(bundle), None if remembered is None else remembered.setup)
         share = None if options.nodes is None else even_share(len(self._book.grid), options.nodes)
         self._relays = Relays(self.closed)
-        self._agents = Agents(bundle.tensor, options.heartbeat_timeout, now, share)
+        self._agents = Agents(bundle.tensor, options.node_timeout, now, share)
         self._refill = Refill()
-        self._lost_starts = LostStarts(options.heartbeat_timeout)
+        self._lost_starts = LostStarts(options.node_timeout)
         self._to_start = placement_order(expected)[::-1]
         """Of the workers that the job begins with, those that no agent has been told of, from the last on."""
         self._ticked = self._looked_ahead = float("-inf")
@@ -973,7 +947,7 @@ class Service:
             self._lose(member, _WITH_ITS_NODE)
 
     def _look_at_unheard(self, now: float) -> None:
-        timeout = self._options.heartbeat_timeout
+        timeout = self._options.node_timeout
         # When others have lost a connection too it is the node that is gone, and all wait for its workers.
         limit = min(_UNHEARD_SECONDS, timeout) if self._job.phase is Phase.GATHERING else timeout
         for member, since in list(self._unheard.items()):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 
 from recycle_runtime.coordinator.events import Order, Tell, TellSettled
 from recycle_runtime.coordinator.membership import name_of
+from recycle_runtime.options.run import MAX_SKIPPED
 from recycle_runtime.plan.worker_ids import Worker
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.protocol.messages.steps import Settled, StepSettled
@@ -17,8 +18,6 @@ _WORDS = {
     "loss": "the loss of micro-batch {}",
     "backward": "the backward of micro-batch {}",
 }
-MAX_SKIPPED = 20
-"""Steps in a row."""
 StageOf = Callable[[Worker], int | None]
 
 
