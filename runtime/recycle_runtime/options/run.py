@@ -206,6 +206,7 @@ class RunOptions:
         "how many worker processes each node has room for",
         (NODE, AGENT),
         at_least(1),
+        given=None,
         required=True,
         differs={AGENT: {"help": "how many worker processes this node has room for"}},
     )
