@@ -70,7 +70,7 @@ class AgentOptions(RunOptions):
     host: str
     port: int
     token: Token
-    state: Path
+    state: Path = Path()
     """A folder for the board, and for what a restarted agent has to know."""
     limits: Limits
     address_file: str | None = None

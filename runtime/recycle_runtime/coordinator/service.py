@@ -189,11 +189,11 @@ _LINGER_AFTER_ALL = 30.0
 class JobOptions(RunOptions):
     """What a coordinator is told when it starts: the options of the run, and where it finds itself."""
 
-    steps: int
+    steps: int = ENDLESS
     host: str
     port: int
     token: Token
-    state: Path
+    state: Path = Path()
     """A folder for what must outlive the process."""
     restarts_workers: bool = True
     relay: bool = False

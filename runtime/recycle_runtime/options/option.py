@@ -114,21 +114,22 @@ def option(
 
 def text(metavar: str, explained: str, commands: tuple[str, ...], **more: Any) -> Any:
     """A word, such as a path; None where nothing is said."""
-    return option(None, explained, commands, **({"parser": {"metavar": metavar}} | more))
+    usual: dict[str, Any] = {"parser": {"metavar": metavar}}
+    return option(None, explained, commands, **usual | more)
 
 
 def switch(explained: str, commands: tuple[str, ...], **more: Any) -> Any:
     """True if the flag is there."""
-    more = {"given": False, "parser": {"action": "store_true"}, "write": bool} | more
-    return option(False, explained, commands, **more)
+    usual: dict[str, Any] = {"given": False, "parser": {"action": "store_true"}, "write": bool}
+    return option(False, explained, commands, **usual | more)
 
 
 def number(
     default: int | None, metavar: str, explained: str, commands: tuple[str, ...], check: Check, **more: Any
 ) -> Any:
     """A whole number."""
-    parser = {"type": int, "metavar": metavar}
-    return option(default, explained, commands, **({"given": default} | more), parser=parser, check=check)
+    usual: dict[str, Any] = {"given": default, "parser": {"type": int, "metavar": metavar}, "check": check}
+    return option(default, explained, commands, **usual | more)
 
 
 def seconds(default: float, explained: str, commands: tuple[str, ...], check: Check, **more: Any) -> Any:
@@ -141,8 +142,8 @@ def choice(
     default: Any, choices: tuple[str, ...], explained: str, commands: tuple[str, ...], **more: Any
 ) -> Any:
     """One of a few words."""
-    more = {"given": default, "parser": {"choices": choices}} | more
-    return option(default, explained, commands, **more)
+    usual: dict[str, Any] = {"given": default, "parser": {"choices": choices}}
+    return option(default, explained, commands, **usual | more)
 
 
 def chosen_truth(
@@ -157,10 +158,8 @@ def chosen_truth(
 
 def repeated(metavar: str, explained: str, commands: tuple[str, ...], **more: Any) -> Any:
     """Words of a flag that may be there several times."""
-    parser = {"action": "append", "metavar": metavar}
-    return option(
-        (), explained, commands, **({"given": [], "read": tuple, "write": tuple} | more), parser=parser
-    )
+    usual: dict[str, Any] = {"given": [], "parser": {"action": "append", "metavar": metavar}}
+    return option((), explained, commands, **usual | {"read": tuple, "write": tuple} | more)
 
 
 def must_be(what: str, holds: Callable[[Any], bool]) -> Check:

@@ -61,6 +61,10 @@ _TAKES_OVER = (
 _A_PROGRAM = {"help": "the Python file that defines what to train", "required": True}
 
 
+def _share(word: str) -> float | None:
+    return None if word == _OFF else float(word) / 100
+
+
 def _percent(share: float | None) -> str:
     return _OFF if share is None else repr(100 * share)
 
@@ -70,6 +74,14 @@ def _is_percentage(word: str) -> bool:
         return word == _OFF or 0 < float(word) < 100
     except ValueError:
         return False
+
+
+def _unless_zero(value: float) -> str | None:
+    return str(value) if value else None
+
+
+def _workers(words: list[str]) -> tuple[Worker, ...]:
+    return parse_workers(words) if words else ()
 
 
 def _worker_words(workers: tuple[Worker, ...]) -> tuple[str, ...]:
@@ -99,7 +111,7 @@ class AdaptationOptions:
         given="5",
         parser={"metavar": f"PERCENT|{_OFF}"},
         check=must_be(f"a percentage between 0 and 100, or {_OFF}", _is_percentage),
-        read=lambda word: None if word == _OFF else float(word) / 100,
+        read=_share,
         write=_percent,
     )
     """The share of a step that a new plan has to save; None: nothing is planned anew."""
@@ -169,7 +181,7 @@ class RunOptions:
         "P:S,P:S",
         "workers that have failed already, pipeline:stage",
         (*_COORDINATOR, WORKER),
-        read=lambda words: parse_workers(words) if words else (),
+        read=_workers,
         write=_worker_words,
     )
     _: KW_ONLY
@@ -371,7 +383,7 @@ class RunOptions:
         f"{_TAKES_OVER} (default: {{default}})",
         (NODE, COORDINATOR),
         must_be(f"at least {_SHORTEST_TAKEOVER:g} s", lambda value: _SHORTEST_TAKEOVER <= value < math.inf),
-        write=lambda value: str(value) if value else None,
+        write=_unless_zero,
         differs={
             NODE: {
                 "help": f"{_TAKES_OVER}; 0: none does (default: {{default}})",

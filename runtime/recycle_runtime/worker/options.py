@@ -12,7 +12,7 @@ from recycle_runtime.protocol.node_memory import NodeMemory
 class WorkerOptions(RunOptions):
     """A worker with one plan: the options of the run, and which worker it is."""
 
-    steps: int
+    steps: int = 0
     plan: int
     """Which plan of the bundle."""
     worker: Worker
