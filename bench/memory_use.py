@@ -279,7 +279,9 @@ def _work(task: Task) -> Counted:
     torch.set_num_threads(1)
     store: Any = TCPStore("127.0.0.1", task.port, is_master=False)
     meter = Meter(task.place[1], task.size)
-    options = WorkerOptions(task.bundle, task.program, 0, task.place, 0, STEPS, 0, "cpu", False, PATIENCE)
+    options = WorkerOptions(
+        task.bundle, task.program, steps=STEPS, plan=0, worker=task.place, tp_rank=0, timeout=PATIENCE
+    )
     worker = FixedPlanWorker(options, store, lambda told, _, grid, __: _Metered(meter, told, store, grid))
     with counting(CPU, SMALLEST) as held:
         meter.watch(worker, held)

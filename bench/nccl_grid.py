@@ -439,7 +439,16 @@ def _record_kernels(rank: int, port: int, pipe: Connection, program: str, device
     if device == "cuda":
         set_environment()
     recorded, place = 2, divmod(rank, STAGES)
-    options = WorkerOptions(bundle, program, 0, place, 0, TRACED_STEPS, 0, device, False, 60.0)
+    options = WorkerOptions(
+        bundle,
+        program,
+        steps=TRACED_STEPS,
+        plan=0,
+        worker=place,
+        tp_rank=0,
+        device=device,
+        timeout=60.0,
+    )
     dist: Any = torch.distributed
     worker = FixedPlanWorker(options, dist.TCPStore("127.0.0.1", port, is_master=False))
     recorder = profile(activities=[ProfilerActivity.CUDA if device == "cuda" else ProfilerActivity.CPU])

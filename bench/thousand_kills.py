@@ -28,7 +28,7 @@ from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from bench.kill_picture import kill_picture
 from bench.kill_records import RecordFile, markdown, read_runs, report_rows
@@ -208,7 +208,7 @@ class RunSettings(NamedTuple):
     folder: Path
     """For bundle and records."""
     device: str
-    graphs: str
+    graphs: Literal["auto", "on", "off"]
     every: float
     seed: int
 

@@ -9,7 +9,7 @@ from recycle_compiler.cli.options.files import add_output_argument
 from recycle_compiler.cli.values import one_of, positive
 from recycle_compiler.launch.layout import Layout, LayoutError, lay_out
 from recycle_compiler.launch.render import Launch, render
-from recycle_runtime.cli.options.access import add_tls_argument
+from recycle_runtime.cli.options.run import add_options
 from recycle_runtime.cli.options.script import (
     add_script_arguments,
     note_options_of_script,
@@ -17,6 +17,7 @@ from recycle_runtime.cli.options.script import (
 )
 from recycle_runtime.cli.output import DONE, Output, UsageError, check_target
 from recycle_runtime.cli.parser import Arguments
+from recycle_runtime.options.run import NODE
 
 _LONGEST_NAME = 40
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
@@ -34,6 +35,7 @@ def add_arguments(parser: Arguments) -> None:
     )
     parser.add_argument("bundle", metavar="PLAN", help="a bundle, under the name that the nodes know it by")
     add_script_arguments(parser, before=2)
+    add_options(parser, NODE, "program")
     parser.add_argument(
         "--steps", type=positive, metavar="N", help="number of steps to train; of --program FILE alone"
     )
@@ -68,7 +70,7 @@ def add_arguments(parser: Arguments) -> None:
     parser.add_argument(
         "--image", metavar="IMAGE", help=f"container image, for kubernetes and jobset (default: {_IMAGE})"
     )
-    add_tls_argument(parser)
+    add_options(parser, NODE, "tls")
     add_output_argument(parser)
 
 

@@ -24,6 +24,7 @@ from recycle_runtime.agent.relay import Relay
 from recycle_runtime.agent.search import Search
 from recycle_runtime.agent.watch import Clock, Ended, Limits, Watch
 from recycle_runtime.files import take_folder
+from recycle_runtime.options.run import RunOptions
 from recycle_runtime.program.user_frames import frames_text, user_frames
 from recycle_runtime.protocol.access import Token
 from recycle_runtime.protocol.address import address_now, term_now
@@ -62,29 +63,23 @@ _GRACE = 5.0
 """Seconds that an agent which is told to go waits for word that the whole job ends."""
 
 
-@dataclass(frozen=True, slots=True)
-class AgentOptions:
-    """What an agent is told when it starts."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentOptions(RunOptions):
+    """What an agent is told when it starts: the options of the run, and where it finds itself."""
 
     host: str
     port: int
     token: Token
-    workers_per_node: int
-    """Worker processes that this node has room for."""
-    state: Path
+    state: Path = Path()
     """A folder for the board, and for what a restarted agent has to know."""
     limits: Limits
     address_file: str | None = None
     """Where the coordinator's address stands, if it may change."""
-    patience: float = 600.0
-    """Seconds to look for a coordinator that is gone."""
     memory: str = ""
     """The number of the node's memory: see `node_memory`."""
     sees_exits: bool = False
     """A worker has failed as soon as the kernel begins to take it apart. Not where workers share a
     GPU: what one has queued there may still be written into the memory of the others."""
-    ends_workers: bool = False
-    """Whether workers end when the agent does, however it does; otherwise they wait for the next one."""
 
 
 def _no_exit(_: int) -> None:
@@ -312,7 +307,7 @@ class Agent:
         status = 1
         try:
             hold_on()
-            if self._options.ends_workers:
+            if self._options.end_with_parent:
                 # No handler and no held interpreter lock is in the way of this one.
                 die_with_parent(agent)
             # Such a signal may reach all processes of a job; it is for the first of them to end the others.
@@ -343,7 +338,7 @@ class Agent:
                 self._watch.add(row.line, row.pid)
                 self._table.add(row)
                 _LOGGER.info("process %d: adopted", row.pid, extra=_of(row.member))
-                if self._options.ends_workers:
+                if self._options.end_with_parent:
                     # It would outlive this agent.
                     self._watch.kill(row.line, "its agent has ended")
             else:
@@ -362,7 +357,7 @@ class Agent:
     async def _connect(self) -> Line:
         """WireError when the coordinator has not answered for long, or has answered and refused, or is not
         there because the job has ended."""
-        options, search = self._options, Search(self._options.patience, self._around.now())
+        options, search = self._options, Search(self._options.coordinator_timeout, self._around.now())
         while True:
             try:
                 self._where = address_now(options)

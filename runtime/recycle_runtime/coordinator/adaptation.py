@@ -6,7 +6,6 @@ moves layers, any other moves workers. Standard library only.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from statistics import median
 
 from recycle_runtime.coordinator.drift import OpTimes, calibrated, measured_times, shift
@@ -27,6 +26,7 @@ from recycle_runtime.coordinator.replanning import (
     why_replan,
 )
 from recycle_runtime.coordinator.state_machine import StateMachine
+from recycle_runtime.options.run import AdaptationOptions
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.change import JobChange, Outlook
 from recycle_runtime.plan.moves import (
@@ -61,22 +61,6 @@ _TOO_SLOW = 2.0
 _OTHER_PACE = 1.3
 """A slow worker whose factor has changed by so much needs another plan."""
 _MOST_PATIENCE = 64
-
-
-@dataclass(frozen=True, slots=True)
-class AdaptationOptions:
-    """What users may say about it."""
-
-    mtbf: float = 3600.0
-    """Seconds between two changes of the job's workers, as expected at the start."""
-    replan: float | None = 0.05
-    """The share of a step that a new plan has to save; None: nothing is planned anew."""
-    replan_every: int = 50
-    """Steps between two requests at least."""
-    ahead: bool = False
-    """Plan for the next failure before it happens."""
-    recut: str = "auto"
-    """When layers travel to another cut: auto (when it pays), always (whenever it saves anything) or off."""
 
 
 class Adaptation:

@@ -9,8 +9,6 @@ from recycle_runtime.plan.worker_ids import Worker, worker_text
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.protocol.messages.steps import PeerDigest
 
-CHECK_PEERS = 100
-"""Steps from one comparison to the next, unless a run says otherwise."""
 _SHOWN = 6
 """Fields that are named in a sentence."""
 _LONGEST = 40

@@ -17,7 +17,7 @@ from typing import Any
 
 from recycle_runtime import logs
 from recycle_runtime.checkpoint.manifest import origin_of, shape_of
-from recycle_runtime.coordinator.adaptation import Adaptation, AdaptationOptions
+from recycle_runtime.coordinator.adaptation import Adaptation
 from recycle_runtime.coordinator.agents import Agents
 from recycle_runtime.coordinator.attendance import Attendance
 from recycle_runtime.coordinator.checkpoint_files import begin_run
@@ -60,16 +60,14 @@ from recycle_runtime.coordinator.outlives import read
 from recycle_runtime.coordinator.outside import Outside
 from recycle_runtime.coordinator.participant import Asked
 from recycle_runtime.coordinator.patience import AttentiveClock, Patience
-from recycle_runtime.coordinator.peer_digests import CHECK_PEERS
 from recycle_runtime.coordinator.plans import PlanFiles, PlanGoneError, PlansOnDemand
 from recycle_runtime.coordinator.programs import Programs
 from recycle_runtime.coordinator.relays import RelayedLine, Relays
 from recycle_runtime.coordinator.replanning import Replanner
-from recycle_runtime.coordinator.skipped_steps import MAX_SKIPPED
 from recycle_runtime.coordinator.state_machine import ENDLESS, StateMachine
 from recycle_runtime.coordinator.step_rows import told_since
 from recycle_runtime.files import lock_checkpoints, take_folder
-from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.options.run import RunOptions
 from recycle_runtime.plan.bundle import digest_of
 from recycle_runtime.plan.node_layout import even_share
 from recycle_runtime.plan.plan_book import PlanBook, plan_name
@@ -119,55 +117,30 @@ _LINGER_AFTER_ALL = 30.0
 """After the end: how long workers may take to leave; if all went well, they may have more to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobOptions:
-    """What a coordinator is told when it starts."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions(RunOptions):
+    """What a coordinator is told when it starts: the options of the run, and where it finds itself."""
 
-    bundle: str
-    steps: int
-    failed: tuple[Worker, ...]
+    steps: int = ENDLESS
     host: str
     port: int
     token: Token
-    state: Path
+    state: Path = Path()
     """A folder for what must outlive the process."""
+    restarts_workers: bool = True
+    relay: bool = False
+    """Whether worker processes speak through the agents of their nodes."""
     hooks: Hooks = field(default_factory=Hooks)
     start_seconds: float = 300.0
     """How long the first workers may take to arrive."""
-    checkpoint: str | None = None
-    """The folder for checkpoints; None: none are taken."""
-    every: int = 100
-    """Steps from one checkpoint to the next."""
-    resume: bool = False
-    """Begin with the newest checkpoint."""
-    accepts_changes: bool = False
-    """Also with one whose steps have taken other data than those of this job would."""
-    max_resumes: int = 0
-    """How often the job may go on from its newest checkpoint by itself."""
     is_continued: bool = False
-    """Whether it has done so: all steps may be made then, and what is left is to save them."""
-    adaptation: AdaptationOptions = field(default_factory=AdaptationOptions)
-    check_peers: int = CHECK_PEERS
-    """Steps from one comparison of peers to the next; 0: never."""
-    heartbeat_timeout: float = 3.0
-    """Seconds without a heartbeat of its agent after which a node has failed."""
+    """Whether the job has gone on from its newest checkpoint by itself: all steps may be made then, and what
+    is left is to save them."""
     patience: Patience = field(default_factory=Patience)
-    max_skipped: int = MAX_SKIPPED
-    """Steps in a row that may be left out because a gradient is not finite."""
-    stop_timeout: float = 60.0
-    """Seconds that a last checkpoint may take when the job is asked to end."""
-    restarts_workers: bool = True
-    """Whether failed workers are started again where there is room."""
-    neighbour_copies: int = 0
-    """Steps from one copy of every stage in the memory of nodes to the next; 0: none are made."""
-    nodes: int | None = None
-    """How many there will be, if that is known: they get equally many workers."""
     takes_over: bool = False
     """Whether a coordinator before this one may still hold locks; see `leadership`."""
     is_over: bool = False
     """Whether a job in this folder had ended, and its agents had been told; see `job_over`."""
-    relay: bool = False
-    """Whether worker processes speak through the agents of their nodes."""
 
 
 class Service:
@@ -207,7 +180,7 @@ class Service:
                 accepts_changes=options.accepts_changes, may_be_finished=options.is_continued,
             )  # fmt: skip
         share = None if options.nodes is None else even_share(len(self._book.grid), options.nodes)
-        self._agents = Agents(bundle.tensor, options.heartbeat_timeout, now, share)
+        self._agents = Agents(bundle.tensor, options.node_timeout, now, share)
         expected = set(self._book.grid) - set(options.failed)
         self._job = StateMachine(
             self._book,
@@ -226,7 +199,7 @@ class Service:
                 shape=shape_of(bundle),
                 origin=origin_of(bundle),
                 checkpoints=options.checkpoint,
-                every=options.every,
+                every=options.checkpoint_every,
                 # Workers write there, wherever they are.
                 saves=(options.state / "saves").absolute(),
                 copies=options.neighbour_copies,
@@ -263,7 +236,7 @@ class Service:
             self._say_start,
             failed=options.failed,
             start_seconds=options.start_seconds,
-            timeout=options.heartbeat_timeout,
+            timeout=options.node_timeout,
             has_relays=options.relay,
             restarts_workers=options.restarts_workers,
         )

@@ -9,6 +9,7 @@ from recycle_runtime.coordinator.events import Answer, GivenUp, Note, Order, Tel
 from recycle_runtime.coordinator.journal import Field, Lines
 from recycle_runtime.coordinator.membership import name_of
 from recycle_runtime.coordinator.participant import Asked, Hears, Memory, Participant, View
+from recycle_runtime.options.run import MAX_SKIPPED
 from recycle_runtime.plan.worker_ids import Worker
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.protocol.messages.steps import Settled, StepSettled
@@ -19,8 +20,6 @@ _WORDS = {
     "loss": "the loss of micro-batch {}",
     "backward": "the backward of micro-batch {}",
 }
-MAX_SKIPPED = 20
-"""Steps in a row."""
 StageOf = Callable[[Worker], int | None]
 
 

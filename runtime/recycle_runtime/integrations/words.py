@@ -12,6 +12,7 @@ from pathlib import Path
 
 from recycle_runtime.cli.commands.node import agent_words, coordinator_words
 from recycle_runtime.cli.main import parse_arguments
+from recycle_runtime.cli.options.run import read_options
 from recycle_runtime.cli.options.script import script_or_program
 from recycle_runtime.cli.output import UserError
 from recycle_runtime.files import sentence
@@ -42,29 +43,30 @@ class JobWords:
         arguments = _parse([plan, *_words(options), *more, *script])
         try:
             script_or_program(arguments)
+            self._options = read_options(arguments)
             bundle = Bundle.read(plan)
         except (UserError, BundleError) as error:
             raise JobError(f"{plan}: {error}" if isinstance(error, BundleError) else str(error)) from None
         except OSError as error:
             raise JobError(sentence(error)) from None
-        self._arguments = arguments
-        self.workers_per_node: int = arguments.workers_per_node
-        self.device: str = arguments.device
+        self.workers_per_node = self._options.workers_per_node
+        self.device = self._options.device
         self.node_state: str | None = arguments.node_state
-        self.has_token_file: bool = arguments.token_file is not None
+        self.has_token_file = self._options.token_file is not None
+        self._quiet: bool = arguments.quiet
         self.nodes = _nodes(bundle, self.workers_per_node, nodes)
 
     def access(self, token: str) -> Access:
         """With this token, unless one stands in a file; TokenFileError if that is not as it should be."""
-        return Access(token, self._arguments.token_file, tls=self._arguments.tls)
+        return Access(token, self._options.token_file, tls=self._options.tls)
 
     def coordinator(self, host: str | None) -> list[str]:
         """Of one that others reach at this host, but for where it listens."""
-        return coordinator_words(self._arguments, host, self.nodes)
+        return coordinator_words(self._options, host, self.nodes, quiet=self._quiet)
 
     def agent(self, state: str) -> list[str]:
         """Of one with this folder, but for where the coordinator is."""
-        return agent_words(self._arguments, state)
+        return agent_words(self._options, state)
 
 
 def _words(options: Mapping[str, object]) -> list[str]:

@@ -1,17 +1,16 @@
 """All workers of a job on this machine: start it, listen to its news, put together what was asked for."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from recycle_runtime.checkpoint.manifest import shape_of
 from recycle_runtime.checkpoint.shelf import beginning
-from recycle_runtime.coordinator.adaptation import AdaptationOptions
-from recycle_runtime.coordinator.peer_digests import CHECK_PEERS
 from recycle_runtime.coordinator.state_machine import ENDLESS
-from recycle_runtime.launcher.supervisor import Job, SupervisorError, supervised
+from recycle_runtime.launcher.supervisor import SupervisorError, supervised
+from recycle_runtime.options.run import RunOptions
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.chrome_trace import Event
@@ -31,69 +30,6 @@ from recycle_runtime.state.names import ACCEPT, CheckpointError
 
 class RunError(RuntimeError):
     """A run that did not end well: one or more lines say which worker and why."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunOptions:
-    """What `recycle-run local` is asked for."""
-
-    bundle: str
-    program: str
-    steps: int | None
-    """None with a script, which says how many."""
-    failed: tuple[Worker, ...] = ()
-    seed: int = 0
-    device: str = "cpu"
-    graphs: str = "auto"
-    """Whether a GPU replays work as CUDA graphs: auto, on or off."""
-    undo: str = "device"
-    """Whose memory holds what undoes a step: device or host."""
-    trace: bool = False
-    save: str | None = None
-    """A folder for the parameters of every worker at the end."""
-    faults: tuple[str, ...] = ()
-    """Such as `kill=1:2@5`."""
-    returns: tuple[str, ...] = ()
-    """Such as `1:2@8`."""
-    restarts_workers: bool = False
-    """Whether failed workers are started again without being asked for."""
-    heartbeat_timeout: float = 1.5
-    """Seconds without a heartbeat after which a worker is killed."""
-    instruction_timeout: float = 60.0
-    """Seconds in one instruction, without waiting for another worker, after which it is killed too."""
-    first_step_timeout: float = 1800.0
-    """The same until a worker has made its first step."""
-    node_timeout: float = 3.0
-    """Seconds without a heartbeat of its agent after which a node has failed."""
-    checkpoint: str | None = None
-    """A folder for checkpoints; None: none are taken."""
-    checkpoint_every: int = 100
-    """Steps from one checkpoint to the next."""
-    max_resumes: int = 0
-    neighbour_copies: int = 0
-    """Steps from one copy of every stage in memory to the next; 0: none are made."""
-    accepts_changes: bool = False
-    resume: bool = False
-    """Go on from the newest checkpoint."""
-    resume_with: str = "resume=True"
-    """The way to resume this run, for the error at its end: a command, or a field of this class."""
-    max_skipped: int = 20
-    """Steps in a row that may be left out because a gradient is not finite."""
-    debug: str | None = None
-    """The worker that has the terminal, `P:S`."""
-    tls: bool = False
-    """Whether connections to the coordinator are encrypted."""
-    relay: str = "auto"
-    """Whether workers speak to it through their agent: auto, on or off."""
-    stop_timeout: float = 60.0
-    """Seconds that a last checkpoint may take when the run is asked to end."""
-    adaptation: AdaptationOptions = field(default_factory=AdaptationOptions)
-    script: tuple[str, ...] = ()
-    """The user's script and its arguments, in place of a program."""
-    check_peers: int = CHECK_PEERS
-    """Steps from one comparison of peers to the next; 0: never."""
-    state: str | None = None
-    """A folder for what must outlive processes of the job; a temporary one if it is not named."""
 
 
 class RunResult(NamedTuple):
@@ -126,43 +62,10 @@ def run_local(
     check_beginning(bundle, options)
     result = RunResult([], {}, [], [], [], [])
     with TemporaryDirectory(prefix="recycle-") as temporary:
-        job = Job(
-            bundle=options.bundle,
-            program=options.program,
-            steps=options.steps,
-            script=options.script,
-            workers_per_node=bundle.pipelines * bundle.stages * bundle.tensor,
-            state=Path(options.state or temporary),
-            device=options.device,
-            graphs=options.graphs,
-            undo=options.undo,
-            seed=options.seed,
-            failed=",".join(f"{pipeline}:{stage}" for pipeline, stage in options.failed),
-            save=options.save,
-            record=options.trace,
-            faults=options.faults,
-            returns=options.returns,
-            restarts_workers=options.restarts_workers,
-            heartbeat_timeout=options.heartbeat_timeout,
-            checkpoint=options.checkpoint,
-            checkpoint_every=options.checkpoint_every,
-            resume=options.resume,
-            max_resumes=options.max_resumes,
-            neighbour_copies=options.neighbour_copies,
-            accepts_changes=options.accepts_changes,
-            stop_timeout=options.stop_timeout,
-            max_skipped=options.max_skipped,
-            debug=options.debug,
-            tls=options.tls,
-            relay=options.relay,
-            adaptation=options.adaptation,
-            check_peers=options.check_peers,
-            instruction_timeout=options.instruction_timeout,
-            first_step_timeout=options.first_step_timeout,
-            node_timeout=options.node_timeout,
-        )
+        workers = bundle.pipelines * bundle.stages * bundle.tensor
+        told = replace(options, state=options.state or temporary, workers_per_node=workers)
         try:
-            with supervised(job, stop) as supervisor:
+            with supervised(told, stop) as supervisor:
                 for message in supervisor.news():
                     _take(message, result, options)
                     on_news(message)

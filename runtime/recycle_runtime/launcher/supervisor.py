@@ -14,13 +14,12 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
-from recycle_runtime.coordinator.adaptation import AdaptationOptions
-from recycle_runtime.coordinator.peer_digests import CHECK_PEERS
 from recycle_runtime.launcher.kept_process import KeptProcess, SupervisorError
+from recycle_runtime.options.run import AGENT, COORDINATOR, RunOptions, command_words
 from recycle_runtime.protocol.access import Access
 from recycle_runtime.protocol.channel import Channel
 from recycle_runtime.protocol.codec import ProtocolError, WireError
@@ -39,52 +38,13 @@ _GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 _TERM_SECONDS = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What to run, as the commands take it."""
-
-    bundle: str
-    program: str
-    steps: int | None
-    workers_per_node: int
-    state: Path
-    script: tuple[str, ...] = ()
-    device: str = "cpu"
-    graphs: str = "auto"
-    undo: str = "device"
-    seed: int = 0
-    failed: str = ""
-    save: str | None = None
-    record: bool = False
-    faults: tuple[str, ...] = ()
-    returns: tuple[str, ...] = ()
-    restarts_workers: bool = False
-    heartbeat_timeout: float = 1.5
-    instruction_timeout: float = 60.0
-    first_step_timeout: float = 1800.0
-    node_timeout: float = 3.0
-    adaptation: AdaptationOptions = field(default_factory=AdaptationOptions)
-    checkpoint: str | None = None
-    checkpoint_every: int = 100
-    resume: bool = False
-    max_resumes: int = 0
-    neighbour_copies: int = 0
-    accepts_changes: bool = False
-    stop_timeout: float = 60.0
-    max_skipped: int = 20
-    debug: str | None = None
-    tls: bool = False
-    relay: str = "auto"
-    check_peers: int = CHECK_PEERS
-    environment: dict[str, str] = field(default_factory=dict[str, str])
-
-
 class Supervisor:
     """Keeps a job going and listens to its news."""
 
-    def __init__(self, job: Job, stop: Callable[[], str | None] = lambda: None) -> None:
+    def __init__(self, options: RunOptions, stop: Callable[[], str | None] = lambda: None) -> None:
         """`stop` says in a word why the job should end, once it should."""
-        self._job, self._stop = job, stop
+        self._options, self._stop = options, stop
+        self._state = Path(options.state or "")
         self._stop_by = float("inf")
         self._asked_to_stop: Channel | None = None
         self._lifeline = Lifeline()
@@ -94,16 +54,16 @@ class Supervisor:
         self._is_over = False
         self._next_row = 0
         token = new_token()
-        self._access = Access(token, tls=job.tls)
-        environment = _loopback_only() | {TOKEN: token} | job.environment
-        job.state.mkdir(parents=True, exist_ok=True)
+        self._access = Access(token, tls=options.tls)
+        environment = _loopback_only() | {TOKEN: token}
+        self._state.mkdir(parents=True, exist_ok=True)
         keeps = (self._listener.fileno(),)
         self.coordinator = KeptProcess(
             "coordinator", self._coordinator, environment, self._lifeline, keeps=keeps
         )
         try:
             self._address = self._wait_for_address()
-            has_terminal = job.debug is not None
+            has_terminal = options.debug is not None
             self.agent = KeptProcess(
                 "agent", self._agent, environment, self._lifeline, has_terminal=has_terminal
             )
@@ -167,7 +127,7 @@ class Supervisor:
         why = self._stop()
         if why is None or self._is_over:
             return
-        self._stop_by = min(self._stop_by, time.monotonic() + self._job.stop_timeout + _TERM_SECONDS)
+        self._stop_by = min(self._stop_by, time.monotonic() + self._options.stop_timeout + _TERM_SECONDS)
         if channel is not None and channel is not self._asked_to_stop:
             self._asked_to_stop = channel
             # A connection whose other end is gone has an end, which is found behind the messages in it.
@@ -207,7 +167,7 @@ class Supervisor:
             return None
 
     def _wait_for_address(self) -> str:
-        path = self._job.state / "address"
+        path = self._state / "address"
         deadline = time.monotonic() + _LISTENS_WITHIN
         while time.monotonic() < deadline:
             if (why := self._stop()) is not None:
@@ -220,67 +180,19 @@ class Supervisor:
         raise SupervisorError(f"the coordinator does not listen after {_LISTENS_WITHIN:.0f} s")
 
     def _coordinator(self) -> list[str]:
-        job = self._job
-        command = ["coordinator", job.bundle, "--listen", self._address]
-        command += ["--listener", str(self._listener.fileno()), "--observed"]
-        command += ["--tls"] if job.tls else []
-        command += [] if job.steps is None else ["--steps", str(job.steps)]
-        command += ["--check-peers", str(job.check_peers), "--relay", job.relay]
-        command += ["--state", str(job.state), *_adaptation_options(job.adaptation)]
-        command += ["--heartbeat-timeout", str(job.node_timeout), *_limits(job)]
-        command += ["--max-skipped", str(job.max_skipped)]
-        command += ["--restart-workers", "on" if job.restarts_workers else "off"]
-        if job.failed:
-            command += ["--failed", job.failed]
-        if job.checkpoint is not None:
-            command += ["--checkpoint", job.checkpoint, "--checkpoint-every", str(job.checkpoint_every)]
-            command += ["--resume"] if job.resume else []
-            command += ["--accept-changes"] if job.accepts_changes else []
-            command += ["--stop-timeout", str(job.stop_timeout)]
-        command += ["--max-resumes", str(job.max_resumes)]
-        if job.neighbour_copies:
-            command += ["--neighbour-copies", str(job.neighbour_copies)]
-        for fault in job.faults:
-            command += ["--fault", fault]
-        for planned in job.returns:
-            command += ["--rejoin", planned]
-        return command
+        listener = str(self._listener.fileno())
+        where = ("--listen", self._address, "--listener", listener, "--observed")
+        return command_words(self._options, COORDINATOR, *where)
 
     def _agent(self) -> list[str]:
-        job = self._job
-        command = ["agent", job.bundle, "--coordinator", self._address]
-        command += [] if job.script else ["--program", job.program]
-        command += ["--tls"] if job.tls else []
-        command += ["--workers-per-node", str(job.workers_per_node), "--state", str(job.state / "node")]
-        command += [
-            "--device",
-            job.device,
-            "--cuda-graphs",
-            job.graphs,
-            "--undo",
-            job.undo,
-            "--seed",
-            str(job.seed),
-            "--heartbeat-timeout",
-            str(job.heartbeat_timeout),
-        ]
-        command += _limits(job)
-        if job.save is not None:
-            command += ["--save", job.save]
-        if job.checkpoint is not None:
-            command += ["--checkpoint", job.checkpoint]
-            command += ["--accept-changes"] if job.accepts_changes else []
-        if job.record:
-            command.append("--record")
-        if job.debug is not None:
-            command += ["--debug", job.debug]
-        return [*command, *job.script]
+        options = replace(self._options, state=self._state / "node")
+        return command_words(options, AGENT, "--coordinator", self._address)
 
 
 @contextmanager
-def supervised(job: Job, stop: Callable[[], str | None] = lambda: None) -> Generator[Supervisor]:
+def supervised(options: RunOptions, stop: Callable[[], str | None] = lambda: None) -> Generator[Supervisor]:
     """A job that is over when this is."""
-    supervisor = Supervisor(job, stop)
+    supervisor = Supervisor(options, stop)
     try:
         with _pausing(supervisor):
             yield supervisor
@@ -310,17 +222,6 @@ def _loopback_only() -> dict[str, str]:
     """So that workers listen for each other where nobody else can connect, whatever the host name means."""
     names = [name for _, name in socket.if_nameindex()]
     return {_GLOO_INTERFACE: "lo"} if "lo" in names and _GLOO_INTERFACE not in os.environ else {}
-
-
-def _limits(job: Job) -> list[str]:
-    instruction, first_step = str(job.instruction_timeout), str(job.first_step_timeout)
-    return ["--instruction-timeout", instruction, "--first-step-timeout", first_step]
-
-
-def _adaptation_options(options: AdaptationOptions) -> list[str]:
-    share = "off" if options.replan is None else repr(100 * options.replan)
-    words = ["--mtbf", repr(options.mtbf), "--replan", share, "--replan-every", str(options.replan_every)]
-    return [*words, "--plan-ahead", "on" if options.ahead else "off", "--recut", options.recut]
 
 
 def _readable(channel: Channel, seconds: float) -> bool:

@@ -85,7 +85,7 @@ def timetable(faults: list[PlannedFault], returns: list[PlannedReturn]) -> Timet
     return Timetable(tuple(faults), tuple(returns))
 
 
-def parse_faults(words: list[str]) -> list[PlannedFault]:
+def parse_faults(words: Collection[str]) -> list[PlannedFault]:
     """Faults as options give them: `kill=1:2@5`, or `kill=1:2@5.17` for an instruction; ValueError if not."""
     found: list[PlannedFault] = []
     for word in words:
@@ -97,7 +97,7 @@ def parse_faults(words: list[str]) -> list[PlannedFault]:
     return found
 
 
-def parse_returns(words: list[str]) -> list[PlannedReturn]:
+def parse_returns(words: Collection[str]) -> list[PlannedReturn]:
     """Returns as options give them: `1:2@8`; ValueError if they are not."""
     return [PlannedReturn(*_place_and_step(word)[:2]) for word in words]
 

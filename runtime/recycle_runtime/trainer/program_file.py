@@ -28,7 +28,7 @@ def work_with_program(
     """The life of a worker process that trains a program; its exit status."""
     life = Life(options, worker, tp_rank, line, board, hooks)
     try:
-        program = load_program(options.worker.program)
+        program = load_program(options.program)
     except Exception as error:
         return life.end_early(error)
     if program.on_step is None:
@@ -36,7 +36,7 @@ def work_with_program(
     requests = life.requests = Requests()
     os.register_at_fork(after_in_child=requests.leave_to_parent)
     life.start(program, None)
-    why = outcome(Path(options.worker.program), worker, lambda: _loop(program, requests))
+    why = outcome(Path(options.program), worker, lambda: _loop(program, requests))
     if why is not None:
         return life.fail(why)
     requests.end()

@@ -42,8 +42,8 @@ def work_with_script(
     inside = context.Context(life, requests, Path(script[0]))
     context.enter(inside)
     # Every worker builds the same model, also where the script does not say with which random numbers.
-    torch.manual_seed(options.worker.seed)
-    seed_process(options.worker.seed)
+    torch.manual_seed(options.seed)
+    seed_process(options.seed)
     os.register_at_fork(after_in_child=requests.leave_to_parent)
     # What the agent has registered is not this process's to end.
     atexit._clear()  # pyright: ignore[reportPrivateUsage]

@@ -38,7 +38,7 @@ from recycle_runtime.transport.sockets import Ends, keep, look, not_after_fork
 from recycle_runtime.worker.connections import GroupConnections
 from recycle_runtime.worker.held_chunks import HeldChunks
 from recycle_runtime.worker.layer_transfer import built_layers
-from recycle_runtime.worker.options import ProcessOptions, WorkerOptions
+from recycle_runtime.worker.options import ProcessOptions
 from recycle_runtime.worker.saved_state import save_state
 from recycle_runtime.worker.state_transfer import Pair, StatePair
 
@@ -213,7 +213,7 @@ class Engine(Protocol):
         fit."""
         ...
 
-    async def save(self, folder: Path, worker: Worker, options: WorkerOptions, chunks: HeldChunks) -> None:
+    async def save(self, folder: Path, worker: Worker, chunks: HeldChunks) -> None:
         """Write parameters to the folder of `--save`; OSError if that cannot be done."""
         ...
 
@@ -231,7 +231,7 @@ class TorchEngine:
 
     @property
     def timeout(self) -> timedelta:
-        return timedelta(seconds=self.options.worker.timeout)
+        return timedelta(seconds=self.options.timeout)
 
     def resumed(self) -> None:
         self.op_times.resume()
@@ -261,8 +261,8 @@ class TorchEngine:
                 tp_rank=self.tp_rank,
                 group=built.group,
                 per_step=built.per_step,
-                graphs=self.options.worker.graphs,
-                undo=self.options.worker.undo,
+                graphs=self.options.graphs,
+                undo=self.options.undo,
             )
         )
 
@@ -283,7 +283,7 @@ class TorchEngine:
 
     async def meet(self, store: MeetingPlace, number: int, role: Role) -> Any:
         own = _of_group(store, number)
-        standstill = self.options.worker.standstill
+        standstill = self.options.heartbeat_timeout
         place = (role.grid, role.worker, self.tp_rank, role.stream, self.device)
         return connect(own, *place, self.timeout, standstill, prover(self.options.token, number))
 
@@ -322,8 +322,8 @@ class TorchEngine:
 
         return restore(chunk, checkpoint, step, accepts_changes=self.options.accepts_changes)
 
-    async def save(self, folder: Path, worker: Worker, options: WorkerOptions, chunks: HeldChunks) -> None:
-        save_state(folder, worker, options, chunks)
+    async def save(self, folder: Path, worker: Worker, chunks: HeldChunks) -> None:
+        save_state(folder, worker, self.tp_rank, self.options, chunks)
 
 
 async def connect_to_coordinator(options: ProcessOptions, surroundings: Surroundings) -> Line:
@@ -336,9 +336,9 @@ async def connect_to_coordinator(options: ProcessOptions, surroundings: Surround
 async def coordinator_line(options: ProcessOptions, surroundings: Surroundings, seconds: float) -> Line:
     """Through the agent, where it passes on what is said and answers in time; else, and when it is gone, a
     connection of its own, which stays until it ends."""
-    if options.relay:
+    if options.relay_name:
         with suppress(WireError):
-            return await surroundings.connect_near(options.relay, options.token, seconds)
+            return await surroundings.connect_near(options.relay_name, options.token, seconds)
     return await surroundings.connect(*address_now(options), options.token)
 
 

@@ -106,7 +106,6 @@ class WorkerProcess:
         self._options, self._worker, self._tp_rank, self._heartbeat = options, worker, tp_rank, heartbeat
         self._hooks = hooks or Hooks()
         self._hooks.attach(self)
-        self._started_as = replace(options.worker, tp_rank=tp_rank, worker=worker)
         self._left_behind: list[Generation] = []
         """Those that a thread still waits in that is never woken."""
         self._chunks: HeldChunks | None = None
@@ -121,7 +120,7 @@ class WorkerProcess:
         self._store_line = 0
         """Of the lines to the coordinator, the one beside which it was opened."""
         address = None if options.address_file is None else FollowedAddress(options)
-        self.link = Link(self._connect, self._hello, options.patience, self._around, address)
+        self.link = Link(self._connect, self._hello, options.coordinator_timeout, self._around, address)
         self._has_script = requests is not None
         self._requests = requests or Requests()
         self._requests.attach(self.link.say, self.link.wake)
@@ -157,11 +156,11 @@ class WorkerProcess:
 
     async def live(self, program: Program | None = None, seed: int | None = None) -> int:
         """Until the job ends; the exit status. A program that is not given is loaded from its file."""
-        self._program = load_program(self._started_as.program) if program is None else program
+        self._program = load_program(self._options.program) if program is None else program
         if seed is not None:
-            self._started_as = replace(self._started_as, seed=seed)
+            self._options = replace(self._options, seed=seed)
         engine = self._other_engine or self._torch_engine()
-        own = engine.read_bundle(self._started_as.bundle)
+        own = engine.read_bundle(self._options.bundle)
         # Those for other cuts come after the first, as the coordinator counts them.
         self._bundles = dict(enumerate((own, *own.recuts)))
         self._equipment = Equipment(
@@ -184,11 +183,11 @@ class WorkerProcess:
         return await self._live()
 
     def _torch_engine(self) -> Engine:
-        device = device_of(self._started_as.device)
+        device = device_of(self._options.device)
         if device.type == "cuda" and has_all_kernels():
             load_libraries(self._program.precision, device)
         op_times = OpTimes(device, self._hooks)
-        tracer = Tracer(device) if self._started_as.trace else None
+        tracer = Tracer(device) if self._options.trace else None
         return TorchEngine(self._options, self._tp_rank, self._around, device, op_times, tracer)
 
     def take_over(self, seconds: float) -> bool:
@@ -471,7 +470,7 @@ class WorkerProcess:
         report = report._replace(layers_applied=self._layers.applied)
         source = source_name(self._program.source_digest)
         plans = digest_of(self._bundles[0])
-        self.link.say(LeftGroup(generation, report, source, self._started_as.seed, plans))
+        self.link.say(LeftGroup(generation, report, source, self._options.seed, plans))
 
     def _close(self, *, is_stuck: bool = False) -> None:
         """Out of the group, or just leave it alone if a thread is stuck in it."""
@@ -518,14 +517,14 @@ class WorkerProcess:
         self._hooks.at("save", self.link.step)
         try:
             folder = Path(self._options.save)
-            await self._equipment.engine.save(folder, self._worker, self._started_as, chunks)
+            await self._equipment.engine.save(folder, self._worker, chunks)
         except OSError as error:
             return sentence(error)
         return None
 
     def _build(self, bundle: Bundle, stage: int) -> HeldChunks:
         own = self._bundles[0]
-        built = Building(self._started_as.seed, own.pipelines * own.microbatches, self._tensor_group)
+        built = Building(self._options.seed, own.pipelines * own.microbatches, self._tensor_group)
         return self._watched(self._equipment.engine.build(self._program, bundle, stage, built))
 
     def _watched(self, chunks: HeldChunks) -> HeldChunks:

@@ -2,23 +2,23 @@
 
 import errno
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 import torch
 
 from recycle_runtime.files import writing_whole
+from recycle_runtime.options.run import AGENT, RunOptions, told
 from recycle_runtime.plan.worker_ids import Worker
 from recycle_runtime.worker.held_chunks import HeldChunks
-from recycle_runtime.worker.options import WorkerOptions
 
 
-def save_state(folder: Path, worker: Worker, options: WorkerOptions, chunks: HeldChunks) -> None:
+def save_state(folder: Path, worker: Worker, tp_rank: int, options: RunOptions, chunks: HeldChunks) -> None:
     """Write the parameters of a worker to the folder of `--save`."""
-    name = f"worker-{worker[0]}-{worker[1]}-{options.tp_rank}.pt"
+    name = f"worker-{worker[0]}-{worker[1]}-{tp_rank}.pt"
     stepped = {layer.title: layer.stepped for layer in chunks.layers if layer.stepped is not None}
     moving = {name: each.moving.state_dict() for name, each in stepped.items() if not each.moving.is_empty}
-    saved = {"options": json.dumps(asdict(options)), "model": chunks.state_dict(), "moving": moving}
+    about = told(options, AGENT) | {"worker": worker, "tp_rank": tp_rank}
+    saved = {"options": json.dumps(about, default=str), "model": chunks.state_dict(), "moving": moving}
     with writing_whole(folder / name) as file:
         try:
             torch.save(saved, file)

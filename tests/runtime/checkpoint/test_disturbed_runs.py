@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from recycle_runtime.launcher.supervisor import Job, supervised
+from recycle_runtime.launcher.supervisor import supervised
+from recycle_runtime.options.run import RunOptions
 from recycle_runtime.protocol.messages.observers import JobEnded, JobEvent
 from recycle_runtime.protocol.messages.steps import StepRow
 from tests.runtime.checkpoint.conftest import Stopped
@@ -45,7 +46,7 @@ def test_a_worker_joins_a_run_with_steps_of_another_size(stopped: Stopped, tmp_p
 
 def test_the_coordinator_dies_in_a_run_that_went_on(stopped: Stopped, tmp_path: Path) -> None:
     shutil.copytree(stopped.kept, tmp_path / "kept")
-    job = Job(
+    job = RunOptions(
         bundle=stopped.bundle,
         program=stopped.program,
         steps=40,

@@ -1,27 +1,19 @@
 """Options for the token and for TLS: what is missing or does not go together is said in a sentence."""
 
-from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 import pytest
 
-from recycle_runtime.cli.options.access import (
-    access,
-    add_certificate_arguments,
-    add_tls_argument,
-    add_token_argument,
-    certificate,
-)
+from recycle_runtime.cli.main import parse_arguments
+from recycle_runtime.cli.options.access import access, certificate
+from recycle_runtime.cli.options.run import read_options
 from recycle_runtime.cli.output import UsageError, UserError
+from recycle_runtime.options.run import RunOptions
 from recycle_runtime.protocol.framing import TOKEN
 
 
-def parsed(*words: str) -> Namespace:
-    parser = ArgumentParser()
-    add_token_argument(parser)
-    add_tls_argument(parser)
-    add_certificate_arguments(parser)
-    return parser.parse_args(words)
+def parsed(*words: str) -> RunOptions:
+    return read_options(parse_arguments(["coordinator", "a.plan", "--listen", "h:1", "--state", "s", *words]))
 
 
 def test_the_variable_holds_it_unless_a_file_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

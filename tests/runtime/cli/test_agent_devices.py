@@ -59,7 +59,7 @@ def lives(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def work(options: ProcessOptions, *others: Any) -> int:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        told.append(f"{options.worker.device} {visible} {os.environ.get('CUDA_MODULE_LOADING')}")
+        told.append(f"{options.device} {visible} {os.environ.get('CUDA_MODULE_LOADING')}")
         return 0
 
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)

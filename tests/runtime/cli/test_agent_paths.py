@@ -67,9 +67,9 @@ def test_workers_get_absolute_paths(square: str, tmp_path: Path, monkeypatch: py
     assert main(argv) == 5
     (told,) = seen
     assert states == [tmp_path / "state"]
-    assert told.worker.bundle == str(tmp_path / "x.plan")
+    assert told.bundle == str(tmp_path / "x.plan")
     # What is wrong in it is told by the name that the user has given; `load_program` knows where it is.
-    assert told.worker.program == "x.py"
+    assert told.program == "x.py"
     assert (told.save, told.checkpoint) == (str(tmp_path / "saved"), str(tmp_path / "kept"))
     assert told.address_file == str(tmp_path / "address")
     # A token file is read again for each connection.

@@ -164,7 +164,14 @@ def test_an_agent_that_comes_later_does_not_wait(tmp_path: Path) -> None:
     # Nobody listens at a port of the discard service on this machine.
     address.write_text("127.0.0.1:9")
     options = AgentOptions(
-        "127.0.0.1", 9, new_token(), 2, tmp_path / "node", Limits(), address_file=str(address)
+        "a.plan",
+        host="127.0.0.1",
+        port=9,
+        token=new_token(),
+        workers_per_node=2,
+        state=tmp_path / "node",
+        limits=Limits(),
+        address_file=str(address),
     )
     agent = Agent(options, idle)
     with pytest.raises(JobOverError, match="the job has ended"):

@@ -6,6 +6,7 @@ import pytest
 
 from recycle_runtime.cli.commands import node
 from recycle_runtime.cli.main import command_line, main
+from recycle_runtime.cli.options.run import read_options
 from recycle_runtime.protocol.framing import TOKEN
 
 OF_OTHERS = {
@@ -120,7 +121,7 @@ def test_an_agent_knows_where_the_end_of_the_job_is_marked(
 
 def test_an_agent_may_have_no_file_with_the_address() -> None:
     argv = ["node", "x.plan", "--workers-per-node", "2", "--state", "s", "x.py", "--mine"]
-    words = node.agent_words(command_line().parse(argv), "s")
+    words = node.agent_words(read_options(command_line().parse(argv)), "s")
     assert "--address-file" not in words
     assert words[-2:] == ["x.py", "--mine"]
 
@@ -128,9 +129,9 @@ def test_an_agent_may_have_no_file_with_the_address() -> None:
 def test_whoever_ends_with_its_parent_is_told() -> None:
     argv = ["node", "x.plan", "--program", "x.py", "--steps", "9", "--workers-per-node", "2", "--state", "s"]
     for more, told in (([], False), (["--end-with-parent"], True)):
-        arguments = command_line().parse([*argv, *more])
-        agent = command_line().parse([*node.agent_words(arguments, "s"), "--coordinator", "first:1"])
-        words = node.coordinator_words(arguments, "first", 5)
+        options = read_options(command_line().parse([*argv, *more]))
+        agent = command_line().parse([*node.agent_words(options, "s"), "--coordinator", "first:1"])
+        words = node.coordinator_words(options, "first", 5)
         coordinator = command_line().parse([*words, "--listen", "first:1"])
         assert (agent.end_with_parent, coordinator.end_with_parent) == (told, told)
 
@@ -138,8 +139,8 @@ def test_whoever_ends_with_its_parent_is_told() -> None:
 @pytest.mark.parametrize(("seconds", "words"), [("0", []), ("4", ["--takeover-timeout=4.0"])])
 def test_a_coordinator_hears_of_taking_over_where_nodes_do(seconds: str, words: list[str]) -> None:
     argv = ["node", "x.plan", "--program", "x.py", "--steps", "9", "--workers-per-node", "2", "--state", "s"]
-    arguments = command_line().parse([*argv, "--takeover-timeout", seconds])
-    told = node.coordinator_words(arguments, "first", 5)
+    options = read_options(command_line().parse([*argv, "--takeover-timeout", seconds]))
+    told = node.coordinator_words(options, "first", 5)
     assert [word for word in told if word.startswith("--takeover")] == words
 
 

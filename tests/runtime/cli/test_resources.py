@@ -1,12 +1,12 @@
 """What the system has to allow."""
 
 import resource
-from argparse import Namespace
 
 import pytest
 
-from recycle_runtime.cli.options.resources import RELAY_FROM, allow_connections, check_ports, relays
+from recycle_runtime.cli.options.resources import allow_connections, check_ports, relays
 from recycle_runtime.cli.output import UsageError, UserError
+from recycle_runtime.options.run import RELAY_FROM
 
 
 def test_too_few_open_files() -> None:
@@ -42,12 +42,8 @@ def test_the_limit_where_agents_relay() -> None:
 
 
 def test_whether_agents_relay() -> None:
-    assert [relays(Namespace(relay="auto"), size) for size in (4, RELAY_FROM - 1, RELAY_FROM)] == [
-        False,
-        False,
-        True,
-    ]
-    assert relays(Namespace(relay="on"), 4) and not relays(Namespace(relay="off"), 4096)
+    assert [relays(None, size) for size in (4, RELAY_FROM - 1, RELAY_FROM)] == [False, False, True]
+    assert relays(True, 4) and not relays(False, 4096)
 
 
 def test_ports() -> None:

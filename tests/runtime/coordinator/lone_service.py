@@ -73,7 +73,15 @@ class Job:
         """`checkpoint`: a folder for one of every step."""
         self.now = 100.0
         options = JobOptions(
-            plan, 10, (), "", 0, "token", folder / "state", relay=relay, checkpoint=checkpoint, every=1
+            plan,
+            steps=10,
+            host="",
+            port=0,
+            token="token",
+            state=folder / "state",
+            relay=relay,
+            checkpoint=checkpoint,
+            checkpoint_every=1,
         )
 
         def serve(host: str, port: int, token: Any, served: Served) -> NoServer:

@@ -40,7 +40,9 @@ class Running:
         plans = compile_job(parse_job_text(HEAVY, "heavy.job"))
         plan.write_bytes(bundle_bytes(source=HEAVY, plans=plans))
         self.plan = str(plan)
-        options = JobOptions(self.plan, 10, (), "127.0.0.1", 0, TOKEN, folder / "state")
+        options = JobOptions(
+            self.plan, steps=10, host="127.0.0.1", port=0, token=TOKEN, state=folder / "state"
+        )
         self.service = Service(options)
         self.error: list[BaseException] = []
         threading.Thread(target=self._run, daemon=True).start()
@@ -172,7 +174,9 @@ def test_any_messages_in_any_order(
 ) -> None:
     """Clients that know the token may end the job by what they report, but never break the coordinator."""
     state = tmp_path_factory.mktemp("state")
-    service: Any = Service(JobOptions(running.plan, 10, (), "127.0.0.1", 0, TOKEN, state))
+    service: Any = Service(
+        JobOptions(running.plan, steps=10, host="127.0.0.1", port=0, token=TOKEN, state=state)
+    )
     lines = [Line() for _ in clients]
     try:
         speeches = [
@@ -196,7 +200,15 @@ def alone(running: Running, tmp_path: Path) -> Generator[Any]:
     """A coordinator without connections, of which one worker should return at once."""
     hooks = Timetable(returns=(PlannedReturn((1, 0), 0),))
     made: Any = Service(
-        JobOptions(running.plan, 10, (), "127.0.0.1", 0, TOKEN, tmp_path / "state", hooks=hooks)
+        JobOptions(
+            running.plan,
+            steps=10,
+            host="127.0.0.1",
+            port=0,
+            token=TOKEN,
+            state=tmp_path / "state",
+            hooks=hooks,
+        )
     )
     yield made
     made._server.close()

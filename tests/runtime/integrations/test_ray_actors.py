@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from recycle_runtime.cli.main import parse_arguments
 from recycle_runtime.integrations.ray import actors
 from recycle_runtime.integrations.ray.actors import AgentActor, AgentReport, CoordinatorActor
 from recycle_runtime.integrations.words import JobWords
@@ -42,7 +43,8 @@ class Played:
 @pytest.fixture
 def words(square: str, tmp_path: Path) -> JobWords:
     options = {"program": "p.py", "steps": 3, "workers_per_node": 2, "state": "s", "seed": 7}
-    return JobWords(square, (), options | {"node_state": str(tmp_path / "own"), "resume": True}, None)
+    resumed = {"checkpoint": "kept", "resume": True}
+    return JobWords(square, (), options | {"node_state": str(tmp_path / "own"), **resumed}, None)
 
 
 def test_an_agent_reads_the_address_from_a_file(monkeypatch: pytest.MonkeyPatch, words: JobWords) -> None:
@@ -106,10 +108,9 @@ def test_a_coordinator_says_where_it_listens(monkeypatch: pytest.MonkeyPatch, wo
     assert report.status is None
     host, _, port = report.address.rpartition(":")
     assert host == "127.0.0.1" and int(port) > 0
-    assert command[command.index("--listen") + 1] == report.address
-    assert command[command.index("--nodes") + 1] == "2"
-    state = command[command.index("--state") + 1]
-    assert Path(state).is_absolute() and state.endswith("/s/coordinator")
-    assert "--resume" in command and "--seed=7" not in command
+    told = parse_arguments(command)
+    assert (told.listen, told.nodes, told.resume) == (report.address, 2, True)
+    assert Path(told.state).is_absolute() and told.state.endswith("/s/coordinator")
+    assert "--seed=7" not in command
     assert actor.look(0, False).status == 3
     actor.end()

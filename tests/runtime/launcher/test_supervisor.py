@@ -13,7 +13,8 @@ import pytest
 
 from recycle_runtime.launcher import supervisor as supervisor_module
 from recycle_runtime.launcher.kept_process import KeptProcess, SupervisorError
-from recycle_runtime.launcher.supervisor import Job, Supervisor
+from recycle_runtime.launcher.supervisor import Supervisor
+from recycle_runtime.options.run import RunOptions
 from recycle_runtime.protocol.codec import WireError
 from recycle_runtime.protocol.messages.observers import JobEnded, StopJob, ToObserver
 from recycle_runtime.protocol.messages.steps import StepRow
@@ -35,8 +36,8 @@ def starting(monkeypatch: pytest.MonkeyPatch, *lives: str) -> list[str]:
     return names
 
 
-def job(tmp_path: Path) -> Job:
-    return Job("a.plan", "", 3, 4, tmp_path / "state")
+def job(tmp_path: Path) -> RunOptions:
+    return RunOptions("a.plan", steps=3, workers_per_node=4, state=tmp_path / "state")
 
 
 def test_a_coordinator_that_is_killed_before_it_listens_is_started_again(

@@ -1,6 +1,5 @@
 """Event files hold the numbers of the run; without the package the option is refused."""
 
-from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ from recycle_runtime.cli.options.watching import check_pages, page_address
 from recycle_runtime.cli.output import UsageError
 from recycle_runtime.live_page import tensorboard
 from recycle_runtime.live_page.tensorboard import TensorBoardLog
+from recycle_runtime.options.run import WatchOptions
 from recycle_runtime.protocol.messages.observers import JobEvent, Recovered
 from recycle_runtime.protocol.messages.steps import StepRow, StepSettled
 
@@ -33,7 +33,7 @@ def test_numbers_come_back_from_the_files(tmp_path: Path) -> None:
 def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensorboard, "has_tensorboard", lambda: False)
     with pytest.raises(UsageError, match="pip install tensorboard"):
-        check_pages(Namespace(page=None, tensorboard="logs"))
+        check_pages(WatchOptions(tensorboard="logs"))
 
 
 @pytest.mark.parametrize(
@@ -41,10 +41,10 @@ def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyP
     [(None, None), ("0", ("127.0.0.1", 0)), ("8080", ("127.0.0.1", 8080)), ("0.0.0.0:80", ("0.0.0.0", 80))],
 )
 def test_where_the_page_is(text: str | None, where: tuple[str, int] | None) -> None:
-    assert page_address(Namespace(page=text)) == where
+    assert page_address(WatchOptions(page=text)) == where
 
 
 @pytest.mark.parametrize("text", ["tiny.plan", "-1", "65536", "host", ":80", "\u0663"])
 def test_what_is_no_address(text: str) -> None:
     with pytest.raises(UsageError, match="--page must be a port"):
-        page_address(Namespace(page=text))
+        page_address(WatchOptions(page=text))

@@ -145,7 +145,7 @@ def test_the_error_of_a_device_stays_with_its_worker(tmp_path: Path, strike: str
 def test_rejoin_and_relay(tmp_path: Path) -> None:
     steps = 1500
     faults, returns = ["kill=1:1@6.9", "kill=0:0@200.20"], ["1:1@8", "0:0@210"]
-    outcome = train(tmp_path, "staggered", TINY, steps, faults, returns=returns, relay="on")
+    outcome = train(tmp_path, "staggered", TINY, steps, faults, returns=returns, relay=True)
     check_tiny(tmp_path, outcome, TINY, 6)
 
 

@@ -1,6 +1,7 @@
 """A worker that is killed before any instruction of its stream, and comes back: nothing changes."""
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -22,7 +23,7 @@ def kill_everywhere(
     place: Worker,
     every: int = 1,
     kind: str = "kill",
-    undo: str = "device",
+    undo: Literal["device", "host"] = "device",
 ) -> None:
     """At each position once; as many lives in a run as there is time for."""
     plan = Bundle.read(bundle)

@@ -47,7 +47,7 @@ def direct(job: Nodes) -> list[str]:
 def test_a_killed_worker_is_back_through_its_agent(tmp_path: Path, square: str) -> None:
     """It is started again by itself, gets the state of its stage, and trains to the end."""
     program = changed(tmp_path, TINY, SLOW)
-    options = RunOptions(square, program, 100, faults=("kill=1:1@5",), relay="on", restarts_workers=True)
+    options = RunOptions(square, program, 100, faults=("kill=1:1@5",), relay=True, restarts_workers=True)
     result = run_local(options)
     lives = [row.live for row in result.steps]
     assert min(lives) == 3 and lives[-1] == 4, lives
@@ -59,7 +59,7 @@ def test_a_killed_worker_is_back_through_its_agent(tmp_path: Path, square: str) 
 def test_one_agent_for_all(tmp_path: Path, square: str) -> None:
     """Of which a worker is killed, and started again while the others may be done before it is there."""
     faults, returns = ("kill=1:1@5",), ("1:1@9",)
-    options = RunOptions(square, TINY, 24, faults=faults, returns=returns, relay="on", save=str(tmp_path))
+    options = RunOptions(square, TINY, 24, faults=faults, returns=returns, relay=True, save=str(tmp_path))
     result = run_local(options)
     assert [row.step for row in result.steps] == list(range(24))
     assert min(row.live for row in result.steps) == 3

@@ -10,13 +10,13 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
 
-from recycle_runtime.coordinator.adaptation import AdaptationOptions
-from recycle_runtime.launcher.supervisor import Job, Supervisor, SupervisorError, supervised
+from recycle_runtime.launcher.supervisor import Supervisor, SupervisorError, supervised
+from recycle_runtime.options.run import AdaptationOptions, RunOptions
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.protocol.heartbeat_board import Board
 from recycle_runtime.protocol.messages.members import InjectedFault
@@ -91,19 +91,19 @@ def run(
     checkpoint: Path | None = None,
     resume: bool = False,
     adaptation: AdaptationOptions | None = None,
-    undo: str = "device",
+    undo: Literal["device", "host"] = "device",
     **more: Any,
 ) -> Outcome:
     """Train to the end; parameters are in `folder`/saved. Fails the test when nothing happens for long.
     What is given `more` goes to the job as it is."""
     (folder / "saved").mkdir(parents=True)
-    plan = Bundle.read(bundle)
-    job = Job(
+    plan, state = Bundle.read(bundle), folder / "state"
+    job = RunOptions(
         bundle=bundle,
         program=program,
         steps=steps,
         workers_per_node=plan.pipelines * plan.stages * plan.tensor,
-        state=folder / "state",
+        state=state,
         save=str(folder / "saved"),
         faults=tuple(faults or ()),
         returns=tuple(returns or ()),
@@ -120,7 +120,10 @@ def run(
     found: list[str] = []
     with _stderr_in(folder / "stderr"):
         try:
-            with supervised(job) as supervisor, _Watchdog(job, supervisor, found) as watchdog:
+            with (
+                supervised(job) as supervisor,
+                _Watchdog(state, job.workers_per_node, supervisor, found) as watchdog,
+            ):
                 for message in supervisor.news():
                     watchdog.news(message)
                     outcome.take(message)
@@ -130,7 +133,7 @@ def run(
     said = (folder / "stderr").read_text(errors="replace")
     if found:
         pytest.fail("\n".join(["the run stood still", *found, said[-20_000:]]), pytrace=False)
-    _check_nothing_is_left(folder / "state", said)
+    _check_nothing_is_left(state, said)
     return outcome
 
 
@@ -163,8 +166,8 @@ def _is_statistic(name: str) -> bool:
 class _Watchdog:
     """Ends a run in which nothing happens."""
 
-    def __init__(self, job: Job, supervisor: Supervisor, found: list[str]) -> None:
-        self._job, self._supervisor, self._found = job, supervisor, found
+    def __init__(self, state: Path, workers: int, supervisor: Supervisor, found: list[str]) -> None:
+        self._state, self._workers, self._supervisor, self._found = state, workers, supervisor, found
         self._heard = time.monotonic()
         self._over = threading.Event()
 
@@ -190,14 +193,14 @@ class _Watchdog:
                 return
 
     def _look(self) -> str:
-        board = Board(self._job.state / "node" / "board", self._job.workers_per_node)
-        lines = [f"line {number}: {board.read(number)}" for number in range(self._job.workers_per_node)]
+        board = Board(self._state / "node" / "board", self._workers)
+        lines = [f"line {number}: {board.read(number)}" for number in range(self._workers)]
         board.close()
-        for pid in processes_of(self._job.state):
+        for pid in processes_of(self._state):
             if pid not in (self._supervisor.coordinator.process.pid, self._supervisor.agent.process.pid):
                 os.kill(pid, signal.SIGUSR1)
                 time.sleep(0.2)
-        journal = self._job.state / "journal.jsonl"
+        journal = self._state / "journal.jsonl"
         tail = journal.read_text()[-2_000:] if journal.exists() else ""
         return "\n".join([*lines, "journal:", tail])
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from recycle_runtime.launcher.local import RunError, RunOptions, RunResult, run_local
-from recycle_runtime.launcher.supervisor import Job, supervised
+from recycle_runtime.launcher.supervisor import supervised
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.protocol.messages.observers import JobEnded
 from recycle_runtime.protocol.messages.steps import StepRow
@@ -96,7 +96,7 @@ def test_a_coordinator_that_is_killed(tmp_path: Path, square: str) -> None:
     """What scripts have asked the last one for, they ask the next one for."""
     steps, killed = 14, {2, 6, 10}
     script = (LOOP, str(tmp_path), str(steps), "--evaluate-every", "1", "--sleep", "0.1")
-    job = Job(
+    job = RunOptions(
         bundle=square,
         program="",
         steps=None,

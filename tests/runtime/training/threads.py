@@ -124,7 +124,14 @@ def train_in_threads(
 
     def work(worker: Worker) -> None:
         options = WorkerOptions(
-            bundle_file, program_file, plan, worker, 0, steps, seed, "cpu", False, _PATIENCE
+            bundle_file,
+            program_file,
+            steps=steps,
+            plan=plan,
+            worker=worker,
+            tp_rank=0,
+            seed=seed,
+            timeout=_PATIENCE,
         )
         try:
             with building:

@@ -52,7 +52,16 @@ def train_over(
     everybody = threading.Barrier(len(grid.workers))
 
     def work(worker: Worker) -> None:
-        options = WorkerOptions(bundle_file, program_file, 0, worker, 0, steps, 0, device, False, PATIENCE)
+        options = WorkerOptions(
+            bundle_file,
+            program_file,
+            steps=steps,
+            plan=0,
+            worker=worker,
+            tp_rank=0,
+            device=device,
+            timeout=PATIENCE,
+        )
         if device != "cpu":
             # As processes would have.
             torch.cuda.set_stream(torch.cuda.Stream())

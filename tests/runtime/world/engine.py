@@ -39,7 +39,7 @@ from recycle_runtime.transport.guarded import Waits
 from recycle_runtime.transport.sockets import Ends
 from recycle_runtime.worker.engine import Building, Counts, MeetingPlace, coordinator_line
 from recycle_runtime.worker.held_chunks import HeldChunks
-from recycle_runtime.worker.options import ProcessOptions, WorkerOptions
+from recycle_runtime.worker.options import ProcessOptions
 from recycle_runtime.worker.state_transfer import StatePair
 from tests.runtime.world.arithmetic import (
     NumberChunk,
@@ -261,7 +261,7 @@ class NumberEngine:
         chunk.is_whole, chunk.is_fresh = True, False
         return []
 
-    async def save(self, folder: Path, worker: Worker, options: WorkerOptions, chunks: HeldChunks) -> None:
+    async def save(self, folder: Path, worker: Worker, chunks: HeldChunks) -> None:
         node = self._process.node
         await self._process.sleep(20 * node.disk_seconds)
         if node.is_disk_full:

@@ -46,7 +46,7 @@ from recycle_runtime.protocol.node_memory import SLOTS, NodeMemory
 from recycle_runtime.protocol.server import Served
 from recycle_runtime.worker.heartbeat import Heartbeat
 from recycle_runtime.worker.link import CoordinatorGoneError
-from recycle_runtime.worker.options import ProcessOptions, WorkerOptions
+from recycle_runtime.worker.options import ProcessOptions
 from recycle_runtime.worker.process import WorkerProcess
 from tests.runtime.world.arithmetic import Reference
 from tests.runtime.world.coordinator import CoordinatorProcess, Disk, Killed, Watcher
@@ -169,7 +169,8 @@ class WorldNode:
         process = self.agent = world.kernel.process(f"agent {self.number}", self.node, TOKEN)
         self._open_memory()
         options = AgentOptions(
-            "", 0, TOKEN, world.scenario.room, self.state, _LIMITS, patience=30.0,
+            world.scenario.path, host="", port=0, token=TOKEN, workers_per_node=world.scenario.room,
+            state=self.state, limits=_LIMITS, coordinator_timeout=30.0,
             memory="" if self.memory is None else self.memory.number,
         )  # fmt: skip
         kernel = NodeProcesses(process, self._start_worker)
@@ -368,7 +369,6 @@ class World:
         options = JobOptions(
             bundle=scenario.path,
             steps=scenario.steps,
-            failed=(),
             host="",
             port=0,
             token=TOKEN,
@@ -376,10 +376,10 @@ class World:
             resume=self._runs > 0,
             is_continued=self._runs > 0,
             max_resumes=0 if self._is_with_user else scenario.resumes - self._runs,
-            heartbeat_timeout=2.0,
+            node_timeout=2.0,
             start_seconds=120.0,
             checkpoint=str(self.folder / "checkpoints") if scenario.checkpoints else None,
-            every=scenario.checkpoints or 100,
+            checkpoint_every=scenario.checkpoints or 100,
             adaptation=AdaptationOptions(replan=None, recut=scenario.recut),
             neighbour_copies=scenario.copies,
             check_peers=3,
@@ -622,14 +622,11 @@ class World:
         name = f"worker {worker_text(member.worker)}"
         name += f" rank {member.tp_rank}" if scenario.bundle.tensor > 1 else ""
         process = self.kernel.process(name, node.node, TOKEN)
-        told = WorkerOptions(
-            scenario.path, "", 0, member.worker, 0, scenario.steps, 0, "cpu", trace=False, timeout=600.0
-        )
         folder = str(self.folder / "checkpoints") if scenario.checkpoints else None
         saved = str(self._saved) if scenario.saves else None
         options = ProcessOptions(
-            "", 0, TOKEN, told, save=saved, checkpoint=folder, node=node.number + 1, memory=node.memory,
-            line=line, relay=node.relay_name,
+            scenario.path, host="", port=0, token=TOKEN, timeout=600.0, save=saved, checkpoint=folder,
+            node=node.number + 1, memory=node.memory, line=line, relay_name=node.relay_name,
         )  # fmt: skip
         seconds = self.chance.uniform(0.1, 1.0)
         building = self._builds.choice((0.0, self._builds.uniform(0.0, scenario.building)))

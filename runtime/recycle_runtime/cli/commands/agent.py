@@ -4,30 +4,19 @@ import argparse
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from recycle_runtime.cli.options.access import access, add_tls_argument, add_token_argument
-from recycle_runtime.cli.options.addresses import add_patience_argument, address_or_file
-from recycle_runtime.cli.options.checkpoints import add_changes_argument
-from recycle_runtime.cli.options.limits import (
-    add_debug_argument,
-    add_heartbeat_argument,
-    add_limit_arguments,
-    time_limits,
-)
-from recycle_runtime.cli.options.parent import add_parent_argument, heed_parent
-from recycle_runtime.cli.options.resources import add_ports_argument, check_ports
+from recycle_runtime.cli.options.access import access
+from recycle_runtime.cli.options.addresses import address_or_file
+from recycle_runtime.cli.options.parent import heed_parent
+from recycle_runtime.cli.options.resources import check_ports
+from recycle_runtime.cli.options.run import add_options, add_plan_argument, read_options
 from recycle_runtime.cli.options.script import add_script_arguments, check_script
-from recycle_runtime.cli.options.training import (
-    add_device_arguments,
-    add_gpu_arguments,
-    add_plan_argument,
-    check_device,
-    workers_named,
-)
-from recycle_runtime.cli.output import DONE, Output, UsageError, UserError
+from recycle_runtime.cli.options.training import check_device, worker_named
+from recycle_runtime.cli.output import DONE, Output, UserError
 from recycle_runtime.cli.parser import Arguments
 from recycle_runtime.devices import OWN_DEVICE, DeviceTakenError, WorkerDevices, lock_devices
+from recycle_runtime.options.run import AGENT, RunOptions, extended
 from recycle_runtime.protocol.address import port_range
 
 if TYPE_CHECKING:
@@ -38,8 +27,6 @@ if TYPE_CHECKING:
 def add_arguments(parser: Arguments) -> None:
     add_plan_argument(parser)
     add_script_arguments(parser)
-    add_device_arguments(parser)
-    add_gpu_arguments(parser)
     parser.add_argument(
         "--coordinator",
         required=True,
@@ -49,49 +36,21 @@ def add_arguments(parser: Arguments) -> None:
     )
     # Where a coordinator that takes over leaves its address, if that is not where the first one is.
     parser.add_argument("--address-file", help=argparse.SUPPRESS)
-    add_patience_argument(parser)
-    parser.add_argument(
-        "--workers-per-node",
-        required=True,
-        type=int,
-        metavar="N",
-        help="how many worker processes this node has room for",
-    )
-    parser.add_argument("--state", required=True, metavar="DIR", help="a folder of this node for the agent")
-    add_token_argument(parser)
-    add_tls_argument(parser)
-    parser.add_argument("--save", metavar="DIR", help="write the parameters of every worker at the end")
-    parser.add_argument(
-        "--checkpoint",
-        metavar="DIR",
-        help="the folder of the job's checkpoints as this node sees it; the coordinator needs the same one",
-    )
-    add_changes_argument(parser)
-    parser.add_argument("--record", action="store_true", help="record when each op runs, for `local --trace`")
-    add_ports_argument(parser)
-    add_parent_argument(parser, "; workers end when the agent does, in place of waiting for the next one")
-    add_heartbeat_argument(parser)
-    add_debug_argument(parser)
-    add_limit_arguments(parser)
+    add_options(parser, AGENT)
 
 
 def run(arguments: Namespace, output: Output) -> int:
-    heed_parent(arguments)
-    secret, patience = access(arguments), arguments.coordinator_timeout
-    if not 0 < patience < float("inf"):
-        raise UsageError(f"--coordinator-timeout must be a number of seconds above 0, got {patience:g}")
-    check_ports(arguments.ports, port_range())
+    given = read_options(arguments).with_time()
+    heed_parent(given)
+    secret, patience = access(given), given.coordinator_timeout
+    check_ports(given.ports, port_range())
     (host, port), address_file = address_or_file("--coordinator", arguments.coordinator, patience)
-    address_file = _absolute(address_file or arguments.address_file)
-    limits = time_limits(arguments)
-    debugged = None if arguments.debug is None else workers_named("--debug", [arguments.debug])[0]
-    if arguments.workers_per_node < 1:
-        raise UsageError(f"--workers-per-node must be at least 1, got {arguments.workers_per_node}")
-    Path(arguments.bundle).open("rb").close()
+    debugged = None if given.debug is None else worker_named("--debug", given.debug)
+    Path(given.bundle).open("rb").close()
     script = check_script(arguments)
-    for folder in filter(None, (arguments.checkpoint, arguments.save)):
+    for folder in filter(None, (given.checkpoint, given.save)):
         Path(folder).mkdir(parents=True, exist_ok=True)
-    devices = _own_devices(arguments)
+    devices = _own_devices(given)
     from recycle_runtime.agent.agent import Agent, AgentOptions, JobOverError
     from recycle_runtime.agent.preload import preload
     from recycle_runtime.agent.process_table import PROCESSES, ProcessTable
@@ -109,47 +68,39 @@ def run(arguments: Namespace, output: Output) -> int:
     from recycle_runtime.trainer.script import work_with_script
     from recycle_runtime.transport.nccl import set_environment
     from recycle_runtime.worker.debugging import keep_terminal, pass_breakpoints
-    from recycle_runtime.worker.options import ProcessOptions, WorkerOptions
+    from recycle_runtime.worker.options import ProcessOptions
 
     state = Path(arguments.state).absolute()
-    table = ProcessTable(state / PROCESSES, arguments.workers_per_node)
+    table = ProcessTable(state / PROCESSES, given.workers_per_node)
     pids = [row.pid for row in table.written() if KernelProcesses().is_ours(row.pid)]
-    memory = open_memory(state, arguments.workers_per_node, pids)
-    told = ProcessOptions(
-        host=host,
-        port=port,
-        token=secret,
-        worker=WorkerOptions(
-            bundle=str(Path(arguments.bundle).absolute()),
-            program=script[0] if script else arguments.program,
-            plan=0,
-            worker=(0, 0),
-            tp_rank=0,
-            steps=0,
-            seed=arguments.seed,
-            device=arguments.device,
-            graphs=arguments.cuda_graphs,
-            undo=arguments.undo,
-            standstill=limits.heartbeat,
-            trace=arguments.record,
-            timeout=group_timeout(limits.instruction, limits.first_step),
-        ),
-        save=_absolute(arguments.save),
-        checkpoint=_absolute(arguments.checkpoint),
-        accepts_changes=arguments.accept_changes,
+    memory = open_memory(state, given.workers_per_node, pids)
+    where: dict[str, Any] = {
+        "host": host,
+        "port": port,
+        "token": secret,
+        "state": state,
+        "address_file": _absolute(address_file or arguments.address_file),
+    }
+    told = extended(
+        ProcessOptions,
+        given,
+        **where,
+        bundle=_absolute(given.bundle),
+        program=script[0] if script else given.program,
+        save=_absolute(given.save),
+        checkpoint=_absolute(given.checkpoint),
+        timeout=group_timeout(given.instruction_timeout, given.first_step_timeout),
         node=node_number(state),
-        address_file=address_file,
-        patience=patience,
         memory=memory,
-        relay=near_name(state),
+        relay_name=near_name(state),
     )
 
     def life(member: Member, line: int, faults: tuple[InjectedFault, ...], board: Board) -> int:
-        device = arguments.device if devices is None else devices.use(line)
+        device = given.device if devices is None else devices.use(line)
         if device == OWN_DEVICE:
             # NCCL may be used, and the user's code may start CUDA before this process does.
             set_environment()
-        mine = replace(told, worker=replace(told.worker, device=device), line=line)
+        mine = replace(told, device=device, line=line)
         if debugged is not None:
             mine = replace(mine, is_debugged=member.worker == debugged)
             (keep_terminal if mine.is_debugged else pass_breakpoints)()
@@ -157,21 +108,20 @@ def run(arguments: Namespace, output: Output) -> int:
             return work_with_script(mine, script, member.worker, member.tp_rank, line, board, _hooks(faults))
         return work_with_program(mine, member.worker, member.tp_rank, line, board, _hooks(faults))
 
-    watched = Limits(heartbeat=limits.heartbeat, instruction=limits.instruction, first_step=limits.first_step)
-    options = AgentOptions(
-        host,
-        port,
-        secret,
-        arguments.workers_per_node,
-        state,
-        watched,
-        address_file=address_file,
-        patience=patience,
+    limits = Limits(
+        heartbeat=given.heartbeat_timeout,
+        instruction=given.instruction_timeout,
+        first_step=given.first_step_timeout,
+    )
+    options = extended(
+        AgentOptions,
+        given,
+        **where,
+        limits=limits,
         memory=memory.number,
-        ends_workers=arguments.end_with_parent,
         sees_exits=devices is not None and not devices.is_shared,
     )
-    preload(checkpoints=arguments.checkpoint is not None)
+    preload(checkpoints=given.checkpoint is not None)
     try:
         agent = Agent(options, life)
         note_memory(state, memory)
@@ -183,17 +133,17 @@ def run(arguments: Namespace, output: Output) -> int:
         raise UserError(str(error)) from None
 
 
-def _own_devices(arguments: Namespace) -> WorkerDevices | None:
+def _own_devices(options: RunOptions) -> WorkerDevices | None:
     """Devices of this node's workers, None on CPU; a device of one worker alone is locked.
 
     Locks last until this process and its workers have ended: no other job should begin on their memory.
     """
-    devices = check_device(arguments.device, arguments.workers_per_node)
+    devices = check_device(options.device, options.workers_per_node)
     if devices is not None and not devices.is_shared:
         try:
-            lock_devices(devices.devices, Path(arguments.state))
+            lock_devices(devices.devices, Path(options.state or ""))
         except DeviceTakenError as error:
-            raise UserError(f"--device {arguments.device}: {error}") from None
+            raise UserError(f"--device {options.device}: {error}") from None
     return devices
 
 

@@ -11,49 +11,12 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from recycle_runtime.cli.options.access import (
-    access,
-    add_certificate_arguments,
-    add_tls_argument,
-    add_token_argument,
-    certificate,
-)
-from recycle_runtime.cli.options.adaptation import adaptation_options, add_adaptation_arguments
+from recycle_runtime.cli.options.access import access, certificate
 from recycle_runtime.cli.options.addresses import add_address_argument, address, host
-from recycle_runtime.cli.options.checkpoints import (
-    add_changes_argument,
-    add_checkpoint_arguments,
-    add_copies_argument,
-    checkpoint_every,
-    neighbour_copies,
-)
-from recycle_runtime.cli.options.limits import (
-    add_limit_arguments,
-    add_node_argument,
-    add_restart_argument,
-    add_takeover_argument,
-    node_timeout,
-    takeover_timeout,
-    time_limits,
-)
-from recycle_runtime.cli.options.parent import add_parent_argument, heed_parent
-from recycle_runtime.cli.options.resources import add_relay_argument, allow_connections, relays
-from recycle_runtime.cli.options.training import (
-    add_max_skipped_argument,
-    add_peer_check_argument,
-    add_plan_argument,
-    add_step_arguments,
-    checked_peers,
-    max_skipped,
-    workers_named,
-)
-from recycle_runtime.cli.options.watching import (
-    Watchers,
-    add_watching_arguments,
-    check_pages,
-    steady_view,
-    watchers,
-)
+from recycle_runtime.cli.options.parent import heed_parent
+from recycle_runtime.cli.options.resources import allow_connections, relays
+from recycle_runtime.cli.options.run import add_options, add_plan_argument, read_options
+from recycle_runtime.cli.options.watching import Watchers, check_pages, steady_view, watchers
 from recycle_runtime.cli.output import DONE, INPUT_ERROR, NO_PLAN, Output, UsageError, UserError
 from recycle_runtime.cli.parser import Arguments
 from recycle_runtime.cli.signals import StopRequests, stop_requests
@@ -71,6 +34,7 @@ from recycle_runtime.coordinator.service import JobOptions, Service
 from recycle_runtime.coordinator.state_machine import ENDLESS
 from recycle_runtime.coordinator.step_rows import told_since
 from recycle_runtime.files import FolderTakenError, write_whole
+from recycle_runtime.options.run import COORDINATOR, RunOptions, extended
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.protocol.access import Token
 from recycle_runtime.protocol.address import is_known, published
@@ -87,25 +51,7 @@ _START_SECONDS = 300.0
 
 def add_arguments(parser: Arguments) -> None:
     add_plan_argument(parser)
-    add_step_arguments(parser, required=False)
     add_address_argument(parser, "--listen", "where to listen; port 0 takes any free one")
-    parser.add_argument(
-        "--state", required=True, metavar="DIR", help="a folder for what must outlive this process"
-    )
-    add_token_argument(parser)
-    add_tls_argument(parser)
-    add_certificate_arguments(parser)
-    parser.add_argument(
-        "--candidate",
-        type=int,
-        metavar="N",
-        help="this is one of several coordinators, numbered from 0, that share --state: the first begins, "
-        "and when it is gone another takes over",
-    )
-    add_takeover_argument(parser)
-    add_node_argument(parser, "--heartbeat-timeout")
-    add_restart_argument(parser, "on")
-    add_relay_argument(parser)
     parser.add_argument(
         "--advertise",
         metavar="HOST",
@@ -113,89 +59,64 @@ def add_arguments(parser: Arguments) -> None:
         "is 0.0.0.0, the address from which this machine reaches others)",
     )
     parser.add_argument(
-        "--nodes",
+        "--candidate",
         type=int,
         metavar="N",
-        help="how many nodes there will be: each gets the same number of workers, so that the failure of one "
-        "takes as few peers as possible (default: nodes are filled in the order in which they connect)",
+        help="this is one of several coordinators, numbered from 0, that share --state: the first begins, "
+        "and when it is gone another takes over",
     )
-    add_parent_argument(parser)
-    add_limit_arguments(parser)
-    add_peer_check_argument(parser)
-    add_max_skipped_argument(parser)
-    add_checkpoint_arguments(parser)
-    add_changes_argument(parser)
-    add_copies_argument(parser)
-    add_adaptation_arguments(parser)
-    add_watching_arguments(parser)
+    add_options(parser, COORDINATOR)
     # A socket that listens there already, which `local` passes on.
     parser.add_argument("--listener", type=int, help=argparse.SUPPRESS)
     # `local` shows the run itself.
     parser.add_argument("--observed", action="store_true", help=argparse.SUPPRESS)
-    for option in ("--fault", "--rejoin"):
-        # Injected faults, which `local` passes on.
-        parser.add_argument(option, action="append", default=[], help=argparse.SUPPRESS)
 
 
 def run(arguments: Namespace, output: Output) -> int:
-    heed_parent(arguments)
-    lease = takeover_timeout(arguments)
+    given = read_options(arguments)
+    heed_parent(given)
     if arguments.candidate is None:
-        return _coordinate(arguments, output, None)
+        return _coordinate(given, arguments, output, None)
     if arguments.candidate < 0:
         raise UsageError(f"--candidate must be 0 or more, got {arguments.candidate}")
-    leadership, requests = Leadership(Path(arguments.state), arguments.candidate, lease), StopRequests()
+    lease, requests = given.takeover_timeout, StopRequests()
+    leadership = Leadership(Path(arguments.state), arguments.candidate, lease)
     with stop_requests(requests):
         found = stand_by(leadership, lambda: requests.number is not None)
     if found is not Candidacy.LEADS:
         return DONE if found is Candidacy.OVER or requests.number is None else 128 + requests.number
     fence = Fence(leadership, lease)
     fence.keep()
-    status = _coordinate(arguments, output, fence)
+    status = _coordinate(given, arguments, output, fence)
     fence.end()
     return status
 
 
-def _coordinate(arguments: Namespace, output: Output, fence: Fence | None) -> int:
+def _coordinate(given: RunOptions, arguments: Namespace, output: Output, fence: Fence | None) -> int:
     """Until the job has ended; the exit status."""
     listens_at, port = address("--listen", arguments.listen, least=0)
     known_as = host("--advertise", arguments.advertise) if arguments.advertise else listens_at
-    check_pages(arguments)
-    hooks = _hooks(arguments)
-    timeout = node_timeout("--heartbeat-timeout", arguments.heartbeat_timeout)
-    limits = time_limits(arguments)
+    check_pages(given.watch)
+    hooks = _hooks(given)
     state = Path(arguments.state)
-    own, secret = certificate(arguments), access(arguments)
-    bundle = Bundle.read(arguments.bundle)
+    own, secret = certificate(given), access(given)
+    bundle = Bundle.read(given.bundle)
     processes = bundle.pipelines * bundle.stages * bundle.tensor
-    options = JobOptions(
-        bundle=arguments.bundle,
-        steps=ENDLESS if arguments.steps is None else arguments.steps,
-        failed=workers_named("--failed", arguments.failed) if arguments.failed else (),
+    options = extended(
+        JobOptions,
+        given,
+        steps=ENDLESS if given.steps is None else given.steps,
         host=listens_at,
         port=port,
         token=secret,
         state=state,
+        relay=relays(given.relay, processes),
         hooks=hooks,
-        checkpoint=arguments.checkpoint,
-        every=checkpoint_every(arguments),
-        resume=arguments.resume,
-        accepts_changes=arguments.accept_changes,
-        max_resumes=arguments.max_resumes,
-        neighbour_copies=neighbour_copies(arguments),
-        adaptation=adaptation_options(arguments),
-        check_peers=checked_peers(arguments),
-        max_skipped=max_skipped(arguments),
-        heartbeat_timeout=timeout,
-        restarts_workers=arguments.restart_workers == "on",
-        nodes=_nodes(arguments),
-        stop_timeout=arguments.stop_timeout,
-        patience=Patience.beside(limits.instruction, limits.first_step),
+        patience=Patience.beside(given.instruction_timeout, given.first_step_timeout),
         # A worker arrives when its script makes its trainer, which may come after much else.
-        start_seconds=max(_START_SECONDS, limits.first_step if arguments.steps is None else 0.0),
+        start_seconds=max(_START_SECONDS, given.first_step_timeout if given.steps is None else 0.0),
         takes_over=fence is not None,
         is_over=is_over(state),
-        relay=relays(arguments, processes),
     )
     allow_connections(processes, relay=options.relay)
     # Agents and observers stay when the job goes on from a checkpoint, and find the next coordinator here.
@@ -210,7 +131,7 @@ def _coordinate(arguments: Namespace, output: Output, fence: Fence | None) -> in
     # Slurm may tell a whole job, and the script that started this process too.
     stopping = stop_requests(requests, patient=fence is not None)
     show = steady_view(bundle, replace(output, quiet=output.quiet or arguments.observed))
-    watched = watchers(arguments, bundle, secret.tokens()[0], output, show)
+    watched = watchers(options, bundle, secret.tokens()[0], output, show)
     with stopping, watched as watching:
         serve = partial(_serve, partial(Server, certificate=own), fence)
         service, end = _run(options, serve, listener, where, requests, watching, fence, output)
@@ -344,20 +265,14 @@ def _port(listener: int) -> int:
         return int(sock.getsockname()[1])
 
 
-def _nodes(arguments: Namespace) -> int | None:
-    if arguments.nodes is not None and arguments.nodes < 1:
-        raise UsageError(f"--nodes must be at least 1, got {arguments.nodes}")
-    return arguments.nodes
-
-
-def _hooks(arguments: Namespace) -> Hooks:
+def _hooks(options: RunOptions) -> Hooks:
     """What injects the faults that were asked for; without any, nothing is loaded for it."""
-    if not (arguments.fault or arguments.rejoin):
+    if not (options.faults or options.returns):
         return Hooks()
     from recycle_runtime.testing.timetable import parse_faults, parse_returns, timetable
 
     try:
-        return timetable(parse_faults(arguments.fault), parse_returns(arguments.rejoin))
+        return timetable(parse_faults(options.faults), parse_returns(options.returns))
     except ValueError as error:
         raise UsageError(str(error)) from None
 

@@ -4,46 +4,16 @@ import shlex
 from argparse import Namespace
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from recycle_runtime.cli.options.access import add_tls_argument
-from recycle_runtime.cli.options.adaptation import adaptation_options, add_adaptation_arguments
-from recycle_runtime.cli.options.checkpoints import (
-    add_changes_argument,
-    add_checkpoint_arguments,
-    add_copies_argument,
-    checkpoint_every,
-    neighbour_copies,
-)
 from recycle_runtime.cli.options.faults import FAULT_NAMES, add_fault_arguments, injected_faults
-from recycle_runtime.cli.options.limits import (
-    ENDLESS,
-    add_debug_argument,
-    add_heartbeat_argument,
-    add_limit_arguments,
-    add_node_argument,
-    add_restart_argument,
-    node_timeout,
-    time_limits,
-)
-from recycle_runtime.cli.options.resources import add_relay_argument
+from recycle_runtime.cli.options.run import add_options, add_plan_argument, read_options
 from recycle_runtime.cli.options.script import add_script_arguments, check_script, note_options_of_script
-from recycle_runtime.cli.options.training import (
-    add_device_arguments,
-    add_gpu_arguments,
-    add_max_skipped_argument,
-    add_peer_check_argument,
-    add_plan_argument,
-    add_step_arguments,
-    check_device,
-    check_training_arguments,
-    checked_peers,
-    max_skipped,
-    workers_named,
-)
-from recycle_runtime.cli.options.watching import add_watching_arguments, check_pages, watchers
+from recycle_runtime.cli.options.training import check_device, check_files
+from recycle_runtime.cli.options.watching import check_pages, watchers
 from recycle_runtime.cli.output import DONE, INPUT_ERROR, NO_PLAN, Output, UsageError, UserError
 from recycle_runtime.cli.parser import Arguments, given_words
 from recycle_runtime.cli.signals import StopRequests, interrupts_ignored, stop_requests
@@ -51,12 +21,12 @@ from recycle_runtime.files import naming
 from recycle_runtime.launcher.live_view import loss_text, summary, view
 from recycle_runtime.launcher.local import (
     RunError,
-    RunOptions,
     RunResult,
     check_beginning,
     check_failed,
     run_local,
 )
+from recycle_runtime.options.run import LOCAL, RunOptions, WatchOptions
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.chrome_trace import chrome_trace
 from recycle_runtime.plan.plan_choice import NoPlanError
@@ -66,94 +36,53 @@ from recycle_runtime.protocol.messages.observers import Generation
 def add_arguments(parser: Arguments) -> None:
     add_plan_argument(parser)
     add_script_arguments(parser)
-    add_device_arguments(parser)
-    add_gpu_arguments(parser)
-    add_step_arguments(parser, required=False)
-    add_peer_check_argument(parser)
-    add_max_skipped_argument(parser)
-    add_checkpoint_arguments(parser)
-    add_copies_argument(parser)
-    add_changes_argument(parser)
-    add_adaptation_arguments(parser)
+    add_options(parser, LOCAL)
     add_fault_arguments(parser)
-    add_heartbeat_argument(parser)
-    add_debug_argument(parser)
-    add_limit_arguments(parser)
-    add_node_argument(parser, "--node-timeout")
-    add_restart_argument(parser, None)
-    add_relay_argument(parser)
-    add_tls_argument(parser)
     parser.add_argument(
         "--trace", metavar="FILE", help="write when each op ran, for chrome://tracing or Perfetto"
     )
-    add_watching_arguments(parser)
-    parser.add_argument("--save", metavar="DIR", help="write the parameters of every worker at the end")
 
 
 def run(arguments: Namespace, output: Output) -> int:
-    failed = check_training_arguments(arguments)
+    options = read_options(arguments).with_time()
+    check_files(options)
     script = check_script(arguments)
-    if not script and arguments.steps is None:
+    if not script and options.steps is None:
         raise UsageError("--program needs --steps N, the number of steps to train")
-    if script and arguments.steps is not None:
+    if script and options.steps is not None:
         raise UsageError(
             "--steps is for --program FILE: a script says with trainer.steps(n) how many it makes"
         )
     note_options_of_script(arguments, output)
-    check_pages(arguments)
-    every = checkpoint_every(arguments)
-    limits = time_limits(arguments)
-    bundle = Bundle.read(arguments.bundle)
-    faults, returns = injected_faults(arguments, bundle, failed)
-    if arguments.save is not None:
-        Path(arguments.save).mkdir(parents=True, exist_ok=True)
-    check_device(arguments.device, bundle.pipelines * bundle.stages * bundle.tensor)
-    options = RunOptions(
-        bundle=arguments.bundle,
-        program=arguments.program or "",
-        steps=arguments.steps,
-        script=script,
-        failed=failed,
-        seed=arguments.seed,
-        device=arguments.device,
-        graphs=arguments.cuda_graphs,
-        undo=arguments.undo,
+    check_pages(options.watch)
+    bundle = Bundle.read(options.bundle)
+    faults, returns = injected_faults(arguments, options, bundle)
+    if options.save is not None:
+        Path(options.save).mkdir(parents=True, exist_ok=True)
+    check_device(options.device, bundle.pipelines * bundle.stages * bundle.tensor)
+    restarts_unsaid = not faults and options.debug is None
+    options = replace(
+        options,
         trace=arguments.trace is not None,
-        save=arguments.save,
         faults=faults,
         returns=returns,
-        restarts_workers=_restarts_workers(arguments, has_faults=bool(faults)),
-        checkpoint=arguments.checkpoint,
-        checkpoint_every=every,
-        resume=arguments.resume,
+        restarts_workers=restarts_unsaid if arguments.restart_workers is None else options.restarts_workers,
         resume_with=f"`{_resume_command(arguments)}`",
-        max_resumes=arguments.max_resumes,
-        neighbour_copies=neighbour_copies(arguments),
-        accepts_changes=arguments.accept_changes,
-        adaptation=adaptation_options(arguments),
-        check_peers=checked_peers(arguments),
-        max_skipped=max_skipped(arguments),
-        stop_timeout=arguments.stop_timeout,
-        heartbeat_timeout=limits.heartbeat,
-        instruction_timeout=limits.instruction,
-        first_step_timeout=limits.first_step,
-        node_timeout=_node_timeout(arguments),
-        debug=arguments.debug,
-        tls=arguments.tls,
-        relay=arguments.relay,
     )
-    show = view(bundle.stages, bundle.pipelines, output.quiet, in_lines=arguments.debug is not None)
+    show = view(bundle.stages, bundle.pipelines, output.quiet, in_lines=options.debug is not None)
     requests = StopRequests()
     try:
-        check_failed(bundle, failed)
+        check_failed(bundle, options.failed)
         check_beginning(bundle, options)
         with _signals(requests, options.debug), ExitStack() as stack:
             # Both files are opened before the first step, so that a wrong name costs no training.
             trace = stack.enter_context(open(arguments.trace, "w")) if arguments.trace else None
-            watching = stack.enter_context(watchers(arguments, bundle, token_hex(), output, show))
-            result = run_local(options, watching.take, requests.why)
+            watching = stack.enter_context(watchers(options, bundle, token_hex(), output, show))
+            # The coordinator need not show what is shown here.
+            result = run_local(replace(options, watch=WatchOptions()), watching.take, requests.why)
             if trace is not None:
-                about: dict[str, Any] = {"plan": arguments.bundle, "failed": [f"{p}:{s}" for p, s in failed]}
+                named = [f"{pipeline}:{stage}" for pipeline, stage in options.failed]
+                about: dict[str, Any] = {"plan": options.bundle, "failed": named}
                 about["generations"] = [_about_generation(each) for each in result.generations]
                 with naming(arguments.trace):
                     trace.write(chrome_trace(result.events, about))
@@ -182,19 +111,6 @@ def _signals(requests: StopRequests, debug: str | None) -> Generator[None]:
     """With a debugger, the terminal tells all processes in the foreground of ctrl-C, and it is for that."""
     with nullcontext() if debug is None else interrupts_ignored(), stop_requests(requests):
         yield
-
-
-def _restarts_workers(arguments: Namespace, *, has_faults: bool) -> bool:
-    if arguments.restart_workers is None:
-        return not has_faults and arguments.debug is None
-    return arguments.restart_workers == "on"
-
-
-def _node_timeout(arguments: Namespace) -> float:
-    if arguments.debug is None:
-        return node_timeout("--node-timeout", arguments.node_timeout)
-    workers_named("--debug", [arguments.debug])
-    return ENDLESS
 
 
 def _report(options: RunOptions, result: RunResult, output: Output) -> None:

@@ -5,7 +5,7 @@ import os
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from recycle_runtime.cli.options.training import add_program_arguments
+from recycle_runtime.cli.options.run import add_options
 from recycle_runtime.cli.output import DONE, Output, UserError
 from recycle_runtime.cli.signals import stopping_on_signals
 from recycle_runtime.devices import (
@@ -18,10 +18,11 @@ from recycle_runtime.devices import (
     visible_devices,
 )
 from recycle_runtime.files import check_writable, write_whole
+from recycle_runtime.options.run import PROFILE
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    add_program_arguments(parser)
+    add_options(parser, PROFILE)
     pieces = parser.add_mutually_exclusive_group()
     pieces.add_argument("--stages", type=_positive, metavar="S", help="measure so many stages")
     pieces.add_argument(

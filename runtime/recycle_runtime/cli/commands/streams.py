@@ -3,7 +3,7 @@
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Iterator
 
-from recycle_runtime.cli.options.training import add_plan_argument
+from recycle_runtime.cli.options.run import add_plan_argument
 from recycle_runtime.cli.output import DONE, Output, UsageError
 from recycle_runtime.cli.parser import Arguments
 from recycle_runtime.plan.assembly import Worker, disassemble

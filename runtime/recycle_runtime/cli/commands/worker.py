@@ -7,16 +7,11 @@ from typing import Any
 
 from recycle_runtime import logs
 from recycle_runtime.cli.options.addresses import add_address_argument, address
-from recycle_runtime.cli.options.training import (
-    add_plan_argument,
-    add_program_arguments,
-    add_step_arguments,
-    check_device,
-    check_training_arguments,
-    workers_named,
-)
+from recycle_runtime.cli.options.run import add_options, add_plan_argument, read_options
+from recycle_runtime.cli.options.training import check_device, check_files, worker_named
 from recycle_runtime.cli.output import DONE, NO_PLAN, Output, UsageError, UserError
 from recycle_runtime.cli.parser import Arguments
+from recycle_runtime.options.run import WORKER, extended
 from recycle_runtime.plan.plan_choice import NoPlanError, choose_plan
 
 _TIMEOUT = 1800.0
@@ -24,8 +19,7 @@ _TIMEOUT = 1800.0
 
 def add_arguments(parser: Arguments) -> None:
     add_plan_argument(parser)
-    add_program_arguments(parser)
-    add_step_arguments(parser)
+    add_options(parser, WORKER)
     add_address_argument(parser, "--store", "a torch.distributed.TCPStore that some process serves")
     parser.add_argument("--worker", required=True, metavar="P:S", help="which worker this is, pipeline:stage")
     parser.add_argument(
@@ -45,8 +39,9 @@ def add_arguments(parser: Arguments) -> None:
 
 
 def run(arguments: Namespace, output: Output) -> int:
-    failed = check_training_arguments(arguments)
-    place = workers_named("--worker", [arguments.worker])[0]
+    given = read_options(arguments)
+    check_files(given)
+    place = worker_named("--worker", arguments.worker)
     host, port = address("--store", arguments.store)
     if not arguments.timeout > 0:
         raise UsageError(f"--timeout must be a number of seconds above 0, got {arguments.timeout:g}")
@@ -60,26 +55,23 @@ def run(arguments: Namespace, output: Output) -> int:
     from recycle_runtime.worker.fixed_plan import FixedPlanWorker
     from recycle_runtime.worker.options import WorkerOptions
 
-    check_device(arguments.device)
-    bundle = Bundle.read(arguments.bundle)
+    check_device(given.device)
+    bundle = Bundle.read(given.bundle)
     try:
-        choice = choose_plan(bundle, failed)
+        choice = choose_plan(bundle, given.failed)
     except NoPlanError as error:
         raise UserError(str(error), NO_PLAN) from None
     if place not in choice.roles:
         raise UsageError(f"worker {arguments.worker} is among the failed ones or does not exist")
     if not 0 <= arguments.tp_rank < bundle.tensor:
         raise UsageError(f"--tp-rank must be from 0 to {bundle.tensor - 1}, got {arguments.tp_rank}")
-    options = WorkerOptions(
-        bundle=str(Path(arguments.bundle).absolute()),
-        program=arguments.program,
+    options = extended(
+        WorkerOptions,
+        given,
+        bundle=str(Path(given.bundle).absolute()),
         plan=choice.plan,
         worker=choice.roles[place],
         tp_rank=arguments.tp_rank,
-        steps=arguments.steps,
-        seed=arguments.seed,
-        device=arguments.device,
-        trace=False,
         timeout=arguments.timeout,
     )
     try:

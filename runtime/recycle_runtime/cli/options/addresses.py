@@ -8,24 +8,11 @@ from recycle_runtime.cli.parser import Arguments
 from recycle_runtime.protocol.address import is_host, parse_address
 
 _LOOK_EVERY = 0.2
-_PATIENCE = 600.0
 
 
 def add_address_argument(parser: Arguments, option: str, does: str) -> None:
     """A host and a port."""
     parser.add_argument(option, required=True, metavar="HOST:PORT", help=does)
-
-
-def add_patience_argument(parser: Arguments) -> None:
-    """For how long an agent looks for the coordinator."""
-    parser.add_argument(
-        "--coordinator-timeout",
-        type=float,
-        default=_PATIENCE,
-        metavar="SECONDS",
-        help="look for the coordinator for this long when it is gone; workers train on meanwhile "
-        f"(default: {_PATIENCE:g})",
-    )
 
 
 def address(option: str, text: str, least: int = 1) -> tuple[str, int]:

@@ -1,11 +1,10 @@
 """Options: faults to inject, and when workers come back."""
 
 from argparse import Namespace
-from collections.abc import Collection
 
 from recycle_runtime.cli.output import UsageError
 from recycle_runtime.cli.parser import Arguments
-from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.options.run import RunOptions
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.testing.chaos import chaos
 from recycle_runtime.testing.timetable import parse_faults, parse_returns
@@ -39,7 +38,7 @@ def add_fault_arguments(parser: Arguments) -> None:
 
 
 def injected_faults(
-    arguments: Namespace, bundle: Bundle, failed: Collection[Worker]
+    arguments: Namespace, options: RunOptions, bundle: Bundle
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Faults and returns, as the coordinator takes them; UsageError when they cannot be meant."""
     faults = [*(f"kill={word}" for word in arguments.kill), *(f"stop={word}" for word in arguments.stop)]
@@ -56,16 +55,13 @@ def injected_faults(
                 f"there is no worker {pipeline}:{stage}: pipelines go from 0 to {bundle.pipelines - 1}, "
                 f"stages from 0 to {bundle.stages - 1}"
             )
-        if arguments.steps is not None and step >= arguments.steps:
-            raise UsageError(
-                f"{pipeline}:{stage}@{step} never happens: the last step is {arguments.steps - 1}"
-            )
+        if options.steps is not None and step >= options.steps:
+            raise UsageError(f"{pipeline}:{stage}@{step} never happens: the last step is {options.steps - 1}")
     if arguments.chaos is not None:
-        if arguments.steps is None:
+        if options.steps is None:
             raise UsageError("--chaos with a script needs --steps N: where its events may fall")
-        more = chaos(
-            arguments.chaos, arguments.chaos_events, arguments.steps, bundle.pipelines, bundle.stages, failed
-        )
+        seed, events = arguments.chaos, arguments.chaos_events
+        more = chaos(seed, events, options.steps, bundle.pipelines, bundle.stages, options.failed)
         faults += more.faults
         returns += more.returns
     return tuple(faults), tuple(returns)

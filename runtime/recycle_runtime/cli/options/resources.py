@@ -1,15 +1,12 @@
 """What the system has to allow, open files and ports in a range, and how many connections there are."""
 
 import resource
-from argparse import Namespace
 
 from recycle_runtime.cli.output import UsageError, UserError
-from recycle_runtime.cli.parser import Arguments
+from recycle_runtime.options.run import RELAY_FROM
 
 _BESIDE = 128
 """Files of a process beside its connections."""
-RELAY_FROM = 512
-"""Worker processes of a job from which on their agents speak for them, unless the user says otherwise."""
 
 
 def allow_connections(processes: int, most: int | None = None, *, relay: bool = False) -> None:
@@ -32,30 +29,9 @@ def allow_connections(processes: int, most: int | None = None, *, relay: bool = 
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def add_relay_argument(parser: Arguments) -> None:
-    """For commands that coordinate."""
-    parser.add_argument(
-        "--relay",
-        choices=("auto", "on", "off"),
-        default="auto",
-        help="whether worker processes speak to the coordinator through the agent of their node, in place of "
-        f"two connections of their own (default: auto, from {RELAY_FROM} worker processes on)",
-    )
-
-
-def relays(arguments: Namespace, processes: int) -> bool:
+def relays(relay: bool | None, processes: int) -> bool:
     """Whether agents speak for so many worker processes."""
-    return arguments.relay == "on" or (arguments.relay == "auto" and processes >= RELAY_FROM)
-
-
-def add_ports_argument(parser: Arguments) -> None:
-    """For commands that start workers."""
-    parser.add_argument(
-        "--ports",
-        metavar="FIRST-LAST",
-        help="check that workers listen on these ports alone, as a firewall between nodes may want it: the "
-        "system gives them out, by net.ipv4.ip_local_port_range",
-    )
+    return processes >= RELAY_FROM if relay is None else relay
 
 
 def check_ports(text: str | None, given_out: tuple[int, int] | None) -> None:

@@ -21,12 +21,9 @@ from recycle_runtime.plan.bundle import MAGIC
 
 
 def add_script_arguments(parser: Arguments, before: int = 1) -> None:
-    """What to train: a script, or a program. `before` are the arguments before it that are no options."""
+    """The script to run in place of a program. `before` are the arguments before it that are no options."""
     group: Any = parser
     group.split = partial(split_script, before=before)
-    parser.add_argument(
-        "--program", metavar="FILE", help="the Python file that defines what to train, in place of a script"
-    )
     parser.add_argument(
         "script",
         nargs="?",

@@ -1,7 +1,6 @@
-"""Options to watch a run: rows in a file, on the terminal, on a page, and as event files for TensorBoard."""
+"""Watching a run: rows in a file, on the terminal, on a page, and as event files for TensorBoard."""
 
 import sys
-from argparse import Namespace
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -9,10 +8,10 @@ from select import select
 
 from recycle_runtime.cli.options.addresses import address
 from recycle_runtime.cli.output import Output, UsageError
-from recycle_runtime.cli.parser import Arguments
 from recycle_runtime.coordinator.measured_job import JobText
 from recycle_runtime.launcher.live_view import view
 from recycle_runtime.launcher.metrics_file import MetricsFile
+from recycle_runtime.options.run import RunOptions, WatchOptions
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.protocol.messages.observers import ToObserver
 
@@ -22,26 +21,9 @@ _ROW_EVERY = 10.0
 """Seconds from one step that is shown to the next, where a log is all that shows them."""
 
 
-def add_watching_arguments(parser: Arguments) -> None:
-    parser.add_argument("--metrics", metavar="FILE", help="append one JSON object per step")
-    parser.add_argument(
-        "--page",
-        nargs="?",
-        const="0",
-        metavar="PORT",
-        help="serve a page that shows the run, and /metrics for Prometheus, on this port of this machine "
-        "(without one: any free port); HOST:PORT lets others in who have the link, which is printed",
-    )
-    parser.add_argument(
-        "--tensorboard",
-        metavar="DIR",
-        help="write event files for TensorBoard, whose package must be installed",
-    )
-
-
-def page_address(arguments: Namespace) -> tuple[str, int] | None:
+def page_address(watch: WatchOptions) -> tuple[str, int] | None:
     """Where the page is served; None without one."""
-    text: str | None = arguments.page
+    text = watch.page
     if text is None:
         return None
     if text.isascii() and text.isdigit() and int(text) < 1 << 16:
@@ -52,10 +34,10 @@ def page_address(arguments: Namespace) -> tuple[str, int] | None:
         raise UsageError(f"--page must be a port, or like 10.0.0.1:8080, got {text!r}") from None
 
 
-def check_pages(arguments: Namespace) -> None:
+def check_pages(watch: WatchOptions) -> None:
     """UsageError if what was asked for cannot be."""
-    page_address(arguments)
-    if arguments.tensorboard is not None:
+    page_address(watch)
+    if watch.tensorboard is not None:
         from recycle_runtime.live_page.tensorboard import has_tensorboard
 
         if not has_tensorboard():
@@ -79,27 +61,28 @@ class Watchers:
 
 @contextmanager
 def watchers(
-    arguments: Namespace, bundle: Bundle, job_token: str, output: Output, show: Take
+    options: RunOptions, bundle: Bundle, job_token: str, output: Output, show: Take
 ) -> Generator[Watchers]:
     """Takers of the news of the run; `show` is for the terminal. OSError if a file cannot be written or the
     page not be served."""
+    watch = options.watch
     with ExitStack() as stack:
-        found = Watchers(stack.enter_context(MetricsFile(arguments.metrics)), show)
-        if (where := page_address(arguments)) is not None:
+        found = Watchers(stack.enter_context(MetricsFile(watch.metrics)), show)
+        if (where := page_address(watch)) is not None:
             from recycle_runtime.live_page.run_state import RunState
             from recycle_runtime.live_page.server import PageServer, page_token
 
             timed = not JobText(bundle.job_text).is_abstract
-            name = Path(arguments.bundle).stem
+            name = Path(options.bundle).stem
             state = RunState(name, bundle.stages, bundle.pipelines, timed=timed)
             page = stack.enter_context(PageServer(state, page_token(job_token), *where))
             # Said in any case: without it nobody gets in.
             output.words(f"{output.program}: the run is shown at {page.link}\n")
             found.add(state.take)
-        if arguments.tensorboard is not None:
+        if watch.tensorboard is not None:
             from recycle_runtime.live_page.tensorboard import TensorBoardLog
 
-            found.add(stack.enter_context(TensorBoardLog(arguments.tensorboard)).take)
+            found.add(stack.enter_context(TensorBoardLog(watch.tensorboard)).take)
         yield found
 
 
