@@ -1,6 +1,6 @@
 """What a checkpoint holds of the user's script: what it keeps, and the last row that it may ask for.
 
-Standard library only.
+No torch.
 """
 
 import base64

@@ -1,4 +1,4 @@
-"""A client's end of a connection to the coordinator. Standard library only."""
+"""A client's end of a connection to the coordinator. No torch."""
 
 import socket
 import threading

@@ -1,4 +1,4 @@
-"""Messages on a socket, and the handshake before them. Standard library only.
+"""Messages on a socket, and the handshake before them. No torch.
 
 A client has to prove that it knows the job's token before anything it says is read, and gets the
 same proof back. The token itself never travels. A frame before that, length first, may have a few hundred

@@ -2,7 +2,7 @@
 
 Its name follows from the agent's folder, so that workers find the agent that comes after one that was killed.
 Both ends look at the user of the other before they say anything, and prove the token then, as everywhere.
-Nothing is encrypted: nobody stands between two processes of one machine. Standard library only.
+Nothing is encrypted: nobody stands between two processes of one machine. No torch.
 """
 
 import hashlib

@@ -12,10 +12,11 @@ def add_arguments(parser: Arguments) -> None:
 
 def run(arguments: Namespace, output: Output) -> int:
     from recycle_runtime.doctor.devices import devices
-    from recycle_runtime.doctor.findings import as_json, table
+    from recycle_runtime.doctor.findings import as_json, package, table
     from recycle_runtime.doctor.machine import machine
     from recycle_runtime.doctor.torch_build import torch_build
 
-    findings = [*machine(), *devices(), *torch_build()]
+    messages = package("msgspec", "running a job needs it: `pip install recyclec` brings it")
+    findings = [*machine(), *devices(), messages, *torch_build()]
     output.data(as_json(findings) if arguments.json else table(findings))
     return DONE

@@ -1,4 +1,4 @@
-"""Everything that the processes of a job say to each other. Standard library only.
+"""Everything that the processes of a job say to each other. No torch.
 
 Each message is a frozen dataclass; on the wire it is a JSON object whose `type` is the name of its class in
 small letters (`AtBoundary` is `at_boundary`). docs/protocol.md shows who says what when.
@@ -46,12 +46,15 @@ class Passed(NamedTuple):
     """None: these connections have ended, or are to."""
 
 
-@dataclass(frozen=True, slots=True)
 class Relayed(Travels):
     """Messages in the order in which they were said. They look alike, so of one that is of the same type as
     the one before it only those fields travel that differ."""
 
-    passed: tuple[Passed, ...]
+    def __init__(self, passed: tuple[Passed, ...]) -> None:
+        self.passed = passed
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Relayed) and self.passed == other.passed
 
     def to_json(self) -> list[object]:
         found: list[object] = []
