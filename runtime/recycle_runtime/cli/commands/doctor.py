@@ -16,7 +16,10 @@ def run(arguments: Namespace, output: Output) -> int:
     from recycle_runtime.doctor.machine import machine
     from recycle_runtime.doctor.torch_build import torch_build
 
-    messages = package("msgspec", "running a job needs it: `pip install recyclec` brings it")
-    findings = [*machine(), *devices(), messages, *torch_build()]
+    packages = [
+        package("msgspec", "running a job needs it: `pip install recyclec` brings it"),
+        package("safetensors", "reading weights needs it: `pip install 'recyclec[runtime]'`"),
+    ]
+    findings = [*machine(), *devices(), *packages, *torch_build()]
     output.data(as_json(findings) if arguments.json else table(findings))
     return DONE
