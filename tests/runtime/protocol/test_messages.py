@@ -212,11 +212,11 @@ def test_what_goes_to_many_travels_once() -> None:
 @pytest.mark.parametrize(
     ("told", "says"),
     [
-        ({}, "is not an array"),
-        ([[1, None]], "not lines and a message"),
-        ([[[-1], None]], "not lines and a message"),
-        ([[[True], None]], "not lines and a message"),
-        ([[[1], []]], "not lines and a message"),
+        ({}, "passed on: expected array, got object"),
+        ([[1, None]], r"passed on\[0\]\[0\]: expected array, got int"),
+        ([[[-1], None]], r"passed on\[0\]\[0\]\[0\]: expected int >= 0"),
+        ([[[True], None]], r"passed on\[0\]\[0\]\[0\]: expected int, got bool"),
+        ([[[1], []]], r"passed on\[0\]\[1\]: expected object \| null, got array"),
         ([[[1], {}]], "no message of type"),
         ([[[1], {"type": "leave"}]], "leave has no field generation"),
         (
