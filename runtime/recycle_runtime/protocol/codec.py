@@ -9,6 +9,7 @@ of files that are not UTF-8; msgspec's own JSON has none of them.
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from functools import cache
 from typing import Annotated, Any, Final, Self, TypeVar, cast
 
@@ -80,12 +81,9 @@ def _plain(value: object) -> object:
 
 def decode(kind: type[T], value: object, name: str = "value") -> T:
     """A value of this type, or ProtocolError."""
-    if isinstance(value, dict) and (wanted := _fields(kind)) is not None:
-        given = cast("dict[str, object]", value).keys()
-        if missing := wanted - given:
-            raise ProtocolError(f"{name} has no field {', '.join(sorted(missing))}")
-        if unknown := given - wanted:
-            raise ProtocolError(f"{name} has an unknown field: {', '.join(sorted(unknown))[:_SHOWN]!a}")
+    wanted = _fields(kind)
+    if wanted is not None and isinstance(value, dict) and value.keys() != wanted:
+        raise _other_fields(name, cast("dict[str, object]", value).keys(), wanted)
     try:
         return msgspec.convert(value, kind, dec_hook=_arrived)
     except msgspec.ValidationError as error:
@@ -100,6 +98,12 @@ def _fields(kind: type[Any]) -> frozenset[str] | None:
     return (
         frozenset(each.name for each in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else None
     )
+
+
+def _other_fields(name: str, given: AbstractSet[str], wanted: AbstractSet[str]) -> ProtocolError:
+    if missing := wanted - given:
+        return ProtocolError(f"{name} has no field {', '.join(sorted(missing))}")
+    return ProtocolError(f"{name} has an unknown field: {', '.join(sorted(given - wanted))[:_SHOWN]!a}")
 
 
 def _arrived(kind: type[Travels], value: object) -> Travels:
