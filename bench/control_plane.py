@@ -37,14 +37,13 @@ from recycle_compiler.planner.compile import compile_job
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.worker_ids import workers_in
 from recycle_runtime.protocol.framing import (
-    Challenge,
     Response,
     Session,
     frame_handshake,
     new_nonce,
     new_token,
     proof,
-    unframe_handshake,
+    unframe_challenge,
     unframe_verdict,
 )
 from recycle_runtime.protocol.messages.agents import AgentJoin, Heartbeat, ProcessEnded, StartProcess
@@ -152,7 +151,7 @@ class Client:
     def _shake_hands(self) -> bool:
         token = self._loop.token
         if self._nonces is None:
-            challenge = unframe_handshake(Challenge, self._buffer)
+            challenge = unframe_challenge(self._buffer)
             if challenge is None:
                 return False
             servers, clients = self._nonces = challenge.nonce, new_nonce()

@@ -1,6 +1,6 @@
 """Which worker process has which line of the board, written down for the next agent of this node.
 
-Standard library only.
+No torch.
 """
 
 import json

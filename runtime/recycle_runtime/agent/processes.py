@@ -1,4 +1,4 @@
-"""How an agent deals with the kernel: processes are started, watched and killed. Standard library only."""
+"""How an agent deals with the kernel: processes are started, watched and killed. No torch."""
 
 import os
 import selectors

@@ -5,8 +5,7 @@ for the store. The agent numbers these, and understands nothing of what is said 
 one turn of its loop travels in one message; what the coordinator says to several is dealt out here.
 
 An agent that loses the coordinator hangs up on all of them, so that they do as they would have done
-themselves: come again, and say who they are. Until there is a coordinator nobody answers them. Standard
-library only.
+themselves: come again, and say who they are. Until there is a coordinator nobody answers them. No torch.
 """
 
 import logging

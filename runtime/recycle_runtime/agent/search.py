@@ -1,4 +1,4 @@
-"""For how long an agent looks for the coordinator, by what it has met so far. Standard library only.
+"""For how long an agent looks for the coordinator, by what it has met so far. No torch.
 
 Whoever is not there, does not answer yet or hangs up may be a coordinator that starts again or is paused: it
 is looked for as long as the agent has patience. One that reads a large checkpoint answers. Whoever answers

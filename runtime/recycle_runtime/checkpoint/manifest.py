@@ -1,20 +1,22 @@
-"""What is known about a complete checkpoint. Standard library only.
+"""What is known about a complete checkpoint. No torch.
 
 The manifest is written last: without it there is no checkpoint. Like every other description in a checkpoint
 it is a sealed JSON file: whole or not there, with a checksum of its content.
 """
 
+import dataclasses
 import hashlib
 import json
 import os
 import stat
 import zlib
 from collections.abc import Collection
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.protocol.codec import Natural, ProtocolError, decode
 from recycle_runtime.state.names import LAYER, CheckpointError, layer_shard_name, shard_name
 
 Fields = dict[str, Any]
@@ -96,13 +98,13 @@ _KIND = "checkpoint manifest"
 class Shape:
     """Of the job that made a checkpoint, or wants to go on from one."""
 
-    stages: int
+    stages: Natural
     """As the program counts them: chunks of the model, where workers hold several."""
-    pipelines: int
-    tensor: int
-    microbatches: int
+    pipelines: Natural
+    tensor: Natural
+    microbatches: Natural
     """Per pipeline and step."""
-    layers: int = 0
+    layers: Natural = 0
     """Of the model, where shards are by layer; 0 where they are by stage."""
 
     @property
@@ -140,20 +142,10 @@ class Origin:
 
     job: str
     """The digest of the job with every number resolved."""
-    cut: tuple[int, ...]
+    cut: tuple[Natural, ...]
     """Layers of each chunk; empty where the job gives whole stages only."""
-    workers: int
+    workers: Natural
     """Who trained when it was made."""
-
-    @staticmethod
-    def read(found: Any) -> "Origin | None":
-        """ValueError if there is something else."""
-        if found is None:
-            return None
-        job, cut, workers = (found[field.name] for field in fields(Origin))
-        if not isinstance(job, str) or not all(type(each) is int and each >= 0 for each in (*cut, workers)):
-            raise ValueError(found)
-        return Origin(job, tuple(cut), workers)
 
 
 def origin_of(bundle: Bundle) -> Origin:
@@ -166,13 +158,13 @@ def origin_of(bundle: Bundle) -> Origin:
 class Manifest:
     """Everything beside the parameters."""
 
-    step: int
+    step: Natural
     """How many steps the parameters have seen."""
-    items: int
+    items: Natural
     """How many micro-batches these steps have taken from the program's sequence."""
-    seed: int
+    seed: Natural
     shape: Shape
-    shards: dict[str, int]
+    shards: dict[str, Natural]
     """The checksum of every shard's own description."""
     origin: Origin | None = None
     """None in checkpoints of older versions."""
@@ -189,20 +181,11 @@ class Manifest:
         """CheckpointError unless the checkpoint is complete, as far as that shows without its tensors."""
         path = folder / FILE
         found, _ = read_sealed(path, _KIND)
-        shape, shards = found.get("shape"), found.get("parts")
-        if not _are_counts(found, ("step", "items", "seed")) or not isinstance(shards, dict):
-            raise CheckpointError(f"{path}: damaged: something is missing in it")
-        known: dict[str, Any] = (
-            {"layers": 0, **cast(dict[str, Any], shape)} if isinstance(shape, dict) else {}
-        )
-        names = tuple(field.name for field in fields(Shape))
-        if not _are_counts(known, names) or len(known) != len(names):
-            raise CheckpointError(f"{path}: damaged: it does not say how many stages there are")
+        fields = {each.name: found.get(each.name) for each in dataclasses.fields(Manifest)}
         try:
-            origin = Origin.read(found.get("origin"))
-        except (KeyError, TypeError, ValueError):
-            raise CheckpointError(f"{path}: damaged: it does not say what it comes from") from None
-        manifest = Manifest(found["step"], found["items"], found["seed"], Shape(**known), shards, origin)
+            manifest = decode(Manifest, fields | {"shards": found.get("parts")}, "manifest")
+        except ProtocolError as error:
+            raise CheckpointError(f"{path}: damaged: {error}") from None
         # Before the names are made: there may be said to be any number of them.
         if len(manifest.shards) != manifest.shape.shard_count:
             raise CheckpointError(f"{path}: damaged: it does not name every stage or layer")
@@ -212,7 +195,3 @@ class Manifest:
             if not (folder / name / SHARD_FILE).is_file():
                 raise CheckpointError(f"{folder / name}: damaged: {SHARD_FILE} is missing")
         return manifest
-
-
-def _are_counts(found: dict[str, Any], names: tuple[str, ...]) -> bool:
-    return all(type(found.get(name)) is int and found[name] >= 0 for name in names)

@@ -1,10 +1,8 @@
 """What a checkpoint holds of the user's script: what it keeps, and the last row that it may ask for.
 
-Standard library only.
+No torch.
 """
 
-import base64
-import binascii
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,13 +28,7 @@ class ScriptState(NamedTuple):
 
     def write(self, folder: Path) -> None:
         """Beside the shards, before the manifest."""
-        fields = {
-            "kept": base64.b64encode(self.kept).decode("ascii"),
-            "row": encode(self.row),
-            "settled": None if self.settled is None else encode(self.settled),
-            "loops": encode(self.loops),
-        }
-        write_sealed(folder / _FILE, _KIND, fields)
+        write_sealed(folder / _FILE, _KIND, encode(self._asdict()))
 
     @staticmethod
     def read(folder: Path) -> "ScriptState | None":
@@ -46,13 +38,12 @@ class ScriptState(NamedTuple):
             return None
         found, _ = read_sealed(path, _KIND)
         try:
-            kept = base64.b64decode(str(found.get("kept")), validate=True)
-            row, settled = found.get("row"), found.get("settled")
+            settled = found.get("settled")
             return ScriptState(
-                kept,
-                decode(StepRow, row, "row"),
+                decode(bytes, found.get("kept"), "kept"),
+                decode(StepRow, found.get("row"), "row"),
                 None if settled is None else decode(StepSettled, settled, "settled"),
                 decode(tuple[tuple[int, int], ...], found.get("loops", []), "loops"),
             )
-        except (ProtocolError, binascii.Error) as error:
+        except ProtocolError as error:
             raise CheckpointError(f"{path}: damaged: {error}") from None

@@ -18,6 +18,7 @@ from recycle_runtime.plan.bundle import BundleError
 from recycle_runtime.protocol.lifeline import hold_on
 
 _NAME = "recycle-run"
+_BROUGHT_BY = {"torch": "recyclec[runtime]", "msgspec": "recyclec"}
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -50,6 +51,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(str(error), error.exit_code, output)
     except OSError as error:
         return _fail(sentence(error), INPUT_ERROR, output)
+    except ModuleNotFoundError as error:
+        if error.name not in _BROUGHT_BY:
+            raise
+        brings = f"pip install '{_BROUGHT_BY[error.name]}'"
+        return _fail(
+            f"this command needs {error.name}, which is not installed: {brings}", INPUT_ERROR, output
+        )
     return code
 
 

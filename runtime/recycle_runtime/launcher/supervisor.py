@@ -1,4 +1,4 @@
-"""A job on one machine: starts a coordinator and an agent, and restarts them. Standard library only.
+"""A job on one machine: starts a coordinator and an agent, and restarts them. No torch.
 
 The processes are those that a cluster would run. This one holds no state of the job: it looks at the news,
 and if the coordinator or the agent dies it starts another, which goes on where the first one was. However

@@ -1,4 +1,4 @@
-"""Serves the page of a run, its state and its numbers over HTTP. Standard library only.
+"""Serves the page of a run, its state and its numbers over HTTP. No torch.
 
 Whoever has the page's token may read; nothing can be changed through it. The token is derived from the
 job's own, which is never sent. The link carries it once; from then on a cookie does, or a header.

@@ -1,4 +1,4 @@
-"""A client's end of a connection to the coordinator. Standard library only."""
+"""A client's end of a connection to the coordinator. No torch."""
 
 import socket
 import threading
@@ -44,21 +44,25 @@ T = TypeVar("T")
 class Channel:
     """Several threads may send, one receives."""
 
+    _can_encrypt = True
+    """Whether TLS is spoken where the job wants it."""
+
     def __init__(self, host: str, port: int, token: Token, timeout: float = PROVED_WITHIN) -> None:
         """`timeout` is for all that comes before the first message."""
         self._sending = threading.Lock()
         self._buffer = bytearray()
         self._tunnel: Tunnel | None = None
         access, deadline = access_of(token), time.monotonic() + timeout
+        tls = access.tls and self._can_encrypt
         *others, last = access.tokens()
         for each in others:
             try:
-                self._open(host, port, each, deadline, tls=access.tls)
+                self._open(host, port, each, deadline, tls=tls)
                 return
             except _TokenRefusedError:
                 # Whoever listens may have read its file before this one was in it, or after it was taken out.
                 continue
-        self._open(host, port, last, deadline, tls=access.tls)
+        self._open(host, port, last, deadline, tls=tls)
 
     def _reached(self, host: str, port: int, timeout: float) -> socket.socket:
         """A connection on which nothing has been said; UnreachableError if nobody listens."""

@@ -1,4 +1,4 @@
-"""Messages on a socket, and the handshake before them. Standard library only.
+"""Messages on a socket, and the handshake before them. No torch.
 
 A client has to prove that it knows the job's token before anything it says is read, and gets the
 same proof back. The token itself never travels. A frame before that, length first, may have a few hundred
@@ -81,7 +81,7 @@ class Refused:
 
 
 Handshake = Challenge | TlsChallenge | Response | Welcome | Refused
-H = TypeVar("H", Challenge, TlsChallenge, Response, Welcome, Refused)
+G, H = TypeVar("G", bound=Handshake), TypeVar("H", bound=Handshake)
 
 
 def new_token() -> str:
@@ -132,34 +132,27 @@ def frame_handshake(part: Handshake) -> bytes:
     return _pack(encode(part))
 
 
-def unframe_handshake(kind: type[H], buffer: bytearray) -> H | None:
-    """The part of the handshake that comes next, once it is there."""
-    fields = _unpack(buffer, MOST_FROM_STRANGERS)
-    return None if fields is None else decode(kind, fields, kind.__name__.lower())
-
-
 def unframe_challenge(buffer: bytearray) -> Challenge | TlsChallenge | None:
     """What a server says first."""
-    fields = _unpack(buffer, MOST_FROM_STRANGERS)
-    if fields is None:
-        return None
-    return decode(TlsChallenge if "tls" in fields else Challenge, fields, "challenge")
+    return _unframe(buffer, "challenge", "tls", TlsChallenge, Challenge)
 
 
 def unframe_response(buffer: bytearray) -> Response | Refused | None:
     """What a client answers to a challenge."""
-    fields = _unpack(buffer, MOST_FROM_STRANGERS)
-    if fields is None:
-        return None
-    return decode(Refused if "why" in fields else Response, fields, "response")
+    return _unframe(buffer, "response", "why", Refused, Response)
 
 
 def unframe_verdict(buffer: bytearray) -> Welcome | Refused | None:
     """What the server thinks of a response."""
+    return _unframe(buffer, "verdict", "why", Refused, Welcome)
+
+
+def _unframe(buffer: bytearray, name: str, mark: str, marked: type[H], plain: type[G]) -> H | G | None:
+    """The part of the handshake that comes next, once it is there: `marked` if it has that field."""
     fields = _unpack(buffer, MOST_FROM_STRANGERS)
     if fields is None:
         return None
-    return decode(Refused if "why" in fields else Welcome, fields, "verdict")
+    return decode(marked, fields, name) if mark in fields else decode(plain, fields, name)
 
 
 def ask_now_and_then(sock: socket.socket, every: int = 2, times: int = 5) -> None:

@@ -7,7 +7,7 @@ before a new token was in it. Of those that both know they take the same one. St
 import hmac
 import secrets
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from recycle_runtime.protocol.access import MOST_TOKENS
 
@@ -16,32 +16,26 @@ _PROOF_BYTES: Final = 32
 OFFER_BYTES: Final = MOST_TOKENS * _PROOF_BYTES
 
 
-class Meeting(NamedTuple):
-    """What both ends know of each other by now."""
-
-    name: str
-    """Of what they meet for, and who they are: a proof is good for nothing else."""
-    nonces: bytes
-    """Of end 0, then of end 1."""
-
-
 def new_nonce() -> bytes:
     return secrets.token_bytes(NONCE_BYTES)
 
 
-def meeting(name: str, end: int, own: bytes, others: bytes) -> Meeting:
-    """As end 0 or 1 sees it."""
-    return Meeting(name, own + others if end == 0 else others + own)
+def meeting(name: str, end: int, own: bytes, others: bytes) -> bytes:
+    """What both ends know of each other by now, as end 0 or 1 sees it: a proof is good for nothing else.
+
+    The name says what they meet for and who they are; then come the nonces of end 0 and of end 1.
+    """
+    return f"{name} ".encode() + (own + others if end == 0 else others + own)
 
 
-def offer(tokens: Sequence[str], end: int, meeting: Meeting) -> bytes:
+def offer(tokens: Sequence[str], end: int, meeting: bytes) -> bytes:
     """The proofs that one end sends, always as many."""
     proofs = [_proof(token, end, meeting) for token in tokens[:MOST_TOKENS]]
     proofs += [secrets.token_bytes(_PROOF_BYTES) for _ in range(MOST_TOKENS - len(proofs))]
     return b"".join(proofs)
 
 
-def common_key(tokens: Sequence[str], end: int, meeting: Meeting, offered: bytes) -> bytes | None:
+def common_key(tokens: Sequence[str], end: int, meeting: bytes, offered: bytes) -> bytes | None:
     """A key for these two, made of a token that the other end has proved; None if there is none."""
     proofs = [offered[at : at + _PROOF_BYTES] for at in range(0, len(offered), _PROOF_BYTES)]
     known = [
@@ -56,9 +50,9 @@ def common_key(tokens: Sequence[str], end: int, meeting: Meeting, offered: bytes
     return _digest(chosen, "key", meeting)
 
 
-def _proof(token: str, end: int, meeting: Meeting) -> bytes:
+def _proof(token: str, end: int, meeting: bytes) -> bytes:
     return _digest(token, f"end {end}", meeting)
 
 
-def _digest(token: str, what: str, meeting: Meeting) -> bytes:
-    return hmac.digest(token.encode(), f"pair {what} {meeting.name} ".encode() + meeting.nonces, "sha256")
+def _digest(token: str, what: str, meeting: bytes) -> bytes:
+    return hmac.digest(token.encode(), f"pair {what} ".encode() + meeting, "sha256")

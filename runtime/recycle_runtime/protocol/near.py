@@ -2,7 +2,7 @@
 
 Its name follows from the agent's folder, so that workers find the agent that comes after one that was killed.
 Both ends look at the user of the other before they say anything, and prove the token then, as everywhere.
-Nothing is encrypted: nobody stands between two processes of one machine. Standard library only.
+Nothing is encrypted: nobody stands between two processes of one machine. No torch.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ import struct
 from pathlib import Path
 from typing import Final
 
-from recycle_runtime.protocol.access import Access, Token, access_of
+from recycle_runtime.protocol.access import Token
 from recycle_runtime.protocol.channel import PROVED_WITHIN, Channel
 from recycle_runtime.protocol.codec import UnreachableError
 from recycle_runtime.protocol.identity import node_number
@@ -51,8 +51,10 @@ def process_of(connection: Connection) -> int:
 class NearChannel(Channel):
     """A worker process's end of a connection to its agent."""
 
+    _can_encrypt = False
+
     def __init__(self, name: str, token: Token, timeout: float = PROVED_WITHIN) -> None:
-        super().__init__(name, 0, _Plain(token), timeout)
+        super().__init__(name, 0, token, timeout)
 
     def _reached(self, host: str, port: int, timeout: float) -> socket.socket:
         found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -66,17 +68,6 @@ class NearChannel(Channel):
             error = str(failure)
         found.close()
         raise UnreachableError(f"no agent at {host}: {error}")
-
-
-class _Plain(Access):
-    """The same tokens, without TLS."""
-
-    def __init__(self, token: Token) -> None:
-        super().__init__()
-        self._inner = access_of(token)
-
-    def tokens(self) -> tuple[str, ...]:
-        return self._inner.tokens()
 
 
 def _is_own_user(sock: socket.socket) -> bool:

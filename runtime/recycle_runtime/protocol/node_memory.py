@@ -2,7 +2,7 @@
 
 The agent opens them before it starts the first worker process, so every process of the node has them, and
 what one has written is there for the others when it is gone. They go with the last of these processes. An
-agent that is started again gets them from a worker process that still runs. Standard library only.
+agent that is started again gets them from a worker process that still runs. No torch.
 
     line 0   own 0   own 1   held 0   held 1     of the process with this line of the heartbeat board
     line 1   ...
@@ -14,7 +14,9 @@ import os
 import secrets
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
+
+from recycle_runtime.protocol.codec import Natural, decode
 
 SLOTS = 2
 """One for what is complete, one for what is being written."""
@@ -67,15 +69,10 @@ def note_memory(folder: Path, memory: NodeMemory) -> None:
 
 def _written(path: Path) -> tuple[str, tuple[int, ...]]:
     try:
-        found: object = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found: Any = json.loads(path.read_text(encoding="utf-8"))
+        return decode(tuple[str, tuple[Natural, ...]], [found["number"], found["files"]])
+    except (OSError, ValueError, LookupError, TypeError):
         return "", ()
-    fields = cast(dict[str, Any], found) if isinstance(found, dict) else {}
-    number, files = fields.get("number"), fields.get("files")
-    if not isinstance(number, str) or not isinstance(files, list):
-        return "", ()
-    numbers = cast(list[Any], files)
-    return (number, tuple(numbers)) if all(type(each) is int for each in numbers) else ("", ())
 
 
 def _taken_from(pid: int, numbers: tuple[int, ...]) -> tuple[int, ...] | None:

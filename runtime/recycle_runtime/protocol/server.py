@@ -1,4 +1,4 @@
-"""Many connections in one loop. Standard library only.
+"""Many connections in one loop. No torch.
 
 Strangers get a nonce and nothing else: a wrong proof, a long frame or half a minute of silence closes their
 connection, and when too many of them wait the oldest goes. One who knows the token and says what makes no

@@ -1,4 +1,4 @@
-"""Keys and values, and who waits for them: the coordinator's side of the store. Standard library only.
+"""Keys and values, and who waits for them: the coordinator's side of the store. No torch.
 
 A request is answered at once or, when it waits for keys, as soon as they are there; one that sets a value
 is not answered. Keys that begin with `g7/` belong to generation 7: they are dropped when the next one begins,

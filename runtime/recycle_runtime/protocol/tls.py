@@ -1,4 +1,4 @@
-"""Connections that nobody else can read: TLS 1.3, on request. Standard library only.
+"""Connections that nobody else can read: TLS 1.3, on request. No torch.
 
 The one that listens has a certificate, made when it starts and signed by nobody. Whoever connects takes any,
 and puts the digest of the one that it was shown into its proof of the token (see `framing`). So somebody in

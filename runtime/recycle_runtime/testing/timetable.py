@@ -1,4 +1,4 @@
-"""Faults and returns that a run was asked for, to test how it recovers. Standard library only."""
+"""Faults and returns that a run was asked for, to test how it recovers. No torch."""
 
 import re
 from collections.abc import Collection

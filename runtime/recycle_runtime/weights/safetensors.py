@@ -8,18 +8,16 @@ A folder holds one such file, `model.safetensors`, or several and an index that 
 
     model-00001-of-00003.safetensors ...    model.safetensors.index.json
 
-Tensors that are read are views of the mapped file: memory is used when they are.
+The library of the format reads; its writer takes all tensors at once. Here each is asked for when it is its
+turn, so that a model can be written that does not fit into memory.
 """
 
 import json
-import mmap
-import os
 import struct
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from math import prod
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeGuard, cast
+from typing import Any, cast
 
 import torch
 
@@ -28,27 +26,24 @@ from recycle_runtime.weights.tensor_bytes import bytes_of, size_of
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-_LARGEST_HEADER = 100_000_000
-"""As the format has it."""
 _METADATA = "__metadata__"
 _ALIGNED = 8
 
-_DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
-    "C64": torch.complex64,
+_WORDS = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+    torch.complex64: "C64",
 }
-_WORDS = {dtype: word for word, dtype in _DTYPES.items()}
 
 
 class WeightsError(RuntimeError):
@@ -56,59 +51,39 @@ class WeightsError(RuntimeError):
 
 
 class SafetensorsFile(Mapping[str, torch.Tensor]):
-    """The tensors of one file by name, read when they are asked for."""
+    """The tensors of one file by name, each a view of the file's bytes in memory of this process alone."""
 
     def __init__(self, path: Path) -> None:
+        """WeightsError if the file is damaged, or none of this kind."""
+        try:
+            from safetensors import SafetensorError, safe_open
+        except ModuleNotFoundError:
+            brings = "pip install 'recyclec[runtime]'"
+            raise WeightsError(f"{path}: reading it needs safetensors, not installed: {brings}") from None
         self._path = path
-        self._data, header, self._begin = _opened(path)
-        self._about: dict[str, tuple[torch.dtype, tuple[int, ...], int, int]] = {}
-        for name, about in header.items():
-            if name != _METADATA:
-                self._about[name] = self._checked(name, about)
-        self._check_places()
+        try:
+            # The library does not say why a file cannot be opened.
+            path.open("rb").close()
+            self._file: Any = safe_open(path, framework="pt")
+        except OSError as error:
+            raise WeightsError(f"{path}: {reason(error)}") from None
+        except SafetensorError as error:
+            raise WeightsError(f"{path}: damaged, or not a safetensors file: {error}") from None
+        self._names: dict[str, None] = dict.fromkeys(self._file.keys())
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        dtype, shape, begin, end = self._about[name]
-        if begin == end:
-            return torch.empty(shape, dtype=dtype)
-        assert self._data is not None
-        offset = self._begin + begin
-        if offset % dtype.itemsize:
-            # The format aligns nothing but the header.
-            whole = torch.frombuffer(self._data, dtype=torch.uint8, offset=offset, count=end - begin)
-            return whole.clone().view(dtype).view(shape)
-        count = (end - begin) // dtype.itemsize
-        return torch.frombuffer(self._data, dtype=dtype, offset=offset, count=count).view(shape)
+        if name not in self._names:
+            raise KeyError(name)
+        try:
+            return self._file.get_tensor(name)
+        except AttributeError:
+            raise WeightsError(f"{self._path}: {name} is of a type that this torch does not have") from None
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._about)
+        return iter(self._names)
 
     def __len__(self) -> int:
-        return len(self._about)
-
-    def _checked(self, name: str, about: Any) -> tuple[torch.dtype, tuple[int, ...], int, int]:
-        fields = cast(dict[str, Any], about) if isinstance(about, dict) else {}
-        word, shape, places = fields.get("dtype"), fields.get("shape"), fields.get("data_offsets")
-        dtype = _DTYPES.get(word) if isinstance(word, str) else None
-        if dtype is None:
-            raise WeightsError(f"{self._path}: {name} is of type {word}, which this torch does not have")
-        if not _are_counts(shape) or not _are_counts(places) or len(places) != 2:
-            raise WeightsError(f"{self._path}: damaged: the description of {name} makes no sense")
-        begin, end = places
-        if end - begin != prod(shape) * dtype.itemsize:
-            raise WeightsError(f"{self._path}: damaged: {name} has {end - begin} bytes for shape {shape}")
-        return dtype, tuple(shape), begin, end
-
-    def _check_places(self) -> None:
-        """One after the other, to the end of the file."""
-        at = 0
-        for begin, end in sorted((begin, end) for _, _, begin, end in self._about.values()):
-            if begin != at:
-                raise WeightsError(f"{self._path}: damaged: tensors overlap, or leave a gap")
-            at = end
-        size = 0 if self._data is None else len(self._data)
-        if self._begin + at != size:
-            raise WeightsError(f"{self._path}: damaged: {size} bytes long, expected {self._begin + at}")
+        return len(self._names)
 
 
 class SafetensorsFolder(Mapping[str, torch.Tensor]):
@@ -201,36 +176,6 @@ def _about(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().to("meta") for name, tensor in tensors.items()}
 
 
-def _opened(path: Path) -> tuple[mmap.mmap | None, dict[str, Any], int]:
-    """Its bytes, its header, and where tensors begin."""
-    try:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            start = file.read(8)
-            length = struct.unpack("<Q", start)[0] if len(start) == 8 else -1
-            if not 2 <= length <= min(_LARGEST_HEADER, size - 8):
-                raise WeightsError(f"{path}: not a safetensors file")
-            text = file.read(length)
-            # Private to this process: whoever changes a tensor changes no file.
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-    except OSError as error:
-        raise WeightsError(f"{path}: {reason(error)}") from None
-    try:
-        header: object = json.loads(text, object_pairs_hook=_without_doubles)
-    except (ValueError, RecursionError) as error:
-        raise WeightsError(f"{path}: damaged: its header is not JSON: {error}") from None
-    if not isinstance(header, dict):
-        raise WeightsError(f"{path}: damaged: its header is not a JSON object")
-    return data, cast(dict[str, Any], header), 8 + length
-
-
-def _without_doubles(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a name stands in it twice")
-    return found
-
-
 def _weight_map(index: Path) -> dict[str, str]:
     try:
         content: object = json.loads(index.read_bytes())
@@ -261,9 +206,3 @@ def _groups(tensors: Mapping[str, torch.Tensor], most_bytes: int) -> Iterator[li
         held += size
     if group:
         yield group
-
-
-def _are_counts(value: Any) -> TypeGuard[list[int]]:
-    return isinstance(value, list) and all(
-        type(each) is int and 0 <= each < 1 << 62 for each in cast(list[Any], value)
-    )

@@ -1,5 +1,8 @@
 """What the commands that train say before they load torch, and when something is not there."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -75,3 +78,21 @@ def test_an_empty_bundle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     empty.touch()
     assert main(["local", str(empty), "--program", PROGRAM, "--steps", "1"]) == 1
     assert "it is empty" in capsys.readouterr().err
+
+
+def test_torch_that_is_not_installed(tmp_path: Path) -> None:
+    """A sentence that names what brings it; commands that need none work."""
+    Path(tmp_path, "torch.py").write_text(
+        "raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    words = [sys.executable, "-m", "recycle_runtime.cli"]
+
+    def run(*more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*words, *more], capture_output=True, text=True, check=False, env=environment)
+
+    missing = run("export", str(tmp_path), "-o", str(tmp_path / "out"))
+    assert missing.returncode == 1
+    said = "this command needs torch, which is not installed: pip install 'recyclec[runtime]'"
+    assert missing.stderr == f"recycle-run: error: {said}\n"
+    assert run("coordinator", "--help").returncode == 0

@@ -51,18 +51,18 @@ def book() -> PlanBook:
 @pytest.mark.parametrize(
     ("row", "says"),
     [
-        ({"generation": "x", "step": 3, "places": []}, "generation is 'x', not a whole number"),
-        ({"generation": float("inf"), "step": 3, "places": []}, "generation is inf, not a whole number"),
+        ({"generation": "x", "step": 3, "places": []}, "generation: expected int, got str"),
+        ({"generation": float("inf"), "step": 3, "places": []}, "generation: expected int, got float"),
         ({"generation": 3}, "generation without step"),
-        ({"generation": 3, "step": 1, "places": 7}, "places is 7, not an array"),
-        ({"generation": 3, "step": 1, "places": [[0]]}, r"places\[0\] has 1 values, not 2"),
+        ({"generation": 3, "step": 1, "places": 7}, "places: expected array, got int"),
+        ({"generation": 3, "step": 1, "places": [[0]]}, r"places\[0\]: expected array of length 2, got 1"),
         ({"generation": 3, "step": 1, "places": [], "plan": [0, 0, 0, 0]}, "plan without roles"),
         ({"generation": 3, "step": 1, "places": [], "cells": [[0, 0]]}, "cells has 1 values, not 0"),
-        ({"row": None, "told": {}}, "row is None, not a whole number"),
+        ({"row": None, "told": {}}, "row: expected int, got null"),
         ({"told": {}}, "told without row"),
-        ({"ended": 3}, "ended is 3, not an object"),
-        ({"copied": 1}, "copied is 1, not an array"),
-        ({"begins": [1, 2]}, "begins has 2 values, not 3"),
+        ({"ended": 3}, "ended: expected object, got int"),
+        ({"copied": 1}, "copied: expected array, got int"),
+        ({"begins": [1, 2]}, "begins: expected array of length 3, got 2"),
         ({"done": [[0, 0], 0]}, "done without error"),
         ({"bundle": "a", "slow": []}, "slow without live"),
     ],
@@ -99,7 +99,7 @@ def test_a_coordinator_ends_with_the_sentence(tmp_path: Path, square: str) -> No
     with pytest.raises(JournalError, match=r"journal.jsonl:1: .*there is no plan 9 of bundle 7"):
         Job(tmp_path, square, relay=False)
     path.write_text('{"copied": 1}\n', encoding="utf-8")
-    with pytest.raises(JournalError, match=r"journal.jsonl:1: damaged: copied is 1"):
+    with pytest.raises(JournalError, match=r"journal.jsonl:1: damaged: copied: expected array"):
         Job(tmp_path, square, relay=False)
 
 

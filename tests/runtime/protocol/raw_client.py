@@ -4,12 +4,11 @@ import json
 import socket
 
 from recycle_runtime.protocol.framing import (
-    Challenge,
     Response,
     frame_handshake,
     new_nonce,
     proof,
-    unframe_handshake,
+    unframe_challenge,
     unframe_verdict,
 )
 from recycle_runtime.protocol.messages.wire import VERSION
@@ -22,7 +21,7 @@ class RawClient:
     def __init__(self, port: int, token: str) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), 30)
         self._buffer = bytearray()
-        while (challenge := unframe_handshake(Challenge, self._buffer)) is None:
+        while (challenge := unframe_challenge(self._buffer)) is None:
             self._fill()
         nonces = challenge.nonce, new_nonce()
         mine = proof(token, "client", VERSION, *nonces)

@@ -2,17 +2,19 @@
 
 import dataclasses
 import json
+import os
+from types import MappingProxyType
 from typing import Any, get_args, get_type_hints
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recycle_runtime.protocol.codec import Natural, ProtocolError, decode
+from recycle_runtime.protocol.codec import Integer, Natural, ProtocolError, decode, encode
 from recycle_runtime.protocol.messages import observers, store
 from recycle_runtime.protocol.messages.generations import Go, Hold, Join, Leave
 from recycle_runtime.protocol.messages.members import Member
-from recycle_runtime.protocol.messages.observers import ToObserver
+from recycle_runtime.protocol.messages.observers import StopJob, ToObserver
 from recycle_runtime.protocol.messages.steps import LossShare, StepDone
 from recycle_runtime.protocol.messages.wire import (
     KINDS,
@@ -37,6 +39,8 @@ def some(kind: Any) -> st.SearchStrategy[Any]:
     """Values of a type that messages have."""
     if kind == Natural:
         return NATURALS
+    if kind is Relayed:
+        return st.lists(some(Passed), max_size=3).map(lambda passed: Relayed(tuple(passed)))
     if kind is Passed:
         carried = st.sampled_from(sorted(PASSED_ON, key=lambda one: one.__name__)).flatmap(some)
         return st.builds(Passed, st.lists(NATURALS, max_size=3).map(tuple), st.none() | carried)
@@ -45,6 +49,7 @@ def some(kind: Any) -> st.SearchStrategy[Any]:
         return st.builds(kind, **{name: some(hint) for name, hint in hints.items()})
     plain: dict[Any, st.SearchStrategy[Any]] = {
         int: st.integers(-(1 << 62), 1 << 62),
+        Integer: st.integers(-(1 << 62), 1 << 62),
         float: st.floats(allow_nan=False),
         bool: st.booleans(),
         str: st.text(max_size=8),
@@ -63,6 +68,33 @@ def some(kind: Any) -> st.SearchStrategy[Any]:
 
 
 ANY_MESSAGE = st.sampled_from(sorted(KINDS)).flatmap(lambda name: some(KINDS[name]))
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf"])
+def test_numbers_that_are_not_finite(text: str) -> None:
+    back = from_fields(json.loads(json.dumps(to_fields(LossShare(4, float(text))))))
+    assert isinstance(back, LossShare) and str(back.loss) == text
+
+
+def test_a_name_of_a_file_that_is_not_utf_8() -> None:
+    said = StopJob(os.fsdecode(b"\xff.plan"))
+    assert from_fields(json.loads(json.dumps(to_fields(said)))) == said
+
+
+def test_values_of_other_kinds_travel_as_plain_ones() -> None:
+    """A number or text of a library's own class, and a mapping that cannot be changed."""
+
+    class Text(str):
+        __slots__ = ()
+
+    class Number(float):
+        __slots__ = ()
+
+    said = StepDone(3, Number(0.5), 0.5, 0, MappingProxyType({"F": Number(0.25)}), rate=None)
+    assert to_fields(said) == to_fields(StepDone(3, 0.5, 0.5, 0, {"F": 0.25}))
+    assert type(to_fields(StopJob(Text("enough")))["why"]) is str
+    with pytest.raises(TypeError, match="object cannot be sent"):
+        encode(object())
 
 
 @given(ANY_MESSAGE)
@@ -99,26 +131,26 @@ JOIN = to_fields(Join(Member((0, 1), 0), 7, 0, 0, False))
         ({"type": "fly"}, "there is no message of type 'fly'"),
         ({"type": ["join"]}, "there is no message of type"),
         ({"type": "join"}, "join has no field asked, generation, is_training, member, pid"),
-        (STEP | {"more": 1}, "step_done has an unknown field: more"),
-        (STEP | {"step": "3"}, "step_done.step is '3', not a whole number"),
-        (STEP | {"step": True}, "step_done.step is True, not a whole number"),
-        (STEP | {"step": 3.0}, "step_done.step is 3.0, not a whole number"),
-        (STEP | {"step": None}, "step_done.step is None, not a whole number"),
-        (STEP | {"step": -1}, "step_done.step is -1, not from 0 to "),
-        (STEP | {"step": 1 << 63}, "step_done.step is 9223372036854775808, not from 0 to "),
-        (STEP | {"seconds": 10**400}, "step_done.seconds is too large for a number"),
-        (STEP | {"seconds": "1"}, "step_done.seconds is '1', not a number"),
-        (STEP | {"loss": []}, r"step_done.loss is \[\], not a number"),
-        (STEP | {"times": []}, r"step_done.times is \[\], not an object"),
-        (STEP | {"times": {"F": "x"}}, r"step_done.times\[F\] is 'x', not a number"),
-        (JOIN | {"is_training": 1}, "join.is_training is 1, not true or false"),
-        (JOIN | {"member": [[0, 1]]}, "join.member has 1 values, not 2"),
-        (JOIN | {"member": [[0, 1, 2], 0]}, r"join.member\[0\] has 3 values, not 2"),
-        (JOIN | {"member": [[0, -1], 0]}, r"join.member\[0\]\[1\] is -1, not from 0 to "),
-        (JOIN | {"member": "0:1"}, "join.member is '0:1', not an array"),
-        ({"type": "bundle_data", "number": 1, "data": "*"}, r"bundle_data.data is '\*', not bytes in base64"),
-        ({"type": "observe", "next": {}}, "observe.next is {}, not a whole number"),
-        ({"type": "reach", "here": [1], "unanswered": []}, r"reach.here\[0\] is 1, not a text"),
+        (STEP | {"more": 1}, "step_done has an unknown field: 'more'"),
+        (STEP | {"step": "3"}, "step_done.step: expected int, got str"),
+        (STEP | {"step": True}, "step_done.step: expected int, got bool"),
+        (STEP | {"step": 3.0}, "step_done.step: expected int, got float"),
+        (STEP | {"step": None}, "step_done.step: expected int, got null"),
+        (STEP | {"step": -1}, "step_done.step: expected int >= 0"),
+        (STEP | {"step": 1 << 63}, "step_done.step: expected int <= 9223372036854775807"),
+        (STEP | {"seconds": 10**400}, "step_done.seconds: number out of range"),
+        (STEP | {"seconds": "1"}, "step_done.seconds: expected float, got str"),
+        (STEP | {"loss": []}, r"step_done.loss: expected float \| null, got array"),
+        (STEP | {"times": []}, "step_done.times: expected object, got array"),
+        (STEP | {"times": {"F": "x"}}, r"step_done.times\[...\]: expected float, got str"),
+        (JOIN | {"is_training": 1}, "join.is_training: expected bool, got int"),
+        (JOIN | {"member": [[0, 1]]}, "join.member: expected array of length 2, got 1"),
+        (JOIN | {"member": [[0, 1, 2], 0]}, r"join.member\[0\]: expected array of length 2, got 3"),
+        (JOIN | {"member": [[0, -1], 0]}, r"join.member\[0\]\[1\]: expected int >= 0"),
+        (JOIN | {"member": "0:1"}, "join.member: expected array, got str"),
+        ({"type": "bundle_data", "number": 1, "data": "*"}, "bundle_data.data: invalid base64"),
+        ({"type": "observe", "next": {}}, r"observe.next: expected int \| null, got object"),
+        ({"type": "reach", "here": [1], "unanswered": []}, r"reach.here\[0\]: expected str, got int"),
     ],
 )
 def test_what_is_no_message(fields: dict[str, object], sentence: str) -> None:
@@ -180,14 +212,17 @@ def test_what_goes_to_many_travels_once() -> None:
 @pytest.mark.parametrize(
     ("told", "says"),
     [
-        ({}, "is not an array"),
-        ([[1, None]], "not lines and a message"),
-        ([[[-1], None]], "not lines and a message"),
-        ([[[True], None]], "not lines and a message"),
-        ([[[1], []]], "not lines and a message"),
+        ({}, "passed on: expected array, got object"),
+        ([[1, None]], r"passed on\[0\]\[0\]: expected array, got int"),
+        ([[[-1], None]], r"passed on\[0\]\[0\]\[0\]: expected int >= 0"),
+        ([[[True], None]], r"passed on\[0\]\[0\]\[0\]: expected int, got bool"),
+        ([[[1], []]], r"passed on\[0\]\[1\]: expected object \| null, got array"),
         ([[[1], {}]], "no message of type"),
         ([[[1], {"type": "leave"}]], "leave has no field generation"),
-        ([[[1], {"type": "leave", "generation": 1}], [[1], {"step": 1}]], "leave has an unknown field: step"),
+        (
+            [[[1], {"type": "leave", "generation": 1}], [[1], {"step": 1}]],
+            "leave has an unknown field: 'step'",
+        ),
         ([[[1], {"type": "job_over"}]], "JobOver is not for agents to pass on"),
         ([[[1], {"type": "to_workers", "told": []}]], "ToWorkers is not for agents to pass on"),
     ],

@@ -25,7 +25,8 @@ from recycle_runtime.protocol.framing import (
     frame_handshake,
     new_token,
     proof,
-    unframe_handshake,
+    unframe_challenge,
+    unframe_verdict,
 )
 from recycle_runtime.protocol.messages.agents import Heartbeat
 from recycle_runtime.protocol.messages.generations import Done, GroupBroken
@@ -116,7 +117,7 @@ def everything(sock: socket.socket) -> bytes:
 
 def only_a_nonce(data: bytes) -> None:
     buffer = bytearray(data)
-    challenge = unframe_handshake(Challenge, buffer)
+    challenge = unframe_challenge(buffer)
     assert not buffer or challenge is None
 
 
@@ -188,7 +189,7 @@ def test_a_proof_is_good_for_one_connection(running: Running) -> None:
     with stranger(running) as first, stranger(running) as second:
         nonces: list[str] = []
         for sock in (first, second):
-            challenge = unframe_handshake(Challenge, bytearray(sock.recv(4096)))
+            challenge = unframe_challenge(bytearray(sock.recv(4096)))
             assert challenge is not None and challenge.version == VERSION
             nonces.append(challenge.nonce)
         response = Response(VERSION, "n", proof(TOKEN, "client", VERSION, nonces[0], "n"))
@@ -312,12 +313,12 @@ def test_a_client_that_is_gone_has_its_last_words_heard() -> None:
 
 def test_another_version_is_refused_with_both_numbers(running: Running) -> None:
     with stranger(running) as sock:
-        challenge = unframe_handshake(Challenge, bytearray(sock.recv(4096)))
+        challenge = unframe_challenge(bytearray(sock.recv(4096)))
         assert challenge is not None
         old = Response(VERSION + 4, "n", proof(TOKEN, "client", VERSION + 4, challenge.nonce, "n"))
         sock.sendall(frame_handshake(old))
-        refused = unframe_handshake(Refused, bytearray(everything(sock)))
-    assert refused is not None
+        refused = unframe_verdict(bytearray(everything(sock)))
+    assert isinstance(refused, Refused)
     assert f"version {VERSION} " in refused.why and refused.why.endswith(f"version {VERSION + 4}")
     running.check()
 

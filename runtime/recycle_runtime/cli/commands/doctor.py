@@ -12,10 +12,14 @@ def add_arguments(parser: Arguments) -> None:
 
 def run(arguments: Namespace, output: Output) -> int:
     from recycle_runtime.doctor.devices import devices
-    from recycle_runtime.doctor.findings import as_json, table
+    from recycle_runtime.doctor.findings import as_json, package, table
     from recycle_runtime.doctor.machine import machine
     from recycle_runtime.doctor.torch_build import torch_build
 
-    findings = [*machine(), *devices(), *torch_build()]
+    packages = [
+        package("msgspec", "running a job needs it: `pip install recyclec` brings it"),
+        package("safetensors", "reading weights needs it: `pip install 'recyclec[runtime]'`"),
+    ]
+    findings = [*machine(), *devices(), *packages, *torch_build()]
     output.data(as_json(findings) if arguments.json else table(findings))
     return DONE

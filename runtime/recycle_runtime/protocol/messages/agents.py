@@ -1,4 +1,4 @@
-"""Agents and the coordinator. Standard library only."""
+"""Agents and the coordinator. No torch."""
 
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""Worker processes and the coordinator, about checkpoints. Standard library only."""
+"""Worker processes and the coordinator, about checkpoints. No torch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

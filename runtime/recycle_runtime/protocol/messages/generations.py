@@ -1,5 +1,5 @@
 """Worker processes and the coordinator, about groups: who joins and leaves, what each holds, when the next
-generation begins, and when the job ends. Standard library only."""
+generation begins, and when the job ends. No torch."""
 
 from dataclasses import dataclass
 from typing import NamedTuple

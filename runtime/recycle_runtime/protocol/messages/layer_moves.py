@@ -1,4 +1,4 @@
-"""Worker processes and the coordinator, about layers that go to other workers. Standard library only."""
+"""Worker processes and the coordinator, about layers that go to other workers. No torch."""
 
 from dataclasses import dataclass
 from typing import NamedTuple

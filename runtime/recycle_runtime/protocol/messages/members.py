@@ -1,8 +1,8 @@
-"""Who is meant in a message: a worker, and one of its processes. Standard library only."""
+"""Who is meant in a message: a worker, and one of its processes. No torch."""
 
 from typing import NamedTuple
 
-from recycle_runtime.protocol.codec import Natural
+from recycle_runtime.protocol.codec import Integer, Natural
 
 GridWorker = tuple[Natural, Natural]
 """A worker, by its place in the job's grid: (pipeline, stage)."""
@@ -20,5 +20,5 @@ class InjectedFault(NamedTuple):
 
     kind: str
     step: Natural
-    position: int
+    position: Integer
     """An instruction, or a moment outside the stream: see `testing.timetable`."""

@@ -1,4 +1,4 @@
-"""Worker processes and the coordinator, about copies in the memory of nodes. Standard library only."""
+"""Worker processes and the coordinator, about copies in the memory of nodes. No torch."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Observers and the coordinator: everything that happens in the job. Standard library only."""
+"""Observers and the coordinator: everything that happens in the job. No torch."""
 
 from dataclasses import dataclass
 

@@ -1,5 +1,4 @@
-"""The user's scripts and the coordinator, through the worker processes that they run in. Standard library
-only."""
+"""The user's scripts and the coordinator, through the worker processes that they run in. No torch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,5 +1,5 @@
-"""Worker processes and the coordinator, about steps: what each was made of, and what became of it. Standard
-library only."""
+"""Worker processes and the coordinator, about steps: what each was made of, and what became of it. No
+torch."""
 
 import math
 from collections.abc import Mapping

@@ -1,9 +1,9 @@
-"""The store that process groups meet at: a request, and its answer, on a connection of their own. Standard
-library only."""
+"""The store that process groups meet at: a request, and its answer, on a connection of their own. No
+torch."""
 
 from dataclasses import dataclass
 
-from recycle_runtime.protocol.codec import Natural
+from recycle_runtime.protocol.codec import Integer, Natural
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class StoreAdd:
     """Add to a number; one that is not there is 0."""
 
     key: str
-    value: int
+    value: Integer
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class StoreFolder:
 class StoreNumber:
     """A sum; of checks and removals, 1 for yes and 0 for no."""
 
-    value: int
+    value: Integer
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Everything that the processes of a job say to each other. Standard library only.
+"""Everything that the processes of a job say to each other. No torch.
 
 Each message is a frozen dataclass; on the wire it is a JSON object whose `type` is the name of its class in
 small letters (`AtBoundary` is `at_boundary`). docs/protocol.md shows who says what when.
@@ -46,12 +46,18 @@ class Passed(NamedTuple):
     """None: these connections have ended, or are to."""
 
 
-@dataclass(frozen=True, slots=True)
+_AsPassedOn = tuple[tuple[tuple[Natural, ...], dict[str, Any] | None], ...]
+
+
 class Relayed(Travels):
     """Messages in the order in which they were said. They look alike, so of one that is of the same type as
     the one before it only those fields travel that differ."""
 
-    passed: tuple[Passed, ...]
+    def __init__(self, passed: tuple[Passed, ...]) -> None:
+        self.passed = passed
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Relayed) and self.passed == other.passed
 
     def to_json(self) -> list[object]:
         found: list[object] = []
@@ -70,12 +76,9 @@ class Relayed(Travels):
 
     @classmethod
     def from_json(cls, value: object) -> "Relayed":
-        if not isinstance(value, list):
-            raise ProtocolError("what is passed on is not an array")
         found: list[Passed] = []
         before: dict[str, object] = {}
-        for each in cast("list[object]", value):
-            lines, fields = _line_and_fields(each)
+        for lines, fields in decode(_AsPassedOn, value, "passed on"):
             if fields is None:
                 found.append(Passed(lines, None))
                 continue
@@ -85,15 +88,6 @@ class Relayed(Travels):
                 raise ProtocolError(f"{type(message).__name__} is not for agents to pass on")
             found.append(Passed(lines, message))
         return cls(tuple(found))
-
-
-def _line_and_fields(value: object) -> tuple[tuple[int, ...], dict[str, object] | None]:
-    """One message, as it is passed on."""
-    match value:
-        case [[*lines], None | {} as fields] if all(type(line) is int and line >= 0 for line in lines):
-            return tuple(cast("list[int]", lines)), cast("dict[str, object] | None", fields)
-        case _:
-            raise ProtocolError("what is passed on is not lines and a message")
 
 
 @dataclass(frozen=True, slots=True)
