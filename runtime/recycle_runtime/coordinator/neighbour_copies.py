@@ -33,6 +33,9 @@ from recycle_runtime.protocol.messages.neighbour_copies import (
 _EARLY = 2
 """Steps after the last that is known to be made by all: no worker should be there yet."""
 _EARLIEST = 64
+_LATE = 4
+"""Copies that are due, and steps for each to be made, without one that is complete: then that is told."""
+_STEPS_FOR_ONE = 4
 _SLOTS = 2
 _COST = "cost"
 """What has been told once."""
@@ -137,13 +140,26 @@ class NeighbourCopies:
         self._early = _EARLY
         self._passed = begins.step
         self._told: set[str] = set()
+        self._why = "it takes long"
+        """Why the last one was given up, in words."""
+        self._is_late_told = False
 
-    def progress(self, step: int) -> int | None:
-        """All steps before this one have been made by all; the step to make a copy at, if one is due."""
+    def late(self, step: int) -> Iterator[Tell]:
+        """Once, as long as it lasts: that none could be completed for many steps."""
+        if step - self._passed > _LATE * (self._every + _STEPS_FOR_ONE) and not self._is_late_told:
+            self._is_late_told = True
+            yield Tell(
+                f"no copy in memory since step {self._passed}, {step - self._passed} steps ago: {self._why}; "
+                "if all workers of a stage failed now, the job would go on from there"
+            )
+
+    def progress(self, step: int, *, has_begun: bool = True) -> int | None:
+        """All steps before this one have been made by all; the step to make a copy at, if one is due. Before
+        all have begun with a generation, nobody can have made its first step."""
         if self._attempt is not None:
             return None
-        least = max(step + self._early, self._passed + 1)
-        due = -(-least // self._every) * self._every
+        # One that is late is made as soon as it can be, and not when the one after it is due.
+        due = max(step + (self._early if has_begun else 1), (self._passed // self._every + 1) * self._every)
         return due if due < self._steps else None
 
     def begin(self, step: int, group: Group) -> list[Send]:
@@ -157,7 +173,9 @@ class NeighbourCopies:
 
     def regroup(self) -> None:
         """The group changes: what is under way may never be complete."""
-        self._attempt = None
+        if self._attempt is not None:
+            self._why = "the group changed before one was complete"
+        self._attempt, self._early = None, _EARLY
 
     @property
     def waits_for_scripts(self) -> int | None:
@@ -180,10 +198,12 @@ class NeighbourCopies:
             return []
         match message:
             case CopyFailed(_, why):
-                self._attempt = None
+                self._attempt, self._why = None, why
+                # The same may come again, and each costs a pause.
+                self._early = max(self._early, self._every)
                 return list(self._once(f"no copy of step {attempt.step} in memory: {why}", why))
             case CopyMissed():
-                self._attempt = None
+                self._attempt, self._why = None, "workers had passed its step when they were asked"
                 self._early = min(2 * self._early, _EARLIEST)
                 return []
             case CopyKept():
@@ -241,6 +261,8 @@ class NeighbourCopies:
         item = begins.item + (attempt.step - begins.step) * self._shape.per_step
         self.newest = CompleteCopy(attempt.name, attempt.step, item, attempt.slot, memories, attempt.script)
         self._attempt, self._passed = None, attempt.step
+        self._early = max(self._early // 2, _EARLY)
+        self._why, self._is_late_told = "it takes long", False
         yield from self._once(_cost(attempt), _COST)
 
     def _once(self, text: str, kind: str) -> Iterator[Tell]:

@@ -1057,6 +1057,7 @@ class Service:
         self._look_at_unheard(now)
         self._look_at_doubtful(now)
         self._start_missing(now)
+        self._copy_if_due()
 
     def _look_ahead(self, now: float) -> None:
         if now - self._looked_ahead >= _LOOK_AHEAD_EVERY:
@@ -1164,10 +1165,11 @@ class Service:
     # Copies in memory.
 
     def _copy_if_due(self) -> None:
-        """All workers have made another step."""
+        """All workers have made another step, or begin with a generation."""
         copies, job = self._copies, self._job
-        if copies is None or job.phase is not Phase.RUNNING:
+        if copies is None or job.phase is not Phase.RUNNING or self._returning:
             return
+        self._carry_out(copies.late(job.rows.next))
         step = copies.waits_for_scripts
         state = None if step is None else job.script_state(step)
         # What became of the last step is known one step later.
@@ -1177,7 +1179,7 @@ class Service:
         elif step is not None and job.rows.next > step + _SCRIPT_STEPS:
             # They were asked too late.
             copies.regroup()
-        if (step := copies.progress(job.rows.next)) is not None:
+        if (step := copies.progress(job.rows.next, has_begun=job.recovery.going > 0)) is not None:
             self._carry_out(copies.begin(step, self._group()))
             self._happen(CopyBegun(step))
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from recycle_runtime.coordinator.events import TellRow
+from recycle_runtime.coordinator.service import Service
 from tests.runtime.world import planted_faults as planted
 from tests.runtime.world.faults import (
     CutLine,
@@ -316,6 +318,26 @@ def test_a_job_that_has_lost_a_stage_goes_on_from_copies_in_memory(jobs: list[Wo
     story = _with_copies(jobs, KillWorker(1.9, worker=(0, 1)), KillWorker(1.9, worker=(1, 1)))
     outcome = World(story).run()
     assert not outcome.wrong and outcome.error is None and outcome.resumes == 1, told(story, outcome)
+
+
+def test_copies_are_completed_while_workers_come_and_go(
+    jobs: list[WorldJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found once: every kill, arrival and join gave up the copy under way, and the next one was named steps
+    ahead, for a step at which it was due: with a copy every 4 steps the newest was 62 steps old."""
+    told_row, ages = Service._tell_row, list[int]()  # pyright: ignore[reportPrivateUsage]
+
+    def note_age(service: Service, order: TellRow) -> None:
+        told_row(service, order)
+        newest = service._copies and service._copies.newest  # pyright: ignore[reportPrivateUsage]
+        ages.append(order.row.step + 1 - (newest.step if newest else 0))
+
+    monkeypatch.setattr(Service, "_tell_row", note_age)
+    kills = [KillWorker(2.0 + 0.7 * number, worker=(number % 3, number // 3 % 2)) for number in range(40)]
+    story = quiet(7, jobs[:1], faults=tuple(kills), steps=150, nodes=3, recut="off", checkpoints=0, copies=4)
+    outcome = World(replace(story, echoes=0.0, saves=False)).run()
+    assert not outcome.wrong and outcome.error is None and outcome.recoveries > 30, told(story, outcome)
+    assert max(ages) <= 24, ages
 
 
 def test_copies_outlive_the_nodes_of_a_stage(jobs: list[WorldJob]) -> None:
