@@ -269,9 +269,10 @@ class Agent:
         match message:
             case StartProcess(member, faults):
                 self._start(member, faults)
-            case KillProcess(member):
-                if (line := self._table.line_of(member)) is not None:
-                    self._watch.kill(line, "was taken out")
+            case KillProcess(member, pid):
+                row = self._table.row_of(member)
+                if row is not None and pid in (0, process_number(self._node, row.pid)):
+                    self._watch.kill(row.line, "was taken out")
             case RenameProcess(member, to):
                 self._table.rename(member, to)
             case ToWorkers(told):
@@ -385,7 +386,7 @@ class Agent:
             self._term,
             self._options.memory,
             self._relay.is_open,
-            tuple(ended for member, ended in self._ended.items() if member not in running),
+            tuple(self._ended.values()),
         )
 
 

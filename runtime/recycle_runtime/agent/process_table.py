@@ -47,9 +47,8 @@ class ProcessTable:
         taken = {row.line for row in self._rows.values()}
         return next((line for line in range(self._room) if line not in taken), None)
 
-    def line_of(self, member: Member) -> int | None:
-        row = self._rows.get(member)
-        return None if row is None else row.line
+    def row_of(self, member: Member) -> Row | None:
+        return self._rows.get(member)
 
     def add(self, row: Row) -> None:
         self._rows[row.member] = row

@@ -275,20 +275,22 @@ class Agents:
             connection.send(StartProcess(member, faults))
         return agent.name
 
-    def kill(self, member: Member) -> None:
+    def kill(self, member: Member, pid: int = 0) -> None:
+        """The process of this number; 0: whichever has the name."""
         for connection, agent in self._agents.items():
             if member in agent.pids:
-                connection.send(KillProcess(member))
+                connection.send(KillProcess(member, pid))
 
     def doubt(self, worker: Worker) -> None:
         """Some of its processes may not run any more, or never have."""
         self._unsure[worker] = None
 
-    def gone(self, connection: Sends, member: Member) -> bool:
-        """A process has ended; False if it was not known."""
+    def gone(self, connection: Sends, member: Member, pid: int = 0) -> bool:
+        """A process has ended; False if it was not known, or another runs in its place by now."""
         agent = self._agents.get(connection)
-        if agent is None or agent.pids.pop(member, None) is None:
+        if agent is None or member not in agent.pids or (pid and agent.pids[member] not in (0, pid)):
             return False
+        del agent.pids[member]
         self._roomy = None
         self._forget((member,))
         return True

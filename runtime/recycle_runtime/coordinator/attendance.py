@@ -153,6 +153,10 @@ class Attendance:
             raise ProtocolError(f"the job has no worker {name_of(member.worker)} with rank {member.tp_rank}")
         is_same = member in self._job.roster and self._connections.pid_of(member) == pid
         is_taken = member in self._job.roster or self._has_ended or self._is_apart(member, pid)
+        if member in self._returning and self._pids_before.get(member, pid) != pid:
+            # Started in the place of one that may still come back, it comes again until that is known.
+            connection.close()
+            return
         if not is_same and member not in self._returning and is_taken:
             _LOGGER.info("a second process for %s is refused", _called(member))
             self._refused.add(pid)
@@ -348,7 +352,6 @@ class Attendance:
         _LOGGER.info("%s %s", _called(member), message.how)
         if (said := self._refill.ended(member.worker, node, self._clock.now())) is not None:
             _LOGGER.warning("%s", said)
-        self._connections.forget(member)
         if not self._has_ended:
             fault_at = message.fault_at / 1e9 - self._clock.stopped if message.fault_at else None
             name = name_of(member.worker)
@@ -362,6 +365,8 @@ class Attendance:
                 self._happen(WorkerStuck(failed, message.stuck_in, f"worker {failed.cause}{where}"))
             else:
                 self._happen(failed)
+        # Not before: another process of this name is none that has failed.
+        self._connections.forget(member)
         if member in self._returning:
             self._is_back(member)
 
@@ -369,23 +374,27 @@ class Attendance:
         """A process that was one too many: its worker has not failed, and others may have its room."""
         member = message.member
         self._refused.discard(message.pid)
-        if self._agents.gone(connection, member) and not self._has_ended:
+        if self._agents.gone(connection, member, message.pid) and not self._has_ended:
             self._refill.lost(member.worker, self._clock.now())
             self._agents.doubt(member.worker)
             self._start_expected()
 
     def _was_expected(self, connection: Line, member: Member, pid: int) -> bool:
         """Whether the end of this process is the end of a worker process, told for the first time."""
-        was_watched = self._agents.gone(connection, member)
-        known = self._connections.pid_of(member)
+        was_watched = self._agents.gone(connection, member, pid)
+        known = self._process_of(member)
         if known is not None:
             # Otherwise a second process for a place that is taken.
             return known == pid
         if was_watched:
             return True
         # An agent may also tell of one that had this place before.
-        is_awaited = member in self._returning and self._pids_before.get(member, pid) == pid
-        return is_awaited and not self._agents.has(member)
+        return member in self._returning and not self._agents.has(member)
+
+    def _process_of(self, member: Member) -> int | None:
+        """The one that has this place, or is expected back there, as far as that is known."""
+        before = self._pids_before.get(member) if member in self._returning else None
+        return self._connections.pid_of(member) or before
 
     def lose_agent(self, connection: Line) -> None:
         """A node may be gone with it."""
@@ -422,20 +431,16 @@ class Attendance:
     def _lose(self, member: Member, how: str) -> None:
         """It is gone, for all that is known; one without which the job would end may be on its way back."""
         now = self._clock.now()
-        if self._can_go_on_without({member.worker} | self._uncertain(now)):
+        if self._can_go_on_without({member.worker} | self._agents.silent(now)):
             self._fail(member, how)
         else:
             self._doubtful[member] = how, now + _LAST_RETURN_SECONDS
-
-    def _uncertain(self, now: float) -> set[Worker]:
-        """Workers that may be lost as well, so that none should be given up because of them."""
-        return self._agents.silent(now) | {member.worker for member in (*self._doubtful, *self._unheard)}
 
     def _look_at_doubtful(self, now: float) -> None:
         for member, (how, until) in list(self._doubtful.items()):
             if member in self._connections or member not in self._job.roster:
                 del self._doubtful[member]
-            elif now > until or self._can_go_on_without({member.worker} | self._uncertain(now)):
+            elif now > until or self._can_go_on_without(self._agents.silent(now)):
                 del self._doubtful[member]
                 self._fail(member, how)
 
@@ -445,14 +450,14 @@ class Attendance:
             self._happen(WorkerFailed(member.worker, f"{name_of(member.worker)} {how}"))
 
     def _give_up_missing_members(self, now: float) -> None:
-        missing_workers = {member.worker for member in self._returning}
-        if missing_workers and now < self._returns_by and not self._can_go_on_without(self._uncertain(now)):
+        is_early = self._returning and now < self._returns_by
+        if is_early and not self._can_go_on_without(self._agents.silent(now)):
             self.deadline = now + _TURN
         elif self._returning:
-            missing, self._returning = sorted(self._returning), set()
-            for member in missing:
+            for member in sorted(self._returning):
                 self._fail(member, "did not come back")
-            self._happen(AllReturned())
+            # If the job has ended by that, nobody is waited for any more.
+            self._returning.clear()
         elif self._job.phase is Phase.FORMING and self._job.expected:
             names = ", ".join(map(name_of, sorted(self._job.expected)))
             self._happen(GivenUp(f"these workers have not arrived: {names}"))
@@ -478,14 +483,15 @@ class Attendance:
                 self._fail(member, "is on a node without a heartbeat")
 
     def _can_go_on_without(self, workers: set[Worker]) -> bool:
-        """Whether every stage has a worker left; one that may never come back to this coordinator is none."""
-        return self._job.can_go_on_without(workers | {member.worker for member in self._returning})
+        """Whether every stage has a worker left; one that may never be heard of again is none."""
+        unsure = (*self._returning, *self._doubtful, *self._unheard)
+        return self._job.can_go_on_without(workers | {member.worker for member in unsure})
 
     # Orders.
 
     def fence(self, order: Fence) -> None:
         _LOGGER.info("%s", order.why, extra={"worker": name_of(order.member.worker)})
-        self._agents.kill(order.member)
+        self._agents.kill(order.member, self._process_of(order.member) or 0)
         self._connections.hang_up(order.member)
         if order.member in self._returning:
             # If it comes back all the same, it is as new.

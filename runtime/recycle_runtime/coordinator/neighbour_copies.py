@@ -39,6 +39,9 @@ from recycle_runtime.protocol.messages.steps import StepRow
 _EARLY = 2
 """Steps after the last that is known to be made by all: no worker should be there yet."""
 _EARLIEST = 64
+_LATE = 4
+"""Copies that are due, and steps for each to be made, without one that is complete: then that is told."""
+_STEPS_FOR_ONE = 4
 _SLOTS = 2
 _SCRIPT_STEPS = 2
 """Steps after which a script has said what it has kept before, if it ever does."""
@@ -197,6 +200,9 @@ class NeighbourCopies(Participant):
         self._early = _EARLY
         self._passed = begins.step
         self._told: set[str] = set()
+        self._why = "it takes long"
+        """Why the last one was given up, in words."""
+        self._is_late_told = False
 
     @classmethod
     def open(cls, asked: Asked, job: View) -> "NeighbourCopies | None":
@@ -221,15 +227,22 @@ class NeighbourCopies(Participant):
         self._generation = new.number
 
     def leave(self) -> None:
-        self._attempt = None
+        if self._attempt is not None:
+            self._why = "the group changed before one was complete"
+        self._attempt, self._early = None, _EARLY
 
     def generation(self, new: NewGeneration) -> tuple[()]:
-        # What was ordered before the workers are told to begin is forgotten by them.
-        self._attempt, self._generation = None, new.number
+        self.leave()
+        self._generation = new.number
         return ()
 
+    def started(self, new: NewGeneration) -> list[Order]:
+        # What is ordered before the workers are told to begin is forgotten by them. Nobody can have made the
+        # first step yet.
+        return self._begin_if_due(new.step, has_begun=False)
+
     def miss(self, member: Member) -> None:
-        self._attempt = None
+        self.leave()
 
     def progress(self, rows: Sequence[StepRow]) -> list[Order]:
         made, orders, scripts = rows[-1].step + 1, list[Order](), self._scripts
@@ -240,11 +253,24 @@ class NeighbourCopies(Participant):
             orders += self.hear_scripts(state)
         elif step is not None and made > step + _SCRIPT_STEPS:
             # They were asked too late.
-            self._attempt = None
-        if (step := self.due(made)) is not None:
-            orders += self.begin(step, self._group())
-            orders += [] if scripts is None else scripts.want_kept(step)
-        return orders
+            self.leave()
+        return [*orders, *self.late(made), *self._begin_if_due(made)]
+
+    def _begin_if_due(self, made: int, *, has_begun: bool = True) -> list[Order]:
+        step = self.due(made, has_begun=has_begun)
+        if step is None:
+            return []
+        kept = [] if self._scripts is None else self._scripts.want_kept(step)
+        return [*self.begin(step, self._group()), *kept]
+
+    def late(self, step: int) -> Iterator[Tell]:
+        """Once, as long as it lasts: that none could be completed for many steps."""
+        if step - self._passed > _LATE * (self._every + _STEPS_FOR_ONE) and not self._is_late_told:
+            self._is_late_told = True
+            yield Tell(
+                f"no copy in memory since step {self._passed}, {step - self._passed} steps ago: {self._why}; "
+                "if all workers of a stage failed now, the job would go on from there"
+            )
 
     def _group(self) -> Group:
         entries, cells = self.job.roster.entries, self.job.cells
@@ -276,12 +302,13 @@ class NeighbourCopies(Participant):
             return None, f"; the copy in memory is older, of step {newest.step}"
         return newest, ""
 
-    def due(self, step: int) -> int | None:
-        """All steps before this one have been made by all; the step to make a copy at, if one is due."""
+    def due(self, step: int, *, has_begun: bool = True) -> int | None:
+        """All steps before this one have been made by all; the step to make a copy at, if one is due. Before
+        all have begun with a generation, nobody can have made its first step."""
         if self._attempt is not None:
             return None
-        least = max(step + self._early, self._passed + 1)
-        due = -(-least // self._every) * self._every
+        # One that is late is made as soon as it can be, and not when the one after it is due.
+        due = max(step + (self._early if has_begun else 1), (self._passed // self._every + 1) * self._every)
         return due if due < self._steps else None
 
     def begin(self, step: int, group: Group) -> list[Send]:
@@ -314,10 +341,12 @@ class NeighbourCopies(Participant):
             return []
         match message:
             case CopyFailed(_, why):
-                self._attempt = None
+                self._attempt, self._why = None, why
+                # The same may come again, and each costs a pause.
+                self._early = max(self._early, self._every)
                 return list(self._once(f"no copy of step {attempt.step} in memory: {why}", why))
             case CopyMissed():
-                self._attempt = None
+                self._attempt, self._why = None, "workers had passed its step when they were asked"
                 self._early = min(2 * self._early, _EARLIEST)
                 return []
             case CopyKept():
@@ -369,6 +398,8 @@ class NeighbourCopies(Participant):
         item = begins.item + (attempt.step - begins.step) * self._shape.per_step
         self.newest = CompleteCopy(attempt.name, attempt.step, item, attempt.slot, memories, attempt.script)
         self._attempt, self._passed = None, attempt.step
+        self._early = max(self._early // 2, _EARLY)
+        self._why, self._is_late_told = "it takes long", False
         yield from self._once(_cost(attempt), _COST)
         yield Note({"copied": self.newest})
 

@@ -156,6 +156,10 @@ class Participant:
         """A generation begins; nobody has been told yet."""
         return ()
 
+    def started(self, new: NewGeneration) -> Answers:
+        """The workers of a generation have been told to begin."""
+        return ()
+
     def asked_of(self, member: Member) -> CheckpointOrder | None:
         """What a process is told to write when a generation begins, if anything."""
 

@@ -1088,6 +1088,7 @@ class StateMachine:
             order = go_order(start, at, next(filter(None, asked), None))
             entry.awaits_copy = order.copy_from is not None
             self._send(member, replace(order, is_main=True) if member == self._scripts.main else order)
+        self._ask(lambda one: one.started(group))
 
     def _new_generation(self, step: int, working: Sequence[Member]) -> NewGeneration:
         return NewGeneration(self.number, step, working, self._with_loss(working), self._stages())

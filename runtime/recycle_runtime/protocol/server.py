@@ -6,9 +6,12 @@ sense is hung up on as well, and so is a connection on which something was chang
 log says why (see `refusals`).
 """
 
+import fcntl
 import logging
 import selectors
 import socket
+import struct
+import termios
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -44,6 +47,9 @@ _MOST_ACCEPTED = 64
 _STRANGERS_FOR_EACH = 16
 """The same in jobs with many clients, for each of these."""
 _MOST_WAITING_TO_BE_SENT = 1 << 29
+_LAST_WORDS_SECONDS = 5.0
+"""How long clients may take to receive what was sent last, when the server is closed."""
+_LAST_WORDS_EVERY = 0.01
 _TLS_HANDSHAKE = 22
 """The first byte of what a client says in TLS; that of a frame is 0."""
 
@@ -201,14 +207,27 @@ class Server:
             self._served.closed(connection)
 
     def close(self) -> None:
-        for key in list(self._selector.get_map().values()):
-            if isinstance(key.data, Connection):
-                key.data.session = None
-                self.drop(key.data)
+        """Once clients have received what was sent to them, or had time to."""
+        keys = list(self._selector.get_map().values())
+        clients = [key.data for key in keys if isinstance(key.data, Connection)]
+        self._send_rest(clients)
+        for client in clients:
+            client.session = None
+            self.drop(client)
         self._refusals.end()
         self._selector.unregister(self._listener)
         self._listener.close()
         self._selector.close()
+
+    def _send_rest(self, clients: list[Connection]) -> None:
+        until = time.monotonic() + _LAST_WORDS_SECONDS
+        left = [client for client in clients if client.is_known]
+        while left and time.monotonic() < until:
+            for client in left:
+                self.flush(client)
+            left = [client for client in left if client not in self._broken and _has_rest(client)]
+            if left:
+                time.sleep(_LAST_WORDS_EVERY)
 
     def abandon(self) -> None:
         """In a process that was forked from the one that serves, which notices nothing of it."""
@@ -315,6 +334,20 @@ class Server:
         # They are in the order in which they came.
         while self._strangers and (oldest := next(iter(self._strangers))).since < limit:
             self.drop(oldest)
+
+
+def _has_rest(client: Connection) -> bool:
+    """Whether something that was sent has not arrived on the machine of the client. What has can be read
+    there after the connection is closed; the rest may not be, if something from there was left unread."""
+    if client.outgoing or not client.is_open:
+        return client.is_open
+    if client.socket.family == socket.AF_UNIX:
+        return False
+    try:
+        unsent = fcntl.ioctl(client.socket, termios.TIOCOUTQ, struct.pack("i", 0))
+    except OSError:
+        return False
+    return struct.unpack("i", unsent)[0] > 0
 
 
 def _address(sock: socket.socket) -> str:

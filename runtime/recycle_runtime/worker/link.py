@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from recycle_runtime.protocol.codec import ProtocolError, WireError
 from recycle_runtime.protocol.messages.checkpoints import CheckpointMissed, CheckpointOrder, TakeCheckpoint
-from recycle_runtime.protocol.messages.generations import Go, Hold, Holding, Join, Leave
+from recycle_runtime.protocol.messages.generations import End, Go, Hold, Holding, Join, Leave
 from recycle_runtime.protocol.messages.layer_moves import DropLayers, MoveLayers
 from recycle_runtime.protocol.messages.neighbour_copies import GiveCopy, HoldCopy, KeepCopy
 from recycle_runtime.protocol.messages.scripts import ToScript
@@ -162,12 +162,20 @@ class Link:
                 await self.on_stuck(_STUCK_SECONDS)
 
     async def _hear(self, line: Line) -> None:
+        said = None
         while True:
             try:
-                self._take(await line.receive())
+                said = await line.receive()
+                self._take(said)
             except WireError:
+                if said == End(ok=False):
+                    # Another process has its place, or the job is over: nobody expects it back.
+                    return
+                if said is None:
+                    # Hung up on at once: it may have come too early.
+                    await self._around.sleep(_KNOCK_EVERY)
                 try:
-                    line = await self._found()
+                    line, said = await self._found(), None
                 except WireError:
                     return
 

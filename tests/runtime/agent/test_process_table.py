@@ -16,7 +16,7 @@ def test_lines_are_taken_and_free_again(tmp_path: Path) -> None:
     assert table.free_line() == 1
     table.add(Row(SECOND, 1, 12))
     assert table.free_line() is None
-    assert (table.line_of(SECOND), table.line_of(THIRD)) == (1, None)
+    assert (table.row_of(SECOND), table.row_of(THIRD)) == (Row(SECOND, 1, 12), None)
     assert (table.remove(0), table.remove(0)) == (FIRST, None)
     assert table.free_line() == 0
 

@@ -352,3 +352,45 @@ def test_messages_survive(key: str, value: str) -> None:
     buffer.append(whole[-1])
     assert server.unframe(buffer) == message
     assert json.loads(whole[20:]) == {"type": "store_set", "key": key, "value": value}
+
+
+@pytest.mark.parametrize("is_heard", [True, False])
+def test_last_words_reach_slow_readers(monkeypatch: pytest.MonkeyPatch, is_heard: bool) -> None:
+    """Found once: what had not been sent when a server was closed was dropped, as was that which a client
+    had not received when something that it had said was left unread. Who never reads is not waited for."""
+    monkeypatch.setattr(server_module, "_LAST_WORDS_SECONDS", 20.0 if is_heard else 0.2)
+
+    class Talking(Echo):
+        def message(self, connection: Connection, message: Message) -> None:
+            for _ in range(64):
+                connection.send(GroupBroken(1, "x" * (1 << 17)))
+            connection.send(Done("the last word"))
+
+    server, heard = Server("127.0.0.1", 0, TOKEN, Talking()), list[object]()
+    client: list[RawClient] = []
+    connecting = threading.Thread(target=lambda: client.append(RawClient(server.port, TOKEN)))
+    connecting.start()
+    while not client:
+        server.turn(0.01)
+    connecting.join()
+    client[0].say({"type": "heartbeat"})
+    server.turn(1.0)
+    client[0].say({"type": "heartbeat"})
+
+    def read() -> None:
+        time.sleep(0.3)
+        with suppress(ConnectionError):
+            while True:
+                heard.append(client[0].hear())
+
+    reading = threading.Thread(target=read)
+    if is_heard:
+        reading.start()
+    began = time.monotonic()
+    server.close()
+    if is_heard:
+        reading.join()
+        assert heard[-1] == {"type": "done", "error": "the last word"}
+    else:
+        assert 0.2 <= time.monotonic() - began < 10.0
+    client[0].close()

@@ -6,9 +6,12 @@ import sys
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from recycle_runtime.coordinator.events import TellRow
+from recycle_runtime.coordinator.service import Service
 from tests.runtime.world import planted_faults as planted
 from tests.runtime.world.faults import (
     CutLine,
@@ -25,6 +28,7 @@ from tests.runtime.world.faults import (
     StopCoordinator,
     StopNode,
     StopWorker,
+    Stranger,
     TearJournal,
 )
 from tests.runtime.world.jobs import quiet
@@ -316,6 +320,26 @@ def test_a_job_that_has_lost_a_stage_goes_on_from_copies_in_memory(jobs: list[Wo
     assert not outcome.wrong and outcome.error is None and outcome.resumes == 1, told(story, outcome)
 
 
+def test_copies_are_completed_while_workers_come_and_go(
+    jobs: list[WorldJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found once: every kill, arrival and join gave up the copy under way, and the next one was named steps
+    ahead, for a step at which it was due: with a copy every 4 steps the newest was 62 steps old."""
+    told_row, ages = Service._tell_row, list[int]()  # pyright: ignore[reportPrivateUsage]
+
+    def note_age(service: Service, order: TellRow) -> None:
+        told_row(service, order)
+        newest = service._copies and service._copies.newest  # pyright: ignore[reportPrivateUsage]
+        ages.append(order.row.step + 1 - (newest.step if newest else 0))
+
+    monkeypatch.setattr(Service, "_tell_row", note_age)
+    kills = [KillWorker(2.0 + 0.7 * number, worker=(number % 3, number // 3 % 2)) for number in range(40)]
+    story = quiet(7, jobs[:1], faults=tuple(kills), steps=150, nodes=3, recut="off", checkpoints=0, copies=4)
+    outcome = World(replace(story, echoes=0.0, saves=False)).run()
+    assert not outcome.wrong and outcome.error is None and outcome.recoveries > 30, told(story, outcome)
+    assert max(ages) <= 24, ages
+
+
 def test_copies_outlive_the_nodes_of_a_stage(jobs: list[WorldJob]) -> None:
     """Two of these pairs of nodes have all workers of a stage; others hold copies of it."""
     resumes = 0
@@ -419,6 +443,56 @@ def test_nobody_is_given_up_for_a_peer_that_has_not_come_back(jobs: list[WorldJo
     _goes_on_one_to_a_node(
         jobs[2], LoseNode(2.0, node=2), KillCoordinator(2.01, 0.02), Partition(4.8, 3.3, pairs=((-1, 3),))
     )
+
+
+def _as_found(seed: int, jobs: list[WorldJob], *faults: Fault, **changes: Any) -> None:
+    """The same story with nothing but the faults that matter ends well."""
+    ordinary: dict[str, Any] = {"checkpoints": 0, "saves": False, "skipped": frozenset(), "echoes": 0.0}
+    story = replace(scenario(seed, jobs), faults=faults, **(ordinary | {"relay": False} | changes))
+    outcome = World(replace(story, standing=False)).run()
+    assert not outcome.wrong and outcome.error is None, told(story, outcome)
+
+
+def test_a_process_that_was_sent_away_is_not_taken_for_the_one_that_trains(jobs: list[WorldJob]) -> None:
+    """Found once: a coordinator moved while workers built their models, and had second processes started for
+    them; those were refused, knocked all the same until they had built theirs, and the next coordinator took
+    them for the workers of its journal. As each of them ended, one that trained was given up."""
+    moved, torn = MoveCoordinator(2.730452480139753), TearJournal(2.744217117922205, 1.4798440665089634, 2)
+    faults = (moved, torn, Stranger(9.191501037656897, worker=(0, 1)))
+    _as_found(2434, jobs, *faults, nodes=3, room=6, steps=6, copies=0, building=10.0)
+
+
+def test_a_process_that_was_just_started_is_not_taken_for_the_one_before_it(jobs: list[WorldJob]) -> None:
+    """Found once: a worker was killed and started again, and then the coordinator. The next one took the new
+    process for the one of its journal, which had a state: it did not wait for the only other one that had
+    it, and the job ended."""
+    killed = KillWorker(3.0759914166508984, worker=(1, 0))
+    moved = MoveCoordinator(3.4268403284856985, 0.08166924755298399)
+    _as_found(10365, jobs, killed, NewNode(3.0994100680838583), moved, steps=6, copies=3, building=10.0)
+
+
+def test_the_end_of_a_process_is_not_that_of_another_in_its_place(jobs: list[WorldJob]) -> None:
+    """Found once: a coordinator that was started again before the first step had a second process started
+    for a worker that it had not heard of yet. When that worker was killed, so was the second process."""
+    nodes = (NewNode(3.405098061544478), NewNode(3.405098061544478))
+    coordinator, worker = (
+        KillCoordinator(3.532552532017712, 0.009),
+        KillWorker(3.836336889958547, worker=(0, 0)),
+    )
+    _as_found(7312, jobs, *nodes, coordinator, worker, nodes=6, room=1, steps=6, building=10.0)
+
+
+def test_no_node_is_given_up_for_a_worker_that_may_be_gone(jobs: list[WorldJob]) -> None:
+    """Found once: a worker without an agent disconnected, and was waited for, since the other node was not
+    heard of either. Then that node was given up because of this worker, which had been killed."""
+    faults = (
+        StopAgent(2.3554196802038443, 5.4, node=1),
+        StopWorker(2.5752581982007374, 3.07, worker=(1, 1)),
+        Partition(4.5900124451798785, 0.811, pairs=((-1, 0), (-1, 1))),
+        Partition(4.5981440359123, 5.139, pairs=((-1, 0), (0, 1))),
+        KillWorker(4.598619252935039, worker=(2, 0)),
+    )
+    _as_found(5477, jobs, *faults, steps=60, copies=0, recut="off")
 
 
 def test_a_report_that_is_said_again_does_not_count(

@@ -69,6 +69,8 @@ class KillProcess:
     """So that it cannot come back half alive."""
 
     member: Member
+    pid: Natural = 0
+    """Another process of this name, started in its place, lives on; 0: whichever has the name."""
 
 
 @dataclass(frozen=True, slots=True)
