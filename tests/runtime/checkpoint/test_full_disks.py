@@ -27,6 +27,7 @@ def full_disk(tmp_path: Path) -> Generator[Path]:
         subprocess.run(["umount", "-l", str(place)], check=True)
 
 
+@pytest.mark.slow
 def test_what_should_be_saved(full_disk: Path, tmp_path: Path) -> None:
     saved = full_disk / "saved"
     saved.mkdir()
@@ -53,6 +54,7 @@ def test_a_checkpoint(full_disk: Path, tmp_path: Path) -> None:
     assert list(kept.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_only_worker_of_a_stage_dies_while_it_saves(tmp_path: Path) -> None:
     saved = tmp_path / "saved"
     saved.mkdir()
@@ -64,6 +66,7 @@ def test_the_only_worker_of_a_stage_dies_while_it_saves(tmp_path: Path) -> None:
         run(bundle, MLP, 2, **options)
 
 
+@pytest.mark.slow
 def test_a_worker_whose_peer_has_saved_may_die(tmp_path: Path) -> None:
     saved = tmp_path / "saved"
     saved.mkdir()

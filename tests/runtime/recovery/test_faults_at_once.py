@@ -43,14 +43,9 @@ AT_ONCE = [
 """Other stages, the same stage, both; instruction 99 is the middle one."""
 
 
-@pytest.mark.parametrize("faults", [AT_ONCE[2]])
-def test_at_once(tmp_path: Path, wide: str, faults: list[str]) -> None:
-    disturbed(tmp_path, wide, 15, faults, [])
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("faults", AT_ONCE)
-def test_more_at_once(tmp_path: Path, wide: str, faults: list[str]) -> None:
+def test_at_once(tmp_path: Path, wide: str, faults: list[str]) -> None:
     places = [fault.partition("=")[2].partition("@")[0] for fault in faults]
     disturbed(tmp_path, wide, 60, faults, [f"{place}@8" for place in places])
 
@@ -179,6 +174,7 @@ def test_again_and_again(tmp_path: Path, square: str, fault: Fault) -> None:
     disturbed(tmp_path, square, 220, ["kill=1:0@30", "kill=0:1@90"], ["1:0@50", "0:1@110"], drive)
 
 
+@pytest.mark.slow
 def test_a_stage_without_workers_ends_the_run(tmp_path: Path, square: str) -> None:
     """With one sentence and status 1, and no process is left."""
     program = tmp_path / "program.py"

@@ -39,17 +39,24 @@ def standing(tmp_path: Path) -> str:
     return changed(tmp_path, TINY, STANDING)
 
 
-def test_some_instructions(tmp_path: Path, square: str, standing: str) -> None:
-    kill_everywhere(tmp_path, square, standing, (1, 1), every=5)
-
-
-@pytest.mark.parametrize("kind", ["stop", "exception", "exit"])
-def test_kinds_of_faults(tmp_path: Path, square: str, standing: str, kind: str) -> None:
+def disturbed(folder: Path, bundle: str, program: str, kind: str) -> None:
+    """One worker is killed in the middle of a step and comes back; later something becomes of another."""
     steps = 60
-    alone = train_alone(standing, 2, 2 * 2, steps)
-    outcome = run(tmp_path / "run", square, standing, steps, [f"{kind}=1:0@3.7"], ["1:0@5"])
-    assert len(outcome.faults) == 1
-    check(tmp_path / "run", outcome, alone)
+    alone = train_alone(program, 2, 2 * 2, steps)
+    faults, returns = ["kill=1:1@3.5", f"{kind}=1:0@40.7"], ["1:1@5", "1:0@45"]
+    outcome = run(folder / "run", bundle, program, steps, faults, returns, heartbeat_timeout=4.0)
+    assert len(outcome.faults) == 2
+    check(folder / "run", outcome, alone)
+
+
+def test_a_kill_and_a_stop(tmp_path: Path, square: str, standing: str) -> None:
+    disturbed(tmp_path, square, standing, "stop")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["exception", "exit"])
+def test_kinds_of_faults(tmp_path: Path, square: str, standing: str, kind: str) -> None:
+    disturbed(tmp_path, square, standing, kind)
 
 
 @pytest.mark.slow

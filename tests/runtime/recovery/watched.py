@@ -95,7 +95,8 @@ def run(
     **more: Any,
 ) -> Outcome:
     """Train to the end; parameters are in `folder`/saved. Fails the test when nothing happens for long.
-    What is given `more` goes to the job as it is."""
+    What is given `more` goes to the job as it is. Op times of tests are far from their plans', so nothing is
+    planned anew unless that is asked for."""
     (folder / "saved").mkdir(parents=True)
     plan = Bundle.read(bundle)
     job = Job(
@@ -110,7 +111,7 @@ def run(
         heartbeat_timeout=heartbeat_timeout,
         instruction_timeout=instruction_timeout,
         first_step_timeout=first_step_timeout,
-        adaptation=adaptation or AdaptationOptions(recut=recut),
+        adaptation=adaptation or AdaptationOptions(replan=None, recut=recut),
         checkpoint=None if checkpoint is None else str(checkpoint),
         resume=resume,
         undo=undo,

@@ -86,6 +86,7 @@ def disturbed(folder: Path, bundle: str, steps: int, faults: list[str], returns:
     return [one for one in causes if one != "start" and "lost its connection" not in one]
 
 
+@pytest.mark.slow
 def test_no_worker_fails(tmp_path: Path, wide: str) -> None:
     assert disturbed(tmp_path, wide, 20, ["half-open=0:1@5.3", "half-open=0:1@12.99"], []) == []
 
