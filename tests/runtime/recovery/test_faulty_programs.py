@@ -134,10 +134,6 @@ class Ends(nn.Module):
 def build_stage(stage, stages):
     return Ends(stage == 0)
 """
-OF_NOTHING = """
-def optimizer(parameters):
-    return torch.optim.SGD([], lr=0.1)
-"""
 
 
 @pytest.mark.slow
@@ -147,19 +143,6 @@ def test_two_copies_of_one_parameter(tmp_path: Path, square: str, capfd: pytest.
     assert "wte.weight and head.weight begin with the same numbers, and would be trained apart" in said
 
 
-@pytest.mark.slow
-def test_an_optimizer_of_nothing(tmp_path: Path, square: str, capfd: pytest.CaptureFixture[str]) -> None:
-    assert trained(changed(tmp_path, TINY, OF_NOTHING), square, tmp_path) == 1
-    assert "the optimizer has no parameter, so nothing would be trained" in capfd.readouterr().err
-
-
-FROZEN = """
-_build_stage = build_stage
-
-
-def build_stage(stage, stages):
-    return _build_stage(stage, stages).requires_grad_(False)
-"""
 DETACHED = """
 _build_stage = build_stage
 
@@ -172,13 +155,6 @@ class Detaches(nn.Module):
 def build_stage(stage, stages):
     return nn.Sequential(Detaches(), _build_stage(stage, stages))
 """
-
-
-@pytest.mark.slow
-def test_a_frozen_model(tmp_path: Path, square: str, capfd: pytest.CaptureFixture[str]) -> None:
-    assert trained(changed(tmp_path, TINY, FROZEN), square, tmp_path) == 1
-    last = capfd.readouterr().err.splitlines()[-1]
-    assert "no parameter of the model requires a gradient, so nothing would be trained" in last
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ from recycle_runtime.protocol.messages.observers import (
     ToObserver,
 )
 from recycle_runtime.protocol.messages.steps import StepRow
-from tests.runtime.training.alone import Alone
+from tests.runtime.training.alone import Alone, train_alone
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 TINY = str(PROGRAMS / "tiny.py")
@@ -132,6 +132,23 @@ def run(
     if found:
         pytest.fail("\n".join(["the run stood still", *found, said[-20_000:]]), pytrace=False)
     _check_nothing_is_left(folder / "state", said)
+    return outcome
+
+
+def disturbed(
+    folder: Path,
+    bundle: str,
+    steps: int,
+    faults: list[str],
+    returns: list[str] | None = None,
+    program: str = TINY,
+    **options: Any,
+) -> Outcome:
+    """A run with these faults, in `folder`/run, that ends as if there had been none."""
+    plan = Bundle.read(bundle)
+    alone = train_alone(program, plan.stages, plan.pipelines * plan.microbatches, steps)
+    outcome = run(folder / "run", bundle, program, steps, faults, returns, **options)
+    check(folder / "run", outcome, alone)
     return outcome
 
 
