@@ -6,6 +6,10 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+# Processes of tests share few cores, and threads of torch that wait for each other there take many times as
+# long as one alone. Torch reads this when it is imported, here and in processes that tests start.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 import pytest
 from hypothesis import HealthCheck, settings
 

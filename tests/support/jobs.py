@@ -7,9 +7,12 @@ from hypothesis import strategies as st
 from recycle_compiler.ir.failure import FailureSet, failure_set
 from recycle_compiler.ir.graph import Graph
 from recycle_compiler.ir.job import JobSpec, SolverOptions, Techniques
+from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.standard import GRAPH_PASSES
+from recycle_compiler.planner.compile import plan_failed
 from recycle_compiler.scheduling.problem import Problem, problem_of
+from recycle_compiler.scheduling.search import Effort
 
 SLOT = 1_000
 """Ticks of a slot, and thousandths of an activation."""
@@ -130,3 +133,13 @@ def small_targets(draw: st.DrawFn) -> Target:
         solver=SolverOptions(),
     )
     return Target(job, failed)
+
+
+def quick_plan(target: Target) -> Streams:
+    """A plan that little work went into: no MILP, which may take a minute for one of these."""
+    return plan_failed(target.job, target.failed, effort=Effort().least())
+
+
+def quick_plans() -> st.SearchStrategy[Streams]:
+    """Of jobs with any techniques, failures, transfers and uneven times."""
+    return small_targets().filter(lambda target: all(target.hosts)).map(quick_plan)

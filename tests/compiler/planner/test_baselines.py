@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recycle_compiler.ir.job import JobSpec
@@ -43,6 +43,7 @@ def test_running_example(name: str, expected: tuple[int, int, int]) -> None:
 even_times = st.integers(1, 4)
 
 
+@settings(max_examples=40)
 @given(st.integers(2, 6), even_times, even_times, even_times)
 def test_bubbles_are_those_of_the_literature(stages: int, forward: int, back: int, weight: int) -> None:
     # The formulas are for a W that is no longer than what it hides behind, and enough micro-batches.
@@ -58,6 +59,7 @@ def test_bubbles_are_those_of_the_literature(stages: int, forward: int, back: in
     assert found == {name: (stages - 1) * each for name, each in expected.items()}
 
 
+@settings(max_examples=40)
 @given(st.integers(1, 6), st.integers(1, 14))
 def test_memory_is_that_of_the_literature(stages: int, microbatches: int) -> None:
     def held(name: str) -> list[int]:

@@ -120,8 +120,11 @@ def _shortest(graph: Graph) -> int | None:
             return None
     if np.prod([len(one) for one in orders]) > _MOST_ORDERS:
         return None
-    periods = [_period(graph, rows, edges, chosen, workers) for chosen in product(*orders)]
-    return min((period for period in periods if period is not None), default=None)
+    best: int | None = None
+    for chosen in product(*orders):
+        found = _period(graph, rows, edges, chosen, workers, best)
+        best = best if found is None else found
+    return best
 
 
 def _reachable(rows: list[int], edges: list[Edge]) -> dict[int, set[int]]:
@@ -150,12 +153,18 @@ def _orders(
 
 
 def _period(
-    graph: Graph, rows: list[int], edges: list[Edge], orders: tuple[tuple[int, ...], ...], workers: list[int]
+    graph: Graph,
+    rows: list[int],
+    edges: list[Edge],
+    orders: tuple[tuple[int, ...], ...],
+    workers: list[int],
+    best: int | None,
 ) -> int | None:
-    """The least period of these orders; None if they wait for each other.
+    """The least period of these orders; None if they wait for each other or it is not below the best.
 
     Workers reduce and step after all work of their chunks' window; all of a stage share one, without stagger
-    everybody does. Each candidate is tried: a longest path with windows that repeat must not grow forever.
+    everybody does. Shorter and shorter ones are tried: a longest path with windows that repeat must not grow
+    forever.
     """
     duration: list[int] = graph.ops.duration.tolist()
     arcs = [(before, after, duration[before] + lag) for before, after, lag in edges]
@@ -166,16 +175,22 @@ def _period(
     finish = [sum(_ends(graph, worker)) for worker in workers]
     if not graph.job.techniques.stagger:
         last = max(start[row] + duration[row] for row in rows)
-        return last - min(start.values()) + max(finish)
-    longest = sum(duration) + sum(lag for *_, lag in edges)
-    for period in range(SLOT, longest + SLOT, SLOT):
+        period = last - min(start.values()) + max(finish)
+        return period if best is None or period < best else None
+
+    def fits(period: int) -> bool:
         closing = [
             (order[-1], order[0], duration[order[-1]] + ends - period)
             for order, ends in zip(orders, finish, strict=True)
         ]
-        if _longest(rows, [*arcs, *closing]) is not None:
-            return period
-    raise AssertionError("one after another everything fits")
+        return _longest(rows, [*arcs, *closing]) is not None
+
+    # One after another everything fits.
+    period = sum(duration) + sum(lag for *_, lag in edges) if best is None else best
+    assert best is not None or fits(period)
+    while period > SLOT and fits(period - SLOT):
+        period -= SLOT
+    return period if best is None or period < best else None
 
 
 def _ends(graph: Graph, worker: int) -> list[int]:

@@ -280,10 +280,15 @@ def test_more_failures_on_a_stage_never_cost_less(target: Target) -> None:
         assert spans == sorted(spans)
 
 
-def test_bounds_against_proven_optima() -> None:
-    """On all 2,000 jobs no bound exceeds the best known schedule, and most optima are met."""
-    entries = list(load_optima(OPTIMA))
-    assert len(entries) == 2_000
+POOLED = {208, 215, 659, 1084, 1273, 1323, 1572, 1585, 1648, 1681}
+"""Seeds of jobs on which the bounds of one worker are lower."""
+
+
+@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
+def test_bounds_against_proven_optima(every: int) -> None:
+    """On 2,000 jobs no bound exceeds the best known schedule, and most optima are met."""
+    entries = [entry for entry in load_optima(OPTIMA) if entry.seed % every == 0 or entry.seed in POOLED]
+    assert len(entries) >= 2_000 // every
     settled, met, pooled = 0, 0, set[int]()
     for entry in entries:
         failed = normal_form(entry.failed_per_stage, entry.job.pipelines)
@@ -295,5 +300,4 @@ def test_bounds_against_proven_optima() -> None:
         if best_of(bounds, pooled=True) == entry.optimum:
             pooled.add(entry.seed)
     assert met >= 0.93 * settled
-    # On these the bounds of one worker are lower.
-    assert pooled >= {208, 215, 659, 1084, 1273, 1323, 1572, 1585, 1648, 1681}
+    assert pooled >= POOLED

@@ -31,7 +31,7 @@ def test_it_is_timed_as_whole_orders_are(
     begin.assert_only_places_change(order)
 
 
-@pytest.mark.parametrize("seed", [0, 5, 1 << 29, *range(100, 120)])
+@pytest.mark.parametrize("seed", [0, 5, 1 << 29, 100, 101])
 def test_compiled_and_plain_loops_agree(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     begin = constructed(routed_problem(unit_job(4, 2, 6, capacity=(4, 4, 4, 4))))
     searching = Searching(5_000, 0, seed=seed)

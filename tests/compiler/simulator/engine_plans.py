@@ -13,27 +13,15 @@ from recycle_compiler.ir.target import Target
 from recycle_compiler.ir.text import parse_schedule
 from recycle_compiler.passes.assign_buffers import AssignBuffers
 from recycle_compiler.passes.insert_transfers import InsertTransfers
-from recycle_compiler.planner.compile import plan_failed
-from recycle_compiler.scheduling.search import Effort
 from recycle_compiler.simulator.engine import Outcome, run_streams
 from recycle_compiler.simulator.streams import streams_from
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Instruction, Opcode
-from tests.support.jobs import small_targets
+from tests.support.jobs import quick_plan
 from tests.support.layers import jobs_and_layouts
 
 Lists = dict[Worker, list[Instruction]]
 SCHEDULES = Path(__file__).resolve().parents[3] / "golden" / "schedules"
-
-
-def quick_plan(target: Target) -> Streams:
-    """A plan that little work went into."""
-    return plan_failed(target.job, target.failed, effort=Effort().least())
-
-
-def quick_plans() -> st.SearchStrategy[Streams]:
-    """Of jobs with any techniques, failures, transfers and uneven times."""
-    return small_targets().filter(lambda target: all(target.hosts)).map(quick_plan)
 
 
 def recut_plan(job: JobSpec, layout: Layout) -> Streams:

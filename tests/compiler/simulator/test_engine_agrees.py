@@ -16,8 +16,8 @@ from recycle_compiler.simulator import machine
 from recycle_compiler.simulator.costs import costs_of
 from recycle_compiler.simulator.engine import simulate
 from recycle_runtime.plan.isa import Opcode
-from tests.compiler.simulator.engine_plans import SCHEDULES, bundle_of, golden_plan, quick_plan, quick_plans
-from tests.support.jobs import SLOT, figure3, unit_job
+from tests.compiler.simulator.engine_plans import SCHEDULES, bundle_of, golden_plan
+from tests.support.jobs import SLOT, figure3, quick_plan, quick_plans, unit_job
 
 
 @settings(max_examples=100)

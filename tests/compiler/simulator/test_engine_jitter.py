@@ -8,7 +8,8 @@ from recycle_compiler.ir.streams import Streams
 from recycle_compiler.simulator.costs import Jitter
 from recycle_compiler.simulator.engine import simulate
 from recycle_runtime.plan.isa import Opcode
-from tests.compiler.simulator.engine_plans import bundle_of, golden_plan, quick_plans
+from tests.compiler.simulator.engine_plans import bundle_of, golden_plan
+from tests.support.jobs import quick_plans
 
 
 @settings(max_examples=20)

@@ -66,6 +66,7 @@ def test_none_is_whole(stopped: Stopped, tmp_path: Path) -> None:
         beginning(kept, shape, 9, resume=True, reads_all=True)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_it(stopped: Stopped, tmp_path: Path) -> None:
     kept = damaged(stopped, tmp_path, DAMAGES["a bit of a tensor"])
     result, events = run(stopped.bundle, stopped.program, 6, checkpoint=str(kept), resume=True)

@@ -53,6 +53,7 @@ def test_the_writer_dies_while_it_writes(tmp_path: Path) -> None:
     assert 1 <= len(complete) <= 2
 
 
+@pytest.mark.slow
 def test_a_worker_dies_while_it_reads(stopped: Stopped, tmp_path: Path) -> None:
     """Whoever has read the checkpoint and whoever has not go on together."""
     marker = tmp_path / "died"

@@ -27,6 +27,7 @@ def full_disk(tmp_path: Path) -> Generator[Path]:
         subprocess.run(["umount", "-l", str(place)], check=True)
 
 
+@pytest.mark.slow
 def test_what_should_be_saved(full_disk: Path, tmp_path: Path) -> None:
     saved = full_disk / "saved"
     saved.mkdir()
@@ -53,17 +54,7 @@ def test_a_checkpoint(full_disk: Path, tmp_path: Path) -> None:
     assert list(kept.iterdir()) == []
 
 
-def test_the_only_worker_of_a_stage_dies_while_it_saves(tmp_path: Path) -> None:
-    saved = tmp_path / "saved"
-    saved.mkdir()
-    bundle = plans(tmp_path / "job.plan", JOB, [(0, 1)])
-    options = {"save": str(saved), "failed": ((0, 1),), "faults": ("kill=1:1@1.save",)}
-    with pytest.raises(
-        RunError, match="the parameters of stage 1 were not saved: 1:1 was killed by signal 9"
-    ):
-        run(bundle, MLP, 2, **options)
-
-
+@pytest.mark.slow
 def test_a_worker_whose_peer_has_saved_may_die(tmp_path: Path) -> None:
     saved = tmp_path / "saved"
     saved.mkdir()

@@ -44,7 +44,14 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder / "kept", program
 
 
-@pytest.mark.parametrize(("cut", "pipelines"), [((3, 4, 3), 1), ((7, 3), 2), ((10,), 4)])
+@pytest.mark.parametrize(
+    ("cut", "pipelines"),
+    [
+        ((3, 4, 3), 1),
+        pytest.param((7, 3), 2, marks=pytest.mark.slow),
+        pytest.param((10,), 4, marks=pytest.mark.slow),
+    ],
+)
 def test_another_cut(kept: tuple[Path, str], tmp_path: Path, cut: tuple[int, ...], pipelines: int) -> None:
     folder, program = kept
     shutil.copytree(folder, tmp_path / "kept")
@@ -76,6 +83,7 @@ def test_other_micro_batches_too(kept: tuple[Path, str], tmp_path: Path) -> None
     assert losses(resumed) == pytest.approx({5: expected[5], 6: expected[6]}, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_a_plan_that_says_nothing_about_layers(kept: tuple[Path, str], tmp_path: Path) -> None:
     folder, program = kept
     shutil.copytree(folder, tmp_path / "kept")
@@ -85,6 +93,7 @@ def test_a_plan_that_says_nothing_about_layers(kept: tuple[Path, str], tmp_path:
     assert losses(resumed) == pytest.approx({5: alone.losses[5]}, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_other_layers_are_refused(kept: tuple[Path, str], tmp_path: Path) -> None:
     folder, program = kept
     shutil.copytree(folder, tmp_path / "kept")

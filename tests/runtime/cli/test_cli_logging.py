@@ -1,4 +1,4 @@
-"""`--log-level` and `--log-file` of both programs, and in every process of a job."""
+"""`--log-level` and `--log-file` of both programs; a whole job logs in test_cli_run_signals.py."""
 
 import re
 from collections.abc import Callable
@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 
 from recycle_runtime.cli.main import main
-from recycle_runtime.logs import settings
-from tests.runtime.training.compare import MLP
 
 Recyclec = Callable[..., tuple[int, str, str]]
 LINE = re.compile(
@@ -45,17 +43,3 @@ def test_a_level_that_does_not_exist(small_bundle: str, capsys: pytest.CaptureFi
         main(["streams", small_bundle, "--log-level", "loud"])
     assert stop.value.code == 2
     assert "argument --log-level: invalid choice: 'loud'" in capsys.readouterr().err
-
-
-def test_every_process_of_a_job_logs_to_the_file(
-    small_bundle: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    log = tmp_path / "x.log"
-    words = ["local", small_bundle, "--program", MLP, "--steps", "1", "--quiet", "--plan-ahead", "off"]
-    assert main([*words, "--log-level", "debug", "--log-file", str(log)]) == 0
-    assert settings().options() == ["--log-level", "debug", "--log-file", str(log)]
-    lines = log.read_text().splitlines()
-    assert all(LINE.fullmatch(line) for line in lines)
-    assert {"coordinator", "agent"} <= {line.split(": starts as ")[-1] for line in lines}
-    started = {line.split()[3] for line in lines if "recycle_runtime.agent.agent: process" in line}
-    assert started == {f"worker={pipeline}:{stage}" for pipeline in range(3) for stage in range(2)}

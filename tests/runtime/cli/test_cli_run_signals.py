@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from recycle_runtime.cli.main import main
+from recycle_runtime.logs import settings
+from tests.runtime.cli.test_cli_logging import LINE
 from tests.runtime.recovery.watched import processes_of
 from tests.runtime.training.compare import MLP
 
@@ -25,8 +27,9 @@ LONG_ENOUGH = 300
 def running(bundle: str, state: Path, *options: str) -> Generator["subprocess.Popen[str]"]:
     """A job that trains; what it runs is in processes whose command names the folder."""
     command = [sys.executable, "-m", "recycle_runtime.cli", "local", bundle, "--program", MLP]
+    command += ["--steps", "1000000", "--plan-ahead", "off", "--replan", "off"]
     child = subprocess.Popen(
-        [*command, "--steps", "1000000", "--plan-ahead", "off", "--log-file", str(state / "log"), *options],
+        [*command, "--log-file", str(state / "log"), *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -54,12 +57,13 @@ def end(child: "subprocess.Popen[str]") -> str:
     return words.splitlines()[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code", "how"),
     [
         (signal.SIGTERM, 143, "terminated"),
-        pytest.param(signal.SIGINT, 130, "interrupted", marks=pytest.mark.slow),
-        pytest.param(signal.SIGHUP, 129, "hung up", marks=pytest.mark.slow),
+        (signal.SIGINT, 130, "interrupted"),
+        (signal.SIGHUP, 129, "hung up"),
     ],
 )
 def test_a_signal_ends_the_whole_job(
@@ -70,6 +74,16 @@ def test_a_signal_ends_the_whole_job(
         os.killpg(child.pid, number)
         assert end(child) == f"recycle-run: error: {how}"
     assert child.returncode == code
+
+
+def check_log(log: Path) -> None:
+    """Every process of a job with six workers has written to it."""
+    assert settings().options() == ["--log-level", "debug", "--log-file", str(log)]
+    lines = log.read_text().splitlines()
+    assert all(LINE.fullmatch(line) for line in lines)
+    assert {"coordinator", "agent"} <= {line.split(": starts as ")[-1] for line in lines}
+    started = {line.split()[3] for line in lines if "recycle_runtime.agent.agent: process" in line}
+    assert started == {f"worker={pipeline}:{stage}" for pipeline in range(3) for stage in range(2)}
 
 
 @pytest.mark.parametrize("who", ["first", pytest.param("all", marks=pytest.mark.slow)])
@@ -94,22 +108,14 @@ def test_the_last_checkpoint_and_the_command_that_goes_on(
     assert all((folder / "manifest.json").exists() for folder in kept.iterdir())
     goes_on = shlex.split(command)[1:]
     goes_on[goes_on.index("--steps") + 1] = str(int(steps) + 1)
-    assert main(["--quiet", *goes_on]) == 0
+    assert main(["--quiet", *goes_on, "--log-level", "debug"]) == 0
+    check_log(tmp_path / "log")
     rows = [json.loads(line)["step"] for line in metrics.read_text().splitlines()]
     assert rows == list(range(int(steps) + 1))
 
 
-def test_nothing_outlives_a_killed_job(small_bundle: str, tmp_path: Path) -> None:
-    with running(small_bundle, tmp_path) as child:
-        assert processes_of(tmp_path)
-        child.kill()
-        # Workers have these open too.
-        child.communicate(timeout=LONG_ENOUGH)
-    assert processes_of(tmp_path) == []
-
-
-def test_a_job_that_was_stopped_for_a_while(small_bundle: str, tmp_path: Path) -> None:
-    """As by ctrl-Z and `fg`: nobody has failed, and every step is made by all."""
+def test_a_job_that_was_stopped_for_a_while_and_then_killed(small_bundle: str, tmp_path: Path) -> None:
+    """As by ctrl-Z and `fg`: nobody has failed, and every step is made by all. Nothing outlives a kill."""
     with running(small_bundle, tmp_path, "--heartbeat-timeout", "0.5") as child:
         child.send_signal(signal.SIGTSTP)
         _, status = os.waitpid(child.pid, os.WUNTRACED)
@@ -119,6 +125,9 @@ def test_a_job_that_was_stopped_for_a_while(small_bundle: str, tmp_path: Path) -
         child.send_signal(signal.SIGCONT)
         for _ in range(5):
             wait_for_step(child)
-        child.send_signal(signal.SIGTERM)
-        assert end(child) == "recycle-run: error: terminated"
-    assert " regroup " not in (tmp_path / "log").read_text()
+        assert " regroup " not in (tmp_path / "log").read_text()
+        assert processes_of(tmp_path)
+        child.kill()
+        # Workers have these open too.
+        child.communicate(timeout=LONG_ENOUGH)
+    assert processes_of(tmp_path) == []

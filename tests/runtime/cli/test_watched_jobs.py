@@ -160,17 +160,6 @@ def job(tmp_path: Path, pair: str) -> Generator[Job]:
         made.end()
 
 
-def test_a_coordinator_writes_and_shows_steps(job: Job) -> None:
-    job.allow(_ALL)
-    job.check(job.coordinate(), job.train())
-    names = {"step", "loss", "learning_rate", "gradient_norm", "skipped", "seconds", "live", "plan", "event"}
-    assert all(names <= {*row} for row in job.rows())
-    assert any(row["gradient_norm"] is not None for row in job.rows())
-    said = job.stderr.read_text()
-    assert "-- all 2 workers are ready: they meet\n" in said
-    assert "step     0  loss " in said
-
-
 def test_a_node_tells_of_a_worker_that_is_killed(job: Job) -> None:
     node = job.node()
     job.kill_a_worker()
@@ -194,3 +183,9 @@ def test_a_coordinator_that_is_killed_goes_on_with_its_rows(job: Job) -> None:
     (event,) = job.events()
     assert ": continues with step" in event
     assert {row["live"] for row in job.rows()} == {1, 2}
+    names = {"step", "loss", "learning_rate", "gradient_norm", "skipped", "seconds", "live", "plan", "event"}
+    assert all(names <= {*row} for row in job.rows())
+    assert any(row["gradient_norm"] is not None for row in job.rows())
+    said = job.stderr.read_text()
+    assert "-- all 2 workers are ready: they meet\n" in said
+    assert "step     0  loss " in said

@@ -156,7 +156,7 @@ LAYERED = """job layered {
 """
 
 
-@pytest.mark.parametrize("split", [1, 2])
+@pytest.mark.parametrize("split", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_under_another_cut_too(tmp_path: Path, split: int) -> None:
     """Stage 1 takes twice as long as planned, and one of its two workers four times that; 1:0 is gone."""
     job = parse_job_text(LAYERED, "layered.job")

@@ -1,6 +1,5 @@
 """The programs in examples/: the same model however it is cut, the same data for a seed, and they learn."""
 
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,15 +16,6 @@ NAMES = sorted(path.stem for path in PROGRAMS.glob("*.py"))
 
 
 STEPS = {"gpt": 8, "mlp": 16, "sequential": 16, "tensor_parallel": 48, "timed_layers": 16}
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """As a worker has; more would only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module", params=NAMES)

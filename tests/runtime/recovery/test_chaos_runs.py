@@ -6,19 +6,14 @@ import pytest
 
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.testing.chaos import chaos
-from tests.runtime.recovery.watched import TINY, check, run
-from tests.runtime.training.alone import train_alone
+from tests.runtime.recovery.watched import TINY, disturbed
 from tests.runtime.training.compare import MLP, changed
 
 
 def survive(folder: Path, bundle: str, program: str, seed: int, events: int, steps: int) -> None:
     plan = Bundle.read(bundle)
     planned = chaos(seed, events, steps, plan.pipelines, plan.stages, [])
-    alone = train_alone(program, plan.stages, plan.pipelines * plan.microbatches, steps)
-    outcome = run(
-        folder / "run", bundle, program, steps, planned.faults, planned.returns, heartbeat_timeout=4.0
-    )
-    check(folder / "run", outcome, alone)
+    disturbed(folder, bundle, steps, planned.faults, planned.returns, program, heartbeat_timeout=4.0)
 
 
 @pytest.mark.slow

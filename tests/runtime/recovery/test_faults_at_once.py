@@ -12,25 +12,9 @@ from recycle_runtime.launcher.supervisor import Supervisor
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.protocol.messages.observers import Generation, Hello, JobEvent, ToObserver
 from recycle_runtime.protocol.messages.steps import StepRow
-from tests.runtime.recovery.watched import TINY, Drive, Outcome, check, processes_of, run
-from tests.runtime.training.alone import train_alone
+from tests.runtime.recovery.watched import TINY, Drive, disturbed, processes_of
 
 Fault = Callable[[Supervisor], None]
-
-
-def disturbed(
-    folder: Path,
-    bundle: str,
-    steps: int,
-    faults: list[str],
-    returns: list[str],
-    drive: Drive = lambda supervisor, message: None,
-) -> Outcome:
-    plan = Bundle.read(bundle)
-    alone = train_alone(TINY, plan.stages, plan.pipelines * plan.microbatches, steps)
-    outcome = run(folder / "run", bundle, TINY, steps, faults, returns, drive)
-    check(folder / "run", outcome, alone)
-    return outcome
 
 
 AT_ONCE = [
@@ -43,14 +27,9 @@ AT_ONCE = [
 """Other stages, the same stage, both; instruction 99 is the middle one."""
 
 
-@pytest.mark.parametrize("faults", [AT_ONCE[2]])
-def test_at_once(tmp_path: Path, wide: str, faults: list[str]) -> None:
-    disturbed(tmp_path, wide, 15, faults, [])
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("faults", AT_ONCE)
-def test_more_at_once(tmp_path: Path, wide: str, faults: list[str]) -> None:
+def test_at_once(tmp_path: Path, wide: str, faults: list[str]) -> None:
     places = [fault.partition("=")[2].partition("@")[0] for fault in faults]
     disturbed(tmp_path, wide, 60, faults, [f"{place}@8" for place in places])
 
@@ -158,7 +137,7 @@ def test_only_workers_are_left(tmp_path: Path, square: str) -> None:
         if isinstance(message, StepRow) and message.step in faults:
             faults[message.step](supervisor)
 
-    disturbed(tmp_path, square, 40, ["kill=1:0@9"], ["1:0@16"], drive)
+    disturbed(tmp_path, square, 40, ["kill=1:0@9"], ["1:0@16"], drive=drive)
 
 
 @pytest.mark.slow
@@ -166,7 +145,7 @@ def test_only_workers_are_left(tmp_path: Path, square: str) -> None:
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_only_workers_are_left_then(tmp_path: Path, square: str, fault: Fault, moment: str) -> None:
     drive = once_when(MOMENTS[moment], fault)
-    disturbed(tmp_path, square, 40, ["kill=1:0@8"], ["1:0@9"], drive)
+    disturbed(tmp_path, square, 40, ["kill=1:0@8"], ["1:0@9"], drive=drive)
 
 
 @pytest.mark.slow
@@ -176,9 +155,10 @@ def test_again_and_again(tmp_path: Path, square: str, fault: Fault) -> None:
         if isinstance(message, StepRow) and message.step % 40 == 20 and message.step < 200:
             fault(supervisor)
 
-    disturbed(tmp_path, square, 220, ["kill=1:0@30", "kill=0:1@90"], ["1:0@50", "0:1@110"], drive)
+    disturbed(tmp_path, square, 220, ["kill=1:0@30", "kill=0:1@90"], ["1:0@50", "0:1@110"], drive=drive)
 
 
+@pytest.mark.slow
 def test_a_stage_without_workers_ends_the_run(tmp_path: Path, square: str) -> None:
     """With one sentence and status 1, and no process is left."""
     program = tmp_path / "program.py"

@@ -1,12 +1,19 @@
 """Programs with mistakes: what is said about them, and how the run ends."""
 
 import json
+import math
 import re
 from pathlib import Path
 
 import pytest
 
 from recycle_runtime.cli.main import main
+from recycle_runtime.coordinator.adaptation import AdaptationOptions
+from recycle_runtime.coordinator.events import Said
+from recycle_runtime.coordinator.skipped_steps import SkippedSteps
+from recycle_runtime.protocol.messages.members import Member
+from recycle_runtime.protocol.messages.steps import Parameters, Settled
+from tests.runtime.coordinator.fake_job import FakeJob
 from tests.runtime.recovery.watched import TINY
 from tests.runtime.training.compare import changed
 
@@ -77,7 +84,8 @@ def test_some_steps_are_not_finite(tmp_path: Path, square: str, capfd: pytest.Ca
     assert all(row["gradient_norm"] > 0 for row in rows[2:])
 
 
-@pytest.mark.parametrize("limit", ["4", pytest.param("20", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("limit", ["4", "20"])
 def test_no_step_is_finite(
     tmp_path: Path, square: str, capfd: pytest.CaptureFixture[str], limit: str
 ) -> None:
@@ -89,6 +97,22 @@ def test_no_step_is_finite(
     )
     assert last.startswith(f"recycle-run: error: {how}; step ")
     assert "the loss of micro-batch 1 on stage 1" in last
+
+
+def test_what_is_known_to_be_wrong_ends_a_job() -> None:
+    """Of a model that nothing would be trained of, and of too many steps that are not finite."""
+    job = FakeJob(30, AdaptationOptions(replan=None))
+    for stage in range(3):
+        job.happen(Said(Member((0, stage), 0), Parameters(0, 1, ("a",), ())))
+    assert job.result is not None and str(job.result[0]).startswith("the optimizer has no parameter")
+    job = FakeJob(30, AdaptationOptions(replan=None))
+    job.coordinator.skipped = SkippedSteps(2)
+    for step in range(2):
+        assert job.result is None
+        job.step()
+        for member in list(job.members):
+            job.happen(Said(member, Settled(step, math.nan, True)))
+    assert job.result is not None and str(job.result[0]).startswith("the last 2 steps were skipped; ")
 
 
 COPIES = """
@@ -110,30 +134,15 @@ class Ends(nn.Module):
 def build_stage(stage, stages):
     return Ends(stage == 0)
 """
-OF_NOTHING = """
-def optimizer(parameters):
-    return torch.optim.SGD([], lr=0.1)
-"""
 
 
+@pytest.mark.slow
 def test_two_copies_of_one_parameter(tmp_path: Path, square: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert trained(changed(tmp_path, TINY, COPIES), square, tmp_path) == 1
     said = capfd.readouterr().err
     assert "wte.weight and head.weight begin with the same numbers, and would be trained apart" in said
 
 
-def test_an_optimizer_of_nothing(tmp_path: Path, square: str, capfd: pytest.CaptureFixture[str]) -> None:
-    assert trained(changed(tmp_path, TINY, OF_NOTHING), square, tmp_path) == 1
-    assert "the optimizer has no parameter, so nothing would be trained" in capfd.readouterr().err
-
-
-FROZEN = """
-_build_stage = build_stage
-
-
-def build_stage(stage, stages):
-    return _build_stage(stage, stages).requires_grad_(False)
-"""
 DETACHED = """
 _build_stage = build_stage
 
@@ -146,13 +155,6 @@ class Detaches(nn.Module):
 def build_stage(stage, stages):
     return nn.Sequential(Detaches(), _build_stage(stage, stages))
 """
-
-
-@pytest.mark.slow
-def test_a_frozen_model(tmp_path: Path, square: str, capfd: pytest.CaptureFixture[str]) -> None:
-    assert trained(changed(tmp_path, TINY, FROZEN), square, tmp_path) == 1
-    last = capfd.readouterr().err.splitlines()[-1]
-    assert "no parameter of the model requires a gradient, so nothing would be trained" in last
 
 
 @pytest.mark.slow

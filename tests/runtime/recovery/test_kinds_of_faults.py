@@ -6,19 +6,9 @@ import pytest
 
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.testing.faults import KINDS
-from tests.runtime.recovery.watched import TINY, Outcome, check, run
-from tests.runtime.training.alone import train_alone
+from tests.runtime.recovery.watched import disturbed
 
-
-def disturbed(folder: Path, bundle: str, steps: int, faults: list[str], returns: list[str]) -> Outcome:
-    """A run with these faults that ends as if there had been none."""
-    plan = Bundle.read(bundle)
-    alone = train_alone(TINY, plan.stages, plan.pipelines * plan.microbatches, steps)
-    outcome = run(
-        folder / "run", bundle, TINY, steps, faults, returns, heartbeat_timeout=3.0, instruction_timeout=5.0
-    )
-    check(folder / "run", outcome, alone)
-    return outcome
+LIMITS = {"heartbeat_timeout": 3.0, "instruction_timeout": 5.0}
 
 
 def test_each_kind_once(tmp_path: Path, wide: str) -> None:
@@ -26,7 +16,7 @@ def test_each_kind_once(tmp_path: Path, wide: str) -> None:
     places = ["0:0", "1:1", "2:0"]
     faults = [f"{kind}={places[number % 3]}@{3 + 30 * number}" for number, kind in enumerate(KINDS)]
     returns = [f"{places[number % 3]}@{4 + 30 * number}" for number, _ in enumerate(KINDS)]
-    outcome = disturbed(tmp_path, wide, 30 * (len(KINDS) + 1), faults, returns)
+    outcome = disturbed(tmp_path, wide, 30 * (len(KINDS) + 1), faults, returns, **LIMITS)
     assert {kind for kind, _, _ in outcome.faults} == set(KINDS)
 
 
@@ -37,4 +27,4 @@ def test_a_kind_at_several_instructions(tmp_path: Path, square: str, kind: str) 
     positions = [0, 1, length // 3, length // 2, length - 3, length - 2, length - 1]
     faults = [f"{kind}=1:1@{3 + 30 * number}.{at}" for number, at in enumerate(positions)]
     returns = [f"1:1@{4 + 30 * number}" for number, _ in enumerate(positions)]
-    disturbed(tmp_path, square, 30 * (len(positions) + 1), faults, returns)
+    disturbed(tmp_path, square, 30 * (len(positions) + 1), faults, returns, **LIMITS)

@@ -36,20 +36,15 @@ def check(folder: Path, outcome: Outcome, plain: Plain, first: int = 0) -> None:
     "change",
     [pytest.param("", id="schedule"), pytest.param(HOOKED, id="schedule-in-a-hook", marks=pytest.mark.slow)],
 )
-def test_a_kill_and_a_re_join(tmp_path: Path, square: str, change: str) -> None:
-    """Undone where a step was ahead, handed to the joiner, and all peers are compared in the end."""
-    program, steps = changed(tmp_path, SCRIPTED, change), 40
-    outcome = run(tmp_path / "run", square, program, steps, ["kill=1:1@5"], ["1:1@6"])
+def test_a_kill_a_re_join_and_a_resume(tmp_path: Path, square: str, change: str) -> None:
+    """Undone where a step was ahead, handed to the joiner, and all peers are compared in the end; and what
+    the job goes on with later."""
+    program, steps, kept = changed(tmp_path, SCRIPTED, change), 40, tmp_path / "kept"
+    outcome = run(tmp_path / "run", square, program, steps, ["kill=1:1@5"], ["1:1@6"], checkpoint=kept)
     assert any("joins" in cause for cause in outcome.causes), outcome.causes
     check(tmp_path / "run", outcome, train_plainly(program, PER_STEP, steps))
-
-
-def test_a_resume(tmp_path: Path, square: str) -> None:
-    kept = tmp_path / "kept"
-    stopped = run(tmp_path / "first", square, SCRIPTED, 7, checkpoint=kept)
-    assert stopped.error is None
-    outcome = run(tmp_path / "run", square, SCRIPTED, 12, checkpoint=kept, resume=True)
-    check(tmp_path / "run", outcome, train_plainly(SCRIPTED, PER_STEP, 12), first=7)
+    later = run(tmp_path / "later", square, program, steps + 5, checkpoint=kept, resume=True)
+    check(tmp_path / "later", later, train_plainly(program, PER_STEP, steps + 5), first=steps)
 
 
 COUNTED = """
@@ -68,6 +63,7 @@ def optimizer(named_parameters):
 """Nobody but a global variable knows how many steps there were."""
 
 
+@pytest.mark.slow
 def test_peers_that_differ_end_the_run(tmp_path: Path, square: str) -> None:
     program = changed(tmp_path, SCRIPTED, COUNTED)
     outcome = run(tmp_path / "run", square, program, 40, ["kill=1:1@5"], ["1:1@6"])

@@ -42,7 +42,7 @@ def run_until(
     drive: Callable[[], Drive] = lambda: lambda supervisor, message: None,
     program: str = LAYERED,
     per_step: int = PER_STEP,
-    adaptation: AdaptationOptions = AdaptationOptions(recut="always"),  # noqa: B008
+    adaptation: AdaptationOptions = AdaptationOptions(replan=None, recut="always"),  # noqa: B008
 ) -> Outcome:
     """A run that is long enough for all of it; how many steps that takes depends on the machine."""
     outcome = Outcome()
@@ -70,6 +70,7 @@ def plans_in_order(outcome: Outcome) -> list[str]:
     return [name for at, name in enumerate(names) if at == 0 or names[at - 1] != name]
 
 
+@pytest.mark.slow
 def test_a_failure_is_rerouted_and_then_recut(tmp_path: Path, recuttable: str) -> None:
     outcome = run_until(tmp_path, recuttable, ["kill=1:1@5"], [], has_recut(FIVE))
     assert plans_in_order(outcome) == ["0 0", "0 1", FIVE]
@@ -144,6 +145,7 @@ def halves_bundle(path: Path) -> str:
     return write_bundle(path, job, {IN_HALVES: [(1, 1)]}, [(0, 0), (1, 1)], source=HALVES)
 
 
+@pytest.mark.slow
 def test_in_halves_failures_are_planned_on_demand(tmp_path: Path) -> None:
     """From the start on micro-batches are split, since that is faster; nothing has to travel for it."""
     program = tmp_path / "even.py"
@@ -246,7 +248,7 @@ def test_the_coordinator_is_killed_while_layers_travel(tmp_path: Path, recuttabl
         has_recut(FIVE),
         drive=lambda: on_event("re-cut begins", kill_coordinator),
     )
-    assert plans_in_order(outcome)[-1] == FIVE
+    assert plans_in_order(outcome) == ["0 0", "0 1", FIVE]
 
 
 @pytest.mark.slow
@@ -287,10 +289,9 @@ def kill_during_the_move(folder: Path, bundle: str, worker: str, position: int) 
     run_until(folder, bundle, faults, [], is_run_by_four)
 
 
-@pytest.mark.parametrize(("worker", "position"), [("0:1", 3), ("0:0", 20)])
-def test_some_instructions(tmp_path: Path, recuttable: str, worker: str, position: int) -> None:
-    """Of a worker that gives layers, and of one that takes them."""
-    kill_during_the_move(tmp_path, recuttable, worker, position)
+def test_an_instruction(tmp_path: Path, recuttable: str) -> None:
+    """Of a worker that takes layers."""
+    kill_during_the_move(tmp_path, recuttable, "0:0", 20)
 
 
 @pytest.mark.slow

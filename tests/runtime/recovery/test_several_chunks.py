@@ -42,7 +42,8 @@ def between_steps_of(bundle: str) -> int:
     return [at for at, each in enumerate(stream) if each.opcode is Opcode.OPTIMIZER][1]
 
 
-@pytest.mark.parametrize("stagger", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("stagger", [True, False])
 def test_kill_and_rejoin(tmp_path: Path, stagger: bool) -> None:
     """Also when a worker dies that has stepped one of its chunks and not the other."""
     bundle, alone = plans(tmp_path, stagger=stagger), train_alone(LAYERED, 4, 6, 90)
@@ -54,14 +55,16 @@ def test_kill_and_rejoin(tmp_path: Path, stagger: bool) -> None:
 
 
 def test_whole_stages_and_a_resume(tmp_path: Path) -> None:
-    """A checkpoint has a shard for every chunk; a run that begins with one goes on with all of them."""
-    bundle, kept, alone = plans(tmp_path, stagger=True), tmp_path / "kept", train_alone(TINY, 4, 6, 12)
-    first = run(tmp_path / "first", bundle, TINY, 8, checkpoint=kept)
-    assert [row.loss for row in first.rows] == pytest.approx(alone.losses[:8], rel=1e-10)
-    second = run(tmp_path / "second", bundle, TINY, 12, ["kill=0:1@9"], checkpoint=kept, resume=True)
-    begins = second.rows[0].step
-    assert 0 < begins <= 8 and len(second.faults) == 1
-    assert [row.loss for row in second.rows] == pytest.approx(alone.losses[begins:], rel=1e-10)
+    """A worker dies that has stepped one of its chunks and not the other, and comes back. A checkpoint has a
+    shard for every chunk; a run that begins with one goes on with all of them."""
+    bundle, kept, alone = plans(tmp_path, stagger=True), tmp_path / "kept", train_alone(TINY, 4, 6, 65)
+    fault = f"kill=1:0@3.{between_steps_of(bundle)}"
+    first = run(tmp_path / "first", bundle, TINY, 60, [fault], ["1:0@4"], checkpoint=kept)
+    assert first.error is None and len(first.faults) == 1 and first.rows[-1].live == 4
+    assert [row.loss for row in first.rows] == pytest.approx(alone.losses[:60], rel=1e-10)
+    second = run(tmp_path / "second", bundle, TINY, 65, ["kill=0:1@61"], checkpoint=kept, resume=True)
+    assert second.rows[0].step == 60 and len(second.faults) == 1
+    assert [row.loss for row in second.rows] == pytest.approx(alone.losses[60:], rel=1e-10)
     for path in (tmp_path / "second" / "saved").glob("worker-*.pt"):
         stage = int(path.name.split("-")[2])
         state: dict[str, torch.Tensor] = torch.load(path, weights_only=True)["model"]

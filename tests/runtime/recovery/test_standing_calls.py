@@ -10,8 +10,7 @@ import pytest
 
 from recycle_runtime.plan.assembly import Worker
 from tests.runtime.recovery.test_every_instruction import PLACES, kill_everywhere
-from tests.runtime.recovery.watched import TINY, check, run
-from tests.runtime.training.alone import train_alone
+from tests.runtime.recovery.watched import TINY, disturbed
 from tests.runtime.training.compare import changed
 
 ROOT = str(Path(__file__).resolve().parents[3])
@@ -39,17 +38,21 @@ def standing(tmp_path: Path) -> str:
     return changed(tmp_path, TINY, STANDING)
 
 
-def test_some_instructions(tmp_path: Path, square: str, standing: str) -> None:
-    kill_everywhere(tmp_path, square, standing, (1, 1), every=5)
+def kill_and(kind: str, folder: Path, bundle: str, program: str) -> None:
+    """One worker is killed in the middle of a step and comes back; later something becomes of another."""
+    faults, returns = ["kill=1:1@3.5", f"{kind}=1:0@40.7"], ["1:1@5", "1:0@45"]
+    outcome = disturbed(folder, bundle, 60, faults, returns, program, heartbeat_timeout=4.0)
+    assert len(outcome.faults) == 2
 
 
-@pytest.mark.parametrize("kind", ["stop", "exception", "exit"])
-def test_kinds_of_faults(tmp_path: Path, square: str, standing: str, kind: str) -> None:
-    steps = 60
-    alone = train_alone(standing, 2, 2 * 2, steps)
-    outcome = run(tmp_path / "run", square, standing, steps, [f"{kind}=1:0@3.7"], ["1:0@5"])
-    assert len(outcome.faults) == 1
-    check(tmp_path / "run", outcome, alone)
+def test_a_kill_and_a_stop(tmp_path: Path, square: str, standing: str) -> None:
+    kill_and("stop", tmp_path, square, standing)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["exception", "exit"])
+def test_a_kill_and_another_fault(tmp_path: Path, square: str, standing: str, kind: str) -> None:
+    kill_and(kind, tmp_path, square, standing)
 
 
 @pytest.mark.slow
@@ -66,8 +69,5 @@ def test_each_instruction_with_barriers(tmp_path: Path, square_with_barrier: str
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["meet", "leave", "settle"])
 def test_moments_between_instructions(tmp_path: Path, square: str, standing: str, moment: str) -> None:
-    steps = 80
-    alone = train_alone(standing, 2, 2 * 2, steps)
     faults = ["kill=0:1@2.3", f"kill=1:0@2.{moment}"]
-    outcome = run(tmp_path / "run", square, standing, steps, faults, ["0:1@4", "1:0@8"])
-    check(tmp_path / "run", outcome, alone)
+    disturbed(tmp_path, square, 80, faults, ["0:1@4", "1:0@8"], standing)

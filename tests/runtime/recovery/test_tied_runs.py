@@ -42,20 +42,16 @@ def check(folder: Path, outcome: Outcome, program: str, steps: int, first: int =
 
 
 @pytest.mark.parametrize("stagger", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_kill_and_rejoin_on_either_side(tmp_path: Path, stagger: bool) -> None:
+def test_kill_and_rejoin_on_either_side_and_a_resume(tmp_path: Path, stagger: bool) -> None:
     program = changed(tmp_path, TIED, "CLIP_NORM = 0.5")
+    bundle, kept = plans(tmp_path, stagger=stagger), tmp_path / "kept"
     faults, returns = ["kill=1:0@5", "kill=0:1@45"], ["1:0@6", "0:1@46"]
-    outcome = run(tmp_path / "run", plans(tmp_path, stagger=stagger), program, 80, faults, returns)
+    outcome = run(tmp_path / "one", bundle, program, 80, faults, returns, checkpoint=kept)
     assert len(outcome.faults) == 2
-    check(tmp_path / "run", outcome, program, 80)
-
-
-def test_resume(tmp_path: Path) -> None:
-    bundle, kept = plans(tmp_path), tmp_path / "kept"
-    check(tmp_path / "one", run(tmp_path / "one", bundle, TIED, 6, checkpoint=kept), TIED, 6)
-    second = run(tmp_path / "two", bundle, TIED, 12, ["kill=1:1@8"], checkpoint=kept, resume=True)
+    check(tmp_path / "one", outcome, program, 80)
+    second = run(tmp_path / "two", bundle, program, 86, ["kill=1:1@82"], checkpoint=kept, resume=True)
     assert len(second.faults) == 1
-    check(tmp_path / "two", second, TIED, 12, first=6)
+    check(tmp_path / "two", second, program, 86, first=80)
 
 
 @pytest.mark.slow

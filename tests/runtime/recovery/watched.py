@@ -29,7 +29,7 @@ from recycle_runtime.protocol.messages.observers import (
     ToObserver,
 )
 from recycle_runtime.protocol.messages.steps import StepRow
-from tests.runtime.training.alone import Alone
+from tests.runtime.training.alone import Alone, train_alone
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 TINY = str(PROGRAMS / "tiny.py")
@@ -95,7 +95,8 @@ def run(
     **more: Any,
 ) -> Outcome:
     """Train to the end; parameters are in `folder`/saved. Fails the test when nothing happens for long.
-    What is given `more` goes to the job as it is."""
+    What is given `more` goes to the job as it is. Op times of tests are far from their plans', so nothing is
+    planned anew unless that is asked for."""
     (folder / "saved").mkdir(parents=True)
     plan, state = Bundle.read(bundle), folder / "state"
     job = RunOptions(
@@ -110,7 +111,7 @@ def run(
         heartbeat_timeout=heartbeat_timeout,
         instruction_timeout=instruction_timeout,
         first_step_timeout=first_step_timeout,
-        adaptation=adaptation or AdaptationOptions(recut=recut),
+        adaptation=adaptation or AdaptationOptions(replan=None, recut=recut),
         checkpoint=None if checkpoint is None else str(checkpoint),
         resume=resume,
         undo=undo,
@@ -134,6 +135,23 @@ def run(
     if found:
         pytest.fail("\n".join(["the run stood still", *found, said[-20_000:]]), pytrace=False)
     _check_nothing_is_left(state, said)
+    return outcome
+
+
+def disturbed(
+    folder: Path,
+    bundle: str,
+    steps: int,
+    faults: list[str],
+    returns: list[str] | None = None,
+    program: str = TINY,
+    **options: Any,
+) -> Outcome:
+    """A run with these faults, in `folder`/run, that ends as if there had been none."""
+    plan = Bundle.read(bundle)
+    alone = train_alone(program, plan.stages, plan.pipelines * plan.microbatches, steps)
+    outcome = run(folder / "run", bundle, program, steps, faults, returns, **options)
+    check(folder / "run", outcome, alone)
     return outcome
 
 

@@ -8,6 +8,7 @@ import torch
 from recycle_compiler.backends.bundle import write_bundle
 from recycle_compiler.ir.failure import failure_set
 from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.streams import Streams
 from recycle_compiler.planner.compile import plan_failed
 from recycle_runtime.launcher.local import RunOptions, run_local
 from tests.runtime.training.alone import Alone, train_alone
@@ -34,8 +35,12 @@ def changed(folder: Path, program: str, change: str) -> str:
 
 
 def plan_file(folder: Path, job: JobSpec, failed: Failed) -> str:
+    return file_of(folder, plan_failed(job, failure_set(failed)))
+
+
+def file_of(folder: Path, plan: Streams) -> str:
     path = folder / "test.plan"
-    write_bundle(path, source="", plans=[plan_failed(job, failure_set(failed))])
+    write_bundle(path, source="", plans=[plan])
     return str(path)
 
 
@@ -46,8 +51,13 @@ def check(alone: Alone, losses: list[float], state: dict[str, torch.Tensor], sta
 
 
 def check_in_threads(folder: Path, job: JobSpec, failed: Failed, program: str = MLP) -> None:
+    check_plan_in_threads(folder, plan_failed(job, failure_set(failed)), program)
+
+
+def check_plan_in_threads(folder: Path, plan: Streams, program: str = MLP) -> None:
+    job = plan.job
     alone = train_alone(program, len(job.chunk_stages), job.pipelines * job.microbatches, STEPS)
-    losses, workers = train_in_threads(plan_file(folder, job, failed), program, 0, STEPS)
+    losses, workers = train_in_threads(file_of(folder, plan), program, 0, STEPS)
     for worker in workers.values():
         for chunk, module in worker.modules.items():
             check(alone, losses, module.state_dict(), chunk)

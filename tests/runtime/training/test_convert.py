@@ -142,9 +142,13 @@ def check(held: Held, program: str, per_step: int, losses: list[float], *, buffe
             torch.testing.assert_close(found[name], tensor, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("clip", [0.05, 0.5, 1e6])
 @pytest.mark.parametrize(
-    "cuts", [[(9,), (3, 6), (1, 4, 4)], [(2, 2, 2, 3), (4, 5), (2, 1, 1, 5)], [(5, 4), (6, 3), (5, 4)]]
+    ("clip", "cuts"),
+    [
+        (0.05, [(9,), (3, 6), (1, 4, 4)]),
+        (0.5, [(2, 2, 2, 3), (4, 5), (2, 1, 1, 5)]),
+        (1e6, [(5, 4), (6, 3), (5, 4)]),
+    ],
 )
 def test_one_worker_with_all_layers(tmp_path: Path, cuts: list[tuple[int, ...]], clip: float) -> None:
     """Buffers too, with steps that are made early, undone and made again."""
@@ -170,7 +174,7 @@ def test_one_worker_with_all_layers(tmp_path: Path, cuts: list[tuple[int, ...]],
     check(held, program, 4, losses, buffers=True)
 
 
-@pytest.mark.parametrize("clip", [0.05, 0.5, 1e6])
+@pytest.mark.parametrize("clip", [0.05, 0.5])
 def test_layers_that_change_their_worker(tmp_path: Path, clip: float) -> None:
     """Two stages become three, and other numbers of pipelines and micro-batches with the same product."""
     program = changed(tmp_path, LAYERED, f"CLIP_NORM = {clip}")

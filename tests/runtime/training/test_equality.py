@@ -4,12 +4,18 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from recycle_compiler.ir.job import Techniques
-from recycle_compiler.ir.target import Target
-from tests.runtime.training.compare import MLP, Failed, changed, check_in_threads, check_on_processes
-from tests.support.jobs import far_job, figure3, small_targets
+from recycle_compiler.ir.streams import Streams
+from tests.runtime.training.compare import (
+    MLP,
+    Failed,
+    changed,
+    check_in_threads,
+    check_on_processes,
+    check_plan_in_threads,
+)
+from tests.support.jobs import far_job, figure3, quick_plans
 
 FAILED: list[Failed] = [[], [(1, 2)], [(1, 2), (0, 0)], [(1, 2), (0, 0), (2, 2)]]
 TECHNIQUES = [Techniques(bool(n & 1), bool(n & 2), bool(n & 4)) for n in range(8)]
@@ -22,13 +28,16 @@ def test_running_example_on_processes(tmp_path: Path, failed: Failed) -> None:
     check_on_processes(tmp_path, figure3((4, 3, 2, 1)), failed)
 
 
-@pytest.mark.parametrize("techniques", TECHNIQUES, ids=str)
-@pytest.mark.parametrize("failed", FAILED)
+@pytest.mark.parametrize(
+    ("techniques", "failed"),
+    [*((TECHNIQUES[-1], failed) for failed in FAILED[:-1]), *((each, FAILED[-1]) for each in TECHNIQUES)],
+    ids=str,
+)
 def test_running_example(tmp_path: Path, techniques: Techniques, failed: Failed) -> None:
     check_in_threads(tmp_path, figure3((4, 3, 2, 1), techniques), failed)
 
 
-@pytest.mark.parametrize("clip", [0.5, 2.0, 1000.0])
+@pytest.mark.parametrize("clip", [0.5, 2.0])
 def test_clipping(tmp_path: Path, clip: float) -> None:
     """Early steps that must be made again, some of them or all, end where a barrier would have."""
     program = changed(tmp_path, MLP, f"CLIP_NORM = {clip}")
@@ -42,7 +51,6 @@ def test_routes_of_a_timetable(tmp_path: Path) -> None:
 
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(target=small_targets().filter(lambda target: all(target.hosts)), data=st.data())
-def test_random_plans(tmp_path: Path, target: Target, data: st.DataObject) -> None:
-    del data
-    check_in_threads(tmp_path, target.job, [(worker.pipeline, worker.stage) for worker in target.failed])
+@given(plan=quick_plans())
+def test_random_plans(tmp_path: Path, plan: Streams) -> None:
+    check_plan_in_threads(tmp_path, plan)

@@ -47,7 +47,7 @@ def evaluate_in_threads(workers: list[FixedPlanWorker]) -> float:
     return sum(share for share in shares if share is not None) / COUNT
 
 
-@pytest.mark.parametrize("failures", range(4))
+@pytest.mark.parametrize("failures", [0, 3])
 def test_equal_to_plain_forwards(running_example: str, failures: int) -> None:
     bundle = Bundle.read(running_example)
     _, workers = train_in_threads(running_example, LAYERED, failures, steps=2)

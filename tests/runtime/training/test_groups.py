@@ -9,10 +9,11 @@ import torch
 from recycle_compiler.backends.bundle import write_bundle
 from recycle_compiler.ir.groups import GroupedLayout, absent_of_groups, job_of_groups, parse_any_layout
 from recycle_compiler.ir.job import Techniques
-from recycle_compiler.planner.compile import plan_failed
+from recycle_compiler.ir.target import Target
 from tests.runtime.training.alone import train_alone
 from tests.runtime.training.compare import STEPS, changed
 from tests.runtime.training.threads import train_in_threads
+from tests.support.jobs import quick_plan
 from tests.support.layers import layer_costs, layered_job
 
 LAYERED = str(Path(__file__).resolve().parents[1] / "recovery" / "programs" / "layered.py")
@@ -35,7 +36,7 @@ def plan_file(folder: Path, text: str, techniques: Techniques) -> str:
     job = replace(layered_job(costs, (6,), 2, 4, redundancy=1), techniques=techniques)
     derived = job_of_groups(job, layout)
     path = folder / "groups.plan"
-    write_bundle(path, source="", plans=[plan_failed(derived, absent_of_groups(derived, layout))])
+    write_bundle(path, source="", plans=[quick_plan(Target(derived, absent_of_groups(derived, layout)))])
     return str(path)
 
 

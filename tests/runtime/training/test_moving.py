@@ -50,10 +50,6 @@ def check(held: Held, losses: list[float], plain: Plain) -> None:
 SCHEDULES = {
     "OneCycleLR": "OneCycleLR(o, max_lr=[3e-2] * len(o.param_groups), total_steps=40)",
     "CosineAnnealingWarmRestarts": "CosineAnnealingWarmRestarts(o, T_0=3, T_mult=2)",
-    "MultiStepLR": "MultiStepLR(o, [2, 4, 4, 7], 0.5)",
-    "CyclicLR": "CyclicLR(o, 1e-3, 3e-2, step_size_up=3, cycle_momentum=False)",
-    "PolynomialLR": "PolynomialLR(o, 10)",
-    "MultiplicativeLR": "MultiplicativeLR(o, lambda step: 0.9)",
     "SequentialLR": "SequentialLR(o, [LinearLR(o, 0.1, total_iters=3), ExponentialLR(o, 0.8)], [3])",
     "ChainedScheduler": "ChainedScheduler([LinearLR(o, 0.1, total_iters=3), ExponentialLR(o, 0.8)])",
     "a rate in a tensor": "LambdaLR(o, lambda step: torch.tensor(1 / (1 + step)).double().item())",

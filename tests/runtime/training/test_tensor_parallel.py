@@ -20,7 +20,7 @@ def job(techniques: Techniques = ALL) -> JobSpec:
     return dataclasses.replace(unit_job(2, 2, 3, (3, 2), techniques), tensor=2)
 
 
-@pytest.mark.parametrize("failed", [[], [(1, 0)]], ids=str)
+@pytest.mark.parametrize("failed", [pytest.param([], marks=pytest.mark.slow), [(1, 0)]], ids=str)
 @pytest.mark.parametrize(
     "clip", [pytest.param(0.05, marks=pytest.mark.slow), 5.0, pytest.param(1000.0, marks=pytest.mark.slow)]
 )
@@ -30,7 +30,7 @@ def test_sliced_layers(tmp_path: Path, failed: compare.Failed, clip: float) -> N
     compare.check_on_processes(tmp_path, job(), failed, program)
 
 
-@pytest.mark.parametrize("failed", [[], [(0, 1)]], ids=str)
+@pytest.mark.parametrize("failed", [pytest.param([], marks=pytest.mark.slow), [(0, 1)]], ids=str)
 @pytest.mark.parametrize(
     "techniques", [ALL, pytest.param(Techniques(True, False, False), marks=pytest.mark.slow)], ids=str
 )

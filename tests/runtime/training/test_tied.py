@@ -61,16 +61,17 @@ def check_equal(folder: Path, job: JobSpec, program: str, failed: Failed | None 
                 torch.testing.assert_close(tensor, alone.states[0][name], rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("clip", [None, 0.5])
-@pytest.mark.parametrize("stagger", [False, True])
-@pytest.mark.parametrize("decouple", [False, True])
+@pytest.mark.parametrize(
+    ("decouple", "stagger", "clip"),
+    [(False, False, 0.5), (False, True, None), (True, False, None), (True, True, 0.5)],
+)
 def test_equal_to_plain_training(tmp_path: Path, decouple: bool, stagger: bool, clip: float | None) -> None:
     """With 1F1B and with decoupled backwards; what is shared counts once in the norm."""
     program = changed(tmp_path, TIED, f"CLIP_NORM = {clip}")
     check_equal(tmp_path, tied_job(3, Techniques(True, decouple, stagger)), program)
 
 
-@pytest.mark.parametrize("failed", [[(1, 0)], [(0, 2)], [(1, 0), (1, 2)]])
+@pytest.mark.parametrize("failed", [[(0, 2)], [(1, 0), (1, 2)]])
 def test_with_failures(tmp_path: Path, failed: Failed) -> None:
     check_equal(tmp_path, tied_job(3, Techniques()), TIED, failed)
 

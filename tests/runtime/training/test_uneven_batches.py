@@ -15,14 +15,14 @@ from tests.support.jobs import figure3, unit_job
 UNEVEN = str(Path(__file__).resolve().parent / "programs" / "uneven_batches.py")
 
 
-@pytest.mark.parametrize("failed", [[], [(1, 2)], [(1, 2), (0, 0), (2, 2)]])
-@pytest.mark.parametrize("clip", [None, 0.5])
+@pytest.mark.parametrize(("failed", "clip"), [([(1, 2)], 0.5), ([(1, 2), (0, 0), (2, 2)], None)])
 def test_running_example(tmp_path: Path, failed: Failed, clip: float | None) -> None:
     program = changed(tmp_path, UNEVEN, f"CLIP_NORM = {clip}")
     check_in_threads(tmp_path, figure3((4, 3, 2, 1)), failed, program)
 
 
-@pytest.mark.parametrize("failed", [pytest.param([], marks=pytest.mark.slow), [(1, 0)]])
+@pytest.mark.slow
+@pytest.mark.parametrize("failed", [[], [(1, 0)]])
 def test_on_processes(tmp_path: Path, failed: Failed) -> None:
     check_on_processes(tmp_path, unit_job(2, 2, 5, (2, 1)), failed, UNEVEN)
 

@@ -4,15 +4,16 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
-from recycle_compiler.ir.target import Target
+from recycle_compiler.backends.bundle import bundle_bytes
+from recycle_compiler.ir.streams import Streams
 from recycle_runtime.execution.handlers import GRADIENTS_UNDER_WAY
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import CONSUMES, NONE, USES_NEIGHBOUR, Instruction, Opcode
 from recycle_runtime.plan.worker_ids import Worker, numbered_worker
 from tests.runtime.training.compare import Failed, plan_file
-from tests.support.jobs import figure3, small_targets
+from tests.support.jobs import figure3, quick_plans
 
 SENDS = (Opcode.SEND_ACTIVATION, Opcode.SEND_GRADIENT)
 
@@ -90,11 +91,9 @@ def test_running_example(tmp_path: Path, failed: Failed, limit: int) -> None:
     assert Run(bundle, limit).locked() == {}
 
 
-@pytest.mark.slow
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(target=small_targets().filter(lambda target: all(target.hosts)))
-def test_random_plans(tmp_path: Path, target: Target) -> None:
-    failed = [(worker.pipeline, worker.stage) for worker in target.failed]
-    bundle = Bundle.read(plan_file(tmp_path, target.job, failed))
+@settings(max_examples=50)
+@given(quick_plans())
+def test_random_plans(plan: Streams) -> None:
+    bundle = Bundle.parse(bundle_bytes(source="", plans=[plan]))
     for limit in (1, GRADIENTS_UNDER_WAY):
         assert Run(bundle, limit).locked() == {}

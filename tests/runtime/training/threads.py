@@ -16,7 +16,6 @@ from recycle_runtime.worker.fixed_plan import FixedPlanWorker
 from recycle_runtime.worker.options import WorkerOptions
 
 _PATIENCE = 300.0
-_PATIENCE_AFTER_ERROR = 10.0
 
 
 class _Sum:
@@ -35,9 +34,20 @@ class _Sum:
                     part.copy_(total)
                 self._ready.set()
 
+    def give_up(self) -> None:
+        with self._lock:
+            self._size = -1
+            self._ready.set()
+
     def wait(self) -> None:
         if not self._ready.wait(_PATIENCE):
             raise TimeoutError("the other workers did not come")
+        if self._size < 0:
+            raise GivenUpError
+
+
+class GivenUpError(Exception):
+    """Somebody has failed, so nobody waits any longer."""
 
 
 class Room:
@@ -45,16 +55,32 @@ class Room:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.mail: dict[tuple[Worker, Worker], queue.Queue[list[torch.Tensor]]] = {}
+        self.mail: dict[tuple[Worker, Worker], queue.Queue[list[torch.Tensor] | None]] = {}
         self.sums: dict[tuple[str, int], _Sum] = {}
+        self._is_given_up = False
 
-    def box(self, sender: Worker, receiver: Worker) -> "queue.Queue[list[torch.Tensor]]":
+    def box(self, sender: Worker, receiver: Worker) -> "queue.Queue[list[torch.Tensor] | None]":
         with self.lock:
+            self._check()
             return self.mail.setdefault((sender, receiver), queue.Queue())
 
     def sum(self, group: str, number: int, size: int) -> _Sum:
         with self.lock:
+            self._check()
             return self.sums.setdefault((group, number), _Sum(size))
+
+    def give_up(self) -> None:
+        """Wake whoever waits here."""
+        with self.lock:
+            self._is_given_up = True
+            for box in self.mail.values():
+                box.put(None)
+            for total in self.sums.values():
+                total.give_up()
+
+    def _check(self) -> None:
+        if self._is_given_up:
+            raise GivenUpError
 
 
 class _Arrival:
@@ -66,7 +92,9 @@ class _Arrival:
         if self._tensors is None:
             if self._before is not None:
                 self._before.wait()
-            arrived: list[torch.Tensor] = self._box.get(timeout=_PATIENCE)
+            arrived: list[torch.Tensor] | None = self._box.get(timeout=_PATIENCE)
+            if arrived is None:
+                raise GivenUpError
             assert tuple(map(TensorSpec.of, arrived)) == self._specs, "not the message that was expected"
             self._tensors = arrived
         return self._tensors
@@ -145,6 +173,7 @@ def train_in_threads(
         except BaseException as error:
             errors.append(error)
             everybody.abort()
+            room.give_up()
         finally:
             ended.put(worker)
 
@@ -159,9 +188,8 @@ def train_in_threads(
         if errors:
             break
     for thread in threads:
-        # Random numbers are shared, so nobody may still build when the next test begins; whoever waits for
-        # one that has failed may go on doing so.
-        thread.join(_PATIENCE_AFTER_ERROR)
+        # Random numbers are shared, so nobody may still build when the next test begins.
+        thread.join(_PATIENCE)
     if errors:
         raise errors[0]
     losses = [sum(row.loss or 0.0 for row in reports if row.step == step) for step in range(steps)]

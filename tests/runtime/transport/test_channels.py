@@ -6,16 +6,14 @@ from graphlib import TopologicalSorter
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from recycle_compiler.ir.failure import failure_set
 from recycle_compiler.ir.streams import Streams
-from recycle_compiler.ir.target import Target
 from recycle_compiler.planner.compile import plan_failed
 from recycle_runtime.plan.isa import RECEIVES, USES_NEIGHBOUR, Instruction, Opcode
 from recycle_runtime.plan.worker_ids import Worker, numbered_worker
 from recycle_runtime.transport.nccl import Channel, channels_of
-from tests.support.jobs import figure3, small_targets
+from tests.support.jobs import figure3, quick_plans
 
 FAILED = [[], [(1, 2)], [(1, 2), (0, 0)], [(1, 2), (0, 0), (2, 2)]]
 Lists = dict[Worker, tuple[Instruction, ...]]
@@ -82,11 +80,7 @@ def test_two_queues_for_all_channels_would_not_lock(failed: list[tuple[int, int]
     waits(planned(failed), 3).prepare()
 
 
-@settings(max_examples=20)
-@given(target=small_targets().filter(lambda target: all(target.hosts)), data=st.data())
-def test_random_plans_would_not_lock(target: Target, data: st.DataObject) -> None:
-    del data
-    failed = failure_set([(worker.pipeline, worker.stage) for worker in target.failed])
-    streams = streams_of(plan_failed(target.job, failed))
-    pipelines = target.job.pipelines
-    waits(streams, pipelines).prepare()
+@settings(max_examples=60)
+@given(quick_plans())
+def test_random_plans_would_not_lock(plan: Streams) -> None:
+    waits(streams_of(plan), plan.job.pipelines).prepare()
