@@ -1,16 +1,20 @@
 """The coordinator: tracks workers, chooses plans, orders regroupings. Standard library only; it never trains.
 
-service             the process: sockets, timers, files around the state machine
-state_machine       events in, orders out: the order of things
+service             the process: carries events in and orders out, and decides nothing
+attendance          who is a member, who is waited for, who has failed, who is started
+state_machine       the generations of a job: events in, orders out
 events              what happens, and what has to be done about it
+participant         a part of the job beside its generations; `participants` has the list of all:
+                    step_rows, skipped_steps, peer_digests, model_parameters, scripts, neighbour_copies,
+                    checkpoints, saves, last_save
+outlives            what is written down, said again or not needed after the coordinator was killed
+journal             the file; `last_generation` is what a restarted coordinator reads there first
 regrouping          a new generation: the step to go on from, moves, the orders to each process
 membership          the worker processes, their reports and where they wait
-checkpoints         when checkpoints are taken; `checkpoint_files` touches the disk
 connections, agents, reach      who is connected, which node runs what, who reaches whom
 relays              connections of workers that go through their agents
 adaptation          what a job changes of its own accord; `drift`, `measured_job`, `replanning` serve it
 plans               plans on demand and ahead, and their files
-metrics             steps and recoveries, measured
-journal             what a restarted coordinator has to know
+recovery            how long each change of generation took
 hooks               where tests inject faults; empty in production
 """

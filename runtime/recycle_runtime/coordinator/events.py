@@ -14,31 +14,12 @@ from recycle_runtime.coordinator.layer_move import LayerMove
 from recycle_runtime.coordinator.recovery import Recovery
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.plan_book import Assignment
-from recycle_runtime.protocol.messages.checkpoints import CheckpointReply
-from recycle_runtime.protocol.messages.generations import (
-    AtBoundary,
-    Began,
-    CaughtUp,
-    Done,
-    Failed,
-    GroupBroken,
-    Holding,
-    LeftGroup,
-)
-from recycle_runtime.protocol.messages.layer_moves import LayersArrived, LayersLost
 from recycle_runtime.protocol.messages.members import Member
-from recycle_runtime.protocol.messages.scripts import ScriptRequest
 from recycle_runtime.protocol.messages.steps import (
-    FirstGradients,
-    LossShare,
-    Parameters,
-    PeerDigest,
-    Settled,
-    StepDone,
     StepRow,
     StepSettled,
 )
-from recycle_runtime.protocol.messages.wire import ToWorker
+from recycle_runtime.protocol.messages.wire import FromWorker, ToWorker
 
 # Events.
 
@@ -89,26 +70,7 @@ class Said:
     """A message from a worker process."""
 
     member: Member
-    message: (
-        LeftGroup
-        | LayersArrived
-        | LayersLost
-        | LossShare
-        | StepDone
-        | Settled
-        | Began
-        | Parameters
-        | FirstGradients
-        | Holding
-        | AtBoundary
-        | CaughtUp
-        | PeerDigest
-        | GroupBroken
-        | Failed
-        | CheckpointReply
-        | Done
-        | ScriptRequest
-    )
+    message: FromWorker
 
 
 @dataclass(frozen=True, slots=True)

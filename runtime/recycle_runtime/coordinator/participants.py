@@ -1,7 +1,10 @@
-"""The participants of a job, and the table of what outlives its coordinator.
+"""The participants of a job.
 
 Whoever adds a participant adds it here, and nowhere else. Standard library only.
 """
+
+from collections.abc import Iterable
+from typing import Any
 
 from recycle_runtime.coordinator.checkpoints import Checkpoints
 from recycle_runtime.coordinator.last_save import LastSaving
@@ -26,6 +29,13 @@ PARTICIPANTS: tuple[type[Participant], ...] = (
     LastSaving,
 )
 """In the order in which they are told what happens to the job."""
+
+
+def not_asked_for(opened: Iterable[Participant]) -> list[type[Any]]:
+    """Messages for others: processes may answer what a coordinator with other options has told them."""
+    here = {type(one) for one in opened}
+    absent = (kind for kind in PARTICIPANTS if kind not in here)
+    return [said for kind in absent for memory in kind.memory for said in memory.said]
 
 
 def open_participants(asked: Asked, job: View) -> list[Participant]:

@@ -1,4 +1,4 @@
-"""The order of things when workers come and go: events in, orders out.
+"""Job state machine: the generations of a job, from one group of workers to the next. Events in, orders out.
 
     forming     the first members arrive
     gathering   all workers leave the old group and report; when all have, they get the next one
@@ -9,8 +9,9 @@
 A generation is one group of members with one plan. Every failure begins a new one; so does every change at
 a boundary between two steps (a worker that joins, a better plan, a move), for which all workers stop there.
 
-No clock, no sockets, no files: time comes in with each event, and what has to be done comes out as a list.
-Standard library only.
+Participants do everything else: they are told what happens, and what they answer is added. No clock, no
+sockets, no files: time comes in with each event, and what has to be done comes out as a list. Standard
+library only.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -65,7 +66,7 @@ from recycle_runtime.coordinator.layer_move import LayerMove, cells_of
 from recycle_runtime.coordinator.membership import Roster, name_of
 from recycle_runtime.coordinator.neighbour_copies import CompleteCopy, NeighbourCopies
 from recycle_runtime.coordinator.participant import Asked, Kind, NewGeneration, Participant, View
-from recycle_runtime.coordinator.participants import open_participants
+from recycle_runtime.coordinator.participants import not_asked_for, open_participants
 from recycle_runtime.coordinator.patience import Patience, Standstill
 from recycle_runtime.coordinator.recovery import Recovery
 from recycle_runtime.coordinator.regrouping import (
@@ -135,7 +136,7 @@ _CHANGING = (Phase.FORMING, Phase.GATHERING)
 
 
 class StateMachine:
-    """The state of a job. Other modules may read it; only `handle` changes it."""
+    """The state of a job, with its participants. Other modules may read it; `handle` changes it."""
 
     def __init__(
         self,
@@ -255,9 +256,11 @@ class StateMachine:
         members.on(InScript, self._in_script)
         for participant in self.participants:
             for kind, hear in participant.hears().items():
-                members.on(kind, partial(self._hear, hear))
+                members.on(kind, partial(self._answer, hear))
             for kind, follow in participant.follows().items():
-                self._handlers[kind] = partial(self._follow, follow)
+                self._handlers[kind] = partial(self._answer, follow)
+        for kind in not_asked_for(self.participants):
+            members.on(kind, lambda member, said: None)
 
     @property
     def hears(self) -> Iterable[type[Any]]:
@@ -332,11 +335,8 @@ class StateMachine:
         orders, self._orders = self._orders, []
         return orders
 
-    def _hear(self, hear: Callable[[Member, Any], Iterable[Answer]], member: Member, message: Any) -> None:
-        self._take(hear(member, message))
-
-    def _follow(self, follow: Callable[[Any], Iterable[Answer]], event: Any) -> None:
-        self._take(follow(event))
+    def _answer(self, ask: Callable[..., Iterable[Answer]], *told: Any) -> None:
+        self._take(ask(*told))
 
     def _take(self, answers: Iterable[Answer]) -> None:
         """What a participant answers: its orders, and what others have to know."""
