@@ -54,6 +54,8 @@ class Option:
     """A word, several, True for the flag alone, or None for nothing."""
     needs: str = ""
     """The option without which it has no meaning, its value, and what that is."""
+    is_shared_path: bool = False
+    """Whether it is a path that nodes share; a relative one would mean another place in each process."""
     differs: Mapping[str, Mapping[str, Any]]
     """Fields of this class that are others in a command."""
 
@@ -116,6 +118,11 @@ def text(metavar: str, explained: str, commands: tuple[str, ...], **more: Any) -
     """A word, such as a path; None where nothing is said."""
     usual: dict[str, Any] = {"parser": {"metavar": metavar}}
     return option(None, explained, commands, **usual | more)
+
+
+def shared_path(metavar: str, explained: str, commands: tuple[str, ...], **more: Any) -> Any:
+    """A path that nodes share; None where nothing is said."""
+    return text(metavar, explained, commands, is_shared_path=True, **more)
 
 
 def switch(explained: str, commands: tuple[str, ...], **more: Any) -> Any:
