@@ -165,8 +165,9 @@ def chosen_truth(
 
 def repeated(metavar: str, explained: str, commands: tuple[str, ...], **more: Any) -> Any:
     """Words of a flag that may be there several times."""
-    usual: dict[str, Any] = {"given": [], "parser": {"action": "append", "metavar": metavar}}
-    return option((), explained, commands, **usual | {"read": tuple, "write": tuple} | more)
+    usual: dict[str, Any] = {"given": [], "read": tuple, "write": tuple}
+    usual["parser"] = {"action": "append", "metavar": metavar}
+    return option((), explained, commands, **usual | more)
 
 
 def must_be(what: str, holds: Callable[[Any], bool]) -> Check:
