@@ -16,11 +16,11 @@ from recycle_runtime.cli.options.run import read_options
 from recycle_runtime.cli.options.script import script_or_program
 from recycle_runtime.cli.output import UserError
 from recycle_runtime.files import sentence
+from recycle_runtime.options.option import options_of
+from recycle_runtime.options.run import NODE, RunOptions
 from recycle_runtime.plan.bundle import Bundle, BundleError
 from recycle_runtime.protocol.access import Access
 
-_SHARED = ("state", "checkpoint", "save", "tensorboard", "token_file", "tls_certificate", "tls_key")
-"""Paths that nodes share; a relative one would mean another place in each process."""
 _NOT_HERE = ("port", "nodes")
 
 
@@ -71,13 +71,14 @@ class JobWords:
 
 def _words(options: Mapping[str, object]) -> list[str]:
     words: list[str] = []
+    paths = {option.name for _, option in options_of(RunOptions, NODE) if option.is_shared_path}
     for name, value in options.items():
         if name in _NOT_HERE:
             raise JobError(f"{name} is no option here")
         option = f"--{name.replace('_', '-')}"
         if value is None or value is False:
             continue
-        if name in _SHARED:
+        if name in paths:
             value = Path(str(value)).absolute()
         words.append(option if value is True else f"{option}={value}")
     return words

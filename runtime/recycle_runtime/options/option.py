@@ -54,6 +54,8 @@ class Option:
     """A word, several, True for the flag alone, or None for nothing."""
     needs: str = ""
     """The option without which it has no meaning, its value, and what that is."""
+    is_shared_path: bool = False
+    """Whether it is a path that nodes share; a relative one would mean another place in each process."""
     differs: Mapping[str, Mapping[str, Any]]
     """Fields of this class that are others in a command."""
 
@@ -118,6 +120,11 @@ def text(metavar: str, explained: str, commands: tuple[str, ...], **more: Any) -
     return option(None, explained, commands, **usual | more)
 
 
+def shared_path(metavar: str, explained: str, commands: tuple[str, ...], **more: Any) -> Any:
+    """A path that nodes share; None where nothing is said."""
+    return text(metavar, explained, commands, is_shared_path=True, **more)
+
+
 def switch(explained: str, commands: tuple[str, ...], **more: Any) -> Any:
     """True if the flag is there."""
     usual: dict[str, Any] = {"given": False, "parser": {"action": "store_true"}, "write": bool}
@@ -158,8 +165,9 @@ def chosen_truth(
 
 def repeated(metavar: str, explained: str, commands: tuple[str, ...], **more: Any) -> Any:
     """Words of a flag that may be there several times."""
-    usual: dict[str, Any] = {"given": [], "parser": {"action": "append", "metavar": metavar}}
-    return option((), explained, commands, **usual | {"read": tuple, "write": tuple} | more)
+    usual: dict[str, Any] = {"given": [], "read": tuple, "write": tuple}
+    usual["parser"] = {"action": "append", "metavar": metavar}
+    return option((), explained, commands, **usual | more)
 
 
 def must_be(what: str, holds: Callable[[Any], bool]) -> Check:

@@ -25,6 +25,7 @@ from recycle_runtime.options.option import (
     options_of,
     repeated,
     seconds,
+    shared_path,
     switch,
     text,
 )
@@ -43,6 +44,7 @@ _BOTH = (LOCAL, NODE, COORDINATOR, AGENT)
 _CLUSTER = (NODE, COORDINATOR, AGENT)
 
 MAX_SKIPPED: Final = 20
+"""Steps in a row."""
 RELAY_FROM: Final = 512
 """Worker processes of a job from which on their agents speak for them, unless the user says otherwise."""
 _ENDLESS = 7 * 86400.0
@@ -151,7 +153,7 @@ class WatchOptions:
         _COORDINATOR,
         parser={"nargs": "?", "const": "0", "metavar": "PORT"},
     )
-    tensorboard: str | None = text(
+    tensorboard: str | None = shared_path(
         "DIR", "write event files for TensorBoard, whose package must be installed", _COORDINATOR
     )
 
@@ -222,7 +224,7 @@ class RunOptions:
         required=True,
         differs={AGENT: {"help": "how many worker processes this node has room for"}},
     )
-    state: str | Path | None = text(  # noqa: RUF009
+    state: str | Path | None = shared_path(  # noqa: RUF009
         "DIR",
         "a folder for what must outlive a process; nodes may share it",
         _CLUSTER,
@@ -247,7 +249,7 @@ class RunOptions:
             }
         },
     )
-    token_file: str | None = text(
+    token_file: str | None = shared_path(
         "FILE",
         "the job's token, in a file that its owner alone may read (chmod 600); it is read again for every "
         "new connection, and all its lines are accepted, so that a job can get another token while it runs "
@@ -257,13 +259,15 @@ class RunOptions:
     tls: bool = switch(
         "encrypt connections to the coordinator with TLS 1.3; all processes of a job need it, or none", _BOTH
     )
-    tls_certificate: str | None = text(
+    tls_certificate: str | None = shared_path(
         "FILE",
         "the coordinator's certificate in PEM format, for --tls (default: made at start with the command "
         "openssl)",
         (NODE, COORDINATOR),
     )
-    tls_key: str | None = text("FILE", "its key in PEM format, without a password", (NODE, COORDINATOR))
+    tls_key: str | None = shared_path(
+        "FILE", "its key in PEM format, without a password", (NODE, COORDINATOR)
+    )
     coordinator_timeout: float = seconds(
         600.0,
         "look for the coordinator for this long when it is gone; workers train on meanwhile "
@@ -287,7 +291,7 @@ class RunOptions:
         _COORDINATOR,
         at_least(1),
     )
-    checkpoint: str | None = text(
+    checkpoint: str | None = shared_path(
         "DIR",
         "save checkpoints in this folder, which all nodes share",
         _BOTH,
@@ -434,7 +438,7 @@ class RunOptions:
     )
     trace: bool = switch("record when each op runs, for `local --trace`", (AGENT,), flag="--record")
     watch: WatchOptions = field(default_factory=WatchOptions)
-    save: str | None = text("DIR", "write the parameters of every worker at the end", _AGENT)
+    save: str | None = shared_path("DIR", "write the parameters of every worker at the end", _AGENT)
     faults: tuple[str, ...] = repeated("", argparse.SUPPRESS, (COORDINATOR,), flag="--fault")
     """Such as `kill=1:2@5`."""
     returns: tuple[str, ...] = repeated("", argparse.SUPPRESS, (COORDINATOR,), flag="--rejoin")
@@ -460,6 +464,13 @@ def command_words(options: RunOptions, command: str, *more: str) -> list[str]:
     for path, each in options_of(RunOptions, command):
         words += each.words(reduce(getattr, path, options))
     return [*words, *(options.script if command == AGENT else ())]
+
+
+def shared_paths(options: RunOptions, command: str) -> dict[str, str]:
+    """Paths that a process is told, as they are from whatever directory it works in."""
+    marked = {path[-1] for path, each in options_of(RunOptions, command) if each.is_shared_path}
+    found = {name: value for name, value in told(options, command).items() if value is not None}
+    return {name: str(Path(found[name]).absolute()) for name in found.keys() & {"bundle", *marked}}
 
 
 Extended = TypeVar("Extended", bound=RunOptions)

@@ -16,7 +16,7 @@ from recycle_runtime.cli.options.training import check_device, worker_named
 from recycle_runtime.cli.output import DONE, Output, UserError
 from recycle_runtime.cli.parser import Arguments
 from recycle_runtime.devices import OWN_DEVICE, DeviceTakenError, WorkerDevices, lock_devices
-from recycle_runtime.options.run import AGENT, RunOptions, extended
+from recycle_runtime.options.run import AGENT, RunOptions, extended, shared_paths
 from recycle_runtime.protocol.address import port_range
 
 if TYPE_CHECKING:
@@ -44,7 +44,8 @@ def run(arguments: Namespace, output: Output) -> int:
     heed_parent(given)
     secret, patience = access(given), given.coordinator_timeout
     check_ports(given.ports, port_range())
-    (host, port), address_file = address_or_file("--coordinator", arguments.coordinator, patience)
+    (host, port), named = address_or_file("--coordinator", arguments.coordinator, patience)
+    address_file = named or arguments.address_file
     debugged = None if given.debug is None else worker_named("--debug", given.debug)
     Path(given.bundle).open("rb").close()
     script = check_script(arguments)
@@ -79,16 +80,14 @@ def run(arguments: Namespace, output: Output) -> int:
         "port": port,
         "token": secret,
         "state": state,
-        "address_file": _absolute(address_file or arguments.address_file),
+        "address_file": None if address_file is None else str(Path(address_file).absolute()),
     }
     told = extended(
         ProcessOptions,
         given,
-        **where,
-        bundle=_absolute(given.bundle),
+        # Workers run the user's code, which may change the working directory.
+        **shared_paths(given, AGENT) | where,
         program=script[0] if script else given.program,
-        save=_absolute(given.save),
-        checkpoint=_absolute(given.checkpoint),
         timeout=group_timeout(given.instruction_timeout, given.first_step_timeout),
         node=node_number(state),
         memory=memory,
@@ -145,11 +144,6 @@ def _own_devices(options: RunOptions) -> WorkerDevices | None:
         except DeviceTakenError as error:
             raise UserError(f"--device {options.device}: {error}") from None
     return devices
-
-
-def _absolute(path: str | None) -> str | None:
-    """Workers run the user's code, which may change the working directory."""
-    return None if path is None else str(Path(path).absolute())
 
 
 def _hooks(faults: "tuple[InjectedFault, ...]") -> "Hooks | None":
