@@ -81,7 +81,8 @@ class Refused:
 
 
 Handshake = Challenge | TlsChallenge | Response | Welcome | Refused
-G, H = TypeVar("G", bound=Handshake), TypeVar("H", bound=Handshake)
+G = TypeVar("G")
+H = TypeVar("H")
 
 
 def new_token() -> str:
