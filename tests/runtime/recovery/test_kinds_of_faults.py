@@ -1,6 +1,7 @@
 """Everything that can become of a worker, at several places of a step."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -8,7 +9,7 @@ from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.testing.faults import KINDS
 from tests.runtime.recovery.watched import disturbed
 
-LIMITS = {"heartbeat_timeout": 3.0, "instruction_timeout": 5.0}
+LIMITS: dict[str, Any] = {"heartbeat_timeout": 3.0, "instruction_timeout": 5.0}
 
 
 def test_each_kind_once(tmp_path: Path, wide: str) -> None:

@@ -10,8 +10,27 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.recovery.nodes import NamespaceNode, Switch, why_no_namespaces
+from tests.runtime.recovery.nodes import LoopbackNode, NamespaceNode, Switch, why_no_namespaces
 from tests.runtime.recovery.several_nodes import SeveralNodes
+
+
+@pytest.mark.slow
+def test_a_node_is_killed_and_replaced_on_loopback(tmp_path: Path, wide: str) -> None:
+    job = SeveralNodes(tmp_path, wide, 120, LoopbackNode("coordinator"), port=0)
+    try:
+        nodes = [LoopbackNode(f"node{number}") for number in range(3)]
+        for node in nodes:
+            job.add(node)
+        job.until_steps(5)
+        killed = time.monotonic()
+        nodes[1].kill()
+        job.add(LoopbackNode("another"))
+        _print("a node on loopback killed", job.next_step_after(killed, 4))
+        job.until(lambda: job.live() == 6, "six workers")
+        job.until_steps(3)
+        job.finish_and_check()
+    finally:
+        job.end()
 
 
 class Cluster:
