@@ -622,6 +622,7 @@ class Service:
             PeerDigest,
             Parameters,
             FirstGradients,
+            Failed,
         ):
             workers.on(kind, lambda member, said: self._happen(Said(member, said)))
         for reply in (CheckpointWritten, CheckpointMissed, CheckpointFailed):
@@ -635,7 +636,6 @@ class Service:
         workers.on(Began, self._began)
         workers.on(LeftGroup, self._left_group)
         workers.on(LayersArrived, self._layers_arrived)
-        workers.on(Failed, self._failed)
         workers.on(FaultInjected, self._fault_injected)
         workers.on(BundleRequest, self._bundle_wanted)
         workers.on(
@@ -710,11 +710,10 @@ class Service:
         self._adaptation.began(member, message)
         self._happen(Said(member, message))
 
-    def _left_group(self, member: Member, message: LeftGroup) -> None:
+    def _left_group(self, member: Member, message: LeftGroup | Failed) -> None:
         if (mistake := self._programs.mistake(member, message, self._host)) is not None:
-            self._failed(member, Failed(0, mistake, is_injected=False, is_hopeless=False))
-        else:
-            self._happen(Said(member, message))
+            message = Failed(0, mistake, is_injected=False, is_hopeless=False)
+        self._happen(Said(member, message))
 
     def _host(self, worker: Worker) -> str:
         """Where it runs; nothing if no agent says so."""
@@ -723,12 +722,6 @@ class Service:
 
     def _layers_arrived(self, member: Member, message: LayersArrived) -> None:
         self._adaptation.layers_arrived(message.copied)
-        self._happen(Said(member, message))
-
-    def _failed(self, member: Member, message: Failed) -> None:
-        is_the_end = message.is_hopeless or self._job.phase is Phase.FORMING
-        if self._end is None and not is_the_end:
-            self._tell(f"{name_of(member.worker)} failed: {message.why.partition(chr(10))[0]}")
         self._happen(Said(member, message))
 
     def _fault_injected(self, member: Member, message: FaultInjected) -> None:
