@@ -83,6 +83,8 @@ def watchers(
 ) -> Generator[Watchers]:
     """Takers of the news of the run; `show` is for the terminal. OSError if a file cannot be written or the
     page not be served."""
+    if arguments.metrics is not None and Path(arguments.metrics).is_dir():
+        raise UsageError(f"--metrics must be a file, and {arguments.metrics} is a folder")
     with ExitStack() as stack:
         found = Watchers(stack.enter_context(MetricsFile(arguments.metrics)), show)
         if (where := page_address(arguments)) is not None:
