@@ -209,6 +209,9 @@ class StateMachine:
         self._first_reason = ""
         self._failures: dict[int, set[Member]] = {}
         """By step: whose own work has failed in it."""
+        self._untold: list[tuple[int, Tell]] = []
+        """Of which worker's own work has failed, until the step is made without it: then the program was not
+        at fault. If it was, the job ends with that, and it is told then."""
         self._stuck: dict[int, set[Worker]] = {}
         """By step: whose own work has not come to an end in it."""
         self._row_at = self._asked_at = now
@@ -576,15 +579,13 @@ class StateMachine:
 
     def _failed(self, member: Member, message: Failed) -> None:
         """Its own work raised an error; the process ends by itself."""
-        is_the_end = not self._is_outside(member) and (message.is_hopeless or self.phase is Phase.FORMING)
-        if not is_the_end:
-            said = message.why.partition("\n")[0]
-            self._orders.append(Tell(f"{name_of(member.worker)} failed: {said}"))
+        told = Tell(f"{name_of(member.worker)} failed: {message.why.partition(chr(10))[0]}")
         if self._is_outside(member):
             # Where it was started something may be missing; those who train need not end for that.
+            self._orders.append(told)
             self._worker_failed(WorkerFailed(member.worker, f"{name_of(member.worker)} failed"))
             return
-        if is_the_end:
+        if self.phase is Phase.FORMING or message.is_hopeless:
             # Nothing has been trained yet: the program or its surroundings are at fault.
             self.has_bad_copy = message.is_hopeless and self._restore is not None and is_copy(self._restore)
             self._end(message.why, is_lost=self.has_bad_copy)
@@ -594,9 +595,11 @@ class StateMachine:
             others.add(member)
         if len({other.worker for other in others}) > 1:
             # The same step fails wherever it runs, so no machine is at fault.
+            self._untold.clear()
             self._end(message.why)
             return
         cause = f"{name_of(member.worker)} failed"
+        self._untold.append((message.step, told))
         self._worker_failed(WorkerFailed(member.worker, cause, reason=message.why))
 
     def _is_outside(self, member: Member) -> bool:
@@ -1114,6 +1117,13 @@ class StateMachine:
         self._standstill.step(row.seconds)
         self._failures.pop(row.step, None)
         self._stuck.pop(row.step, None)
+        self._tell_failures(row.step)
+
+    def _tell_failures(self, made: int, error: str = "") -> None:
+        """Of workers that have failed in a step that is made by now; not again what the job ends with."""
+        told = [tell for step, tell in self._untold if step <= made]
+        self._untold = [(step, tell) for step, tell in self._untold if step > made]
+        self._orders += [tell for tell in told if tell.text.partition(" failed: ")[2] not in error]
 
     # The end.
 
@@ -1182,6 +1192,7 @@ class StateMachine:
         if self.phase is Phase.ENDED:
             return
         is_told = self.phase is Phase.SAVING
+        self._tell_failures(ENDLESS, error or "")
         self.phase, self._error = Phase.ENDED, error
         self._stop_participants()
         # First, so that it is written down: who has heard of it is gone when a coordinator comes back.

@@ -81,7 +81,7 @@ def check_failed(bundle: Bundle, failed: tuple[Worker, ...]) -> None:
     except MissingPlanError:
         for stage in range(bundle.stages):
             if all((pipeline, stage) in failed for pipeline in range(bundle.pipelines)):
-                raise NoPlanError(f"every worker of stage {stage} has failed") from None
+                raise NoPlanError(f"no worker of stage {stage} is left: at least one has to be") from None
 
 
 def check_beginning(bundle: Bundle, options: RunOptions) -> None:

@@ -22,8 +22,9 @@ from recycle_runtime.protocol.messages.steps import StepRow, StepSettled
 
 _ROWS_HELD = 2
 """What became of a step is told before the second step after it counts, if anybody knows."""
-_KEPT = 16
-"""Steps of which it is known what became of them, and whose rows may still come."""
+_KEPT = 4096
+"""Steps of which it is known what became of them, and whose rows may still come: as many as workers say again
+to a coordinator that was started again, where the one that says it may be the first."""
 _TAIL_BYTES = 1 << 16
 """Of the file, for the last rows that are there: many more than are held."""
 

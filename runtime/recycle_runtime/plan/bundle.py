@@ -58,6 +58,7 @@ LARGEST_INDEX = 1 << 28
 """Before it is packed."""
 PACKING = 6
 """The level of zlib: 9 takes several times as long for a few percent."""
+_AGAIN = "; copy it again, or compile the job again"
 _PREFIX = struct.Struct("<8sHI32sII")
 _CHECKED_FROM = 14
 _DIGITS = 12
@@ -241,23 +242,23 @@ def _parse_recuts(index: Index, blocks: Sequence[bytes], *, is_recut: bool) -> t
 def _split(data: bytes) -> list[bytes]:
     """The packed index and the packed plans, all bytes of the file accounted for and undamaged."""
     if not data:
-        raise BundleError("not a bundle: it is empty")
+        raise BundleError("not a bundle: it is empty; `recyclec compile JOB -o PLAN` writes one")
     if data[: len(MAGIC)] != MAGIC[: len(data)]:
         raise BundleError("not a bundle: it does not begin like one")
     _check_version(data)
     if len(data) < _PREFIX.size:
-        raise BundleError(f"truncated: {len(data)} bytes long, at least {_PREFIX.size} expected")
+        raise BundleError(f"truncated: {len(data)} bytes long, at least {_PREFIX.size} expected{_AGAIN}")
     _, _, checksum, _, index_size, plans = _PREFIX.unpack_from(data)
     start = _PREFIX.size + 4 * (1 + plans)
     if len(data) < start:
-        raise BundleError(f"truncated: {len(data)} bytes long, at least {start} expected")
+        raise BundleError(f"truncated: {len(data)} bytes long, at least {start} expected{_AGAIN}")
     sizes = struct.unpack_from(f"<{1 + plans}I", data, _PREFIX.size)
     if len(data) < (expected := start + sum(sizes)):
-        raise BundleError(f"truncated: {len(data)} bytes long, expected {expected}")
+        raise BundleError(f"truncated: {len(data)} bytes long, expected {expected}{_AGAIN}")
     if len(data) > expected:
         raise BundleError(f"followed by other bytes: {len(data)} bytes long, expected {expected}")
     if zlib.crc32(data[_CHECKED_FROM:]) != checksum:
-        raise BundleError("damaged: the checksum does not match")
+        raise BundleError(f"damaged: the checksum does not match{_AGAIN}")
     if index_size > LARGEST_INDEX:
         raise BundleError(f"damaged: an index of {index_size} bytes, allowed are {LARGEST_INDEX}")
     return [data[first:last] for first, last in pairwise(accumulate(sizes, initial=start))]
@@ -266,7 +267,7 @@ def _split(data: bytes) -> list[bytes]:
 def _check_version(data: bytes) -> None:
     """Before anything else: what follows depends on it."""
     if len(data) < _CHECKED_FROM:
-        raise BundleError(f"truncated: {len(data)} bytes long, at least {_PREFIX.size} expected")
+        raise BundleError(f"truncated: {len(data)} bytes long, at least {_PREFIX.size} expected{_AGAIN}")
     (version,) = struct.unpack_from("<H", data, len(MAGIC))
     if version > FORMAT_VERSION:
         raise BundleError(

@@ -89,6 +89,14 @@ def test_rows_and_what_became_of_steps_come_in_any_order(tmp_path: Path) -> None
     assert norms(path, row(0), settled(1), settled(2), settled(0), row(1)) == [(0, 0.0), (1, 1.0)]
 
 
+def test_what_became_of_many_steps_may_come_before_their_rows(tmp_path: Path) -> None:
+    """Found once: workers made 40 steps while the coordinator was gone, and the one that says what became of
+    them came back first: rows of all but the last 16 lacked their norms."""
+    steps = range(400)
+    told = norms(tmp_path / "run.jsonl", *map(settled, steps), *map(row, steps))
+    assert told == [(step, float(step)) for step in steps]
+
+
 def test_a_row_does_not_wait_for_ever(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     assert norms(path, row(0), row(1)) == []

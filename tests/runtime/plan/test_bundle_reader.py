@@ -49,6 +49,7 @@ INDEX = Index(
     layouts=(layout(PLANS[0], 2, 2, 1, 1), layout(PLANS[1], 2, 1, 1)),
 )
 DATA = join_bundle(INDEX, PLANS)
+AGAIN = "; copy it again, or compile the job again"
 
 
 def test_what_is_there() -> None:
@@ -100,12 +101,12 @@ def test_a_file_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "not a bundle: it is empty"),
+        (b"", "not a bundle: it is empty; `recyclec compile JOB -o PLAN` writes one"),
         (b"job figure3 {", "not a bundle: it does not begin like one"),
         (b"PK\x03\x04" + bytes(100), "not a bundle: it does not begin like one"),
         (DATA.replace(b"\r\n", b"\n", 1), "not a bundle: it does not begin like one"),
-        (DATA[:5], "truncated: 5 bytes long, at least 54 expected"),
-        (DATA[:-1], f"truncated: {len(DATA) - 1} bytes long, expected {len(DATA)}"),
+        (DATA[:5], f"truncated: 5 bytes long, at least 54 expected{AGAIN}"),
+        (DATA[:-1], f"truncated: {len(DATA) - 1} bytes long, expected {len(DATA)}{AGAIN}"),
         (DATA + b"\0", f"followed by other bytes: {len(DATA) + 1} bytes long, expected {len(DATA)}"),
         (DATA[:8] + b"\4\0" + DATA[10:], "made by a newer recyclec: format 4, this one reads up to 3"),
         (
@@ -113,7 +114,7 @@ def test_a_file_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             "made by an older recyclec: format 1, this one reads 3; compile the job again",
         ),
         (DATA[:8] + b"\0\0" + DATA[10:], "damaged: format 0 does not exist"),
-        (DATA[:-1] + bytes([DATA[-1] ^ 1]), "damaged: the checksum does not match"),
+        (DATA[:-1] + bytes([DATA[-1] ^ 1]), f"damaged: the checksum does not match{AGAIN}"),
     ],
 )
 def test_what_is_refused_in_one_sentence(data: bytes, message: str) -> None:

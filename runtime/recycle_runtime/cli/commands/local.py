@@ -73,6 +73,9 @@ def run(arguments: Namespace, output: Output) -> int:
     requests = StopRequests()
     try:
         check_failed(bundle, options.failed)
+    except NoPlanError as error:
+        raise UsageError(f"--failed: {error}") from None
+    try:
         check_beginning(bundle, options)
         with _signals(requests, options.debug), ExitStack() as stack:
             # Both files are opened before the first step, so that a wrong name costs no training.

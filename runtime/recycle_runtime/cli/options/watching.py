@@ -66,6 +66,8 @@ def watchers(
     """Takers of the news of the run; `show` is for the terminal. OSError if a file cannot be written or the
     page not be served."""
     watch = options.watch
+    if watch.metrics is not None and Path(watch.metrics).is_dir():
+        raise UsageError(f"--metrics must be a file, and {watch.metrics} is a folder")
     with ExitStack() as stack:
         found = Watchers(stack.enter_context(MetricsFile(watch.metrics)), show)
         if (where := page_address(watch)) is not None:
