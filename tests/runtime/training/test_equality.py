@@ -50,7 +50,7 @@ def test_routes_of_a_timetable(tmp_path: Path) -> None:
     check_in_threads(tmp_path, far_job(), [(1, 1)])
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(plan=quick_plans())
 def test_random_plans(tmp_path: Path, plan: Streams) -> None:
     check_plan_in_threads(tmp_path, plan)
