@@ -710,10 +710,11 @@ class Service:
         self._adaptation.began(member, message)
         self._happen(Said(member, message))
 
-    def _left_group(self, member: Member, message: LeftGroup | Failed) -> None:
+    def _left_group(self, member: Member, message: LeftGroup) -> None:
         if (mistake := self._programs.mistake(member, message, self._host)) is not None:
-            message = Failed(0, mistake, is_injected=False, is_hopeless=False)
-        self._happen(Said(member, message))
+            self._happen(Said(member, Failed(0, mistake, is_injected=False, is_hopeless=False)))
+        else:
+            self._happen(Said(member, message))
 
     def _host(self, worker: Worker) -> str:
         """Where it runs; nothing if no agent says so."""
