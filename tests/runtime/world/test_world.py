@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from recycle_runtime.coordinator.events import TellRow
+from recycle_runtime.coordinator.neighbour_copies import NeighbourCopies
 from recycle_runtime.coordinator.service import Service
 from tests.runtime.world import planted_faults as planted
 from tests.runtime.world.faults import (
@@ -329,7 +330,8 @@ def test_copies_are_completed_while_workers_come_and_go(
 
     def note_age(service: Service, order: TellRow) -> None:
         told_row(service, order)
-        newest = service._copies and service._copies.newest  # pyright: ignore[reportPrivateUsage]
+        participants = service._job.participants  # pyright: ignore[reportPrivateUsage]
+        newest = next(one for one in participants if isinstance(one, NeighbourCopies)).newest
         ages.append(order.row.step + 1 - (newest.step if newest else 0))
 
     monkeypatch.setattr(Service, "_tell_row", note_age)
