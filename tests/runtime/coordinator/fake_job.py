@@ -31,6 +31,7 @@ from recycle_runtime.coordinator.events import (
     WantPlan,
     WorkerFailed,
 )
+from recycle_runtime.coordinator.participant import Asked
 from recycle_runtime.coordinator.plans import PlanFiles
 from recycle_runtime.coordinator.replanning import Replanner
 from recycle_runtime.coordinator.state_machine import Phase, StateMachine
@@ -105,12 +106,14 @@ class FakeJob:
         replanner: Replanner | None = None,
         failed: tuple[Worker, ...] = (),
         bundle: Bundle | None = None,
+        max_skipped: int | None = None,
     ) -> None:
         self.now = 0.0
         self.events: list[str] = []
         self.book = PlanBook(bundle or heavy_bundle())
         expected = set(self.book.grid) - set(failed)
-        self.coordinator = StateMachine(self.book, 1, steps, expected, self.now)
+        asked = Asked(steps, max_skipped=max_skipped)
+        self.coordinator = StateMachine(self.book, 1, steps, expected, self.now, asked)
         self.files = PlanFiles("first", self.book, self, Path("nowhere"))
         helper = replanner or Replanner(Path("nowhere"))
         self.adaptation = Adaptation(self.book, options, helper, self.files)

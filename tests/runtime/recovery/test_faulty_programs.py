@@ -10,7 +10,6 @@ import pytest
 from recycle_runtime.cli.main import main
 from recycle_runtime.coordinator.adaptation import AdaptationOptions
 from recycle_runtime.coordinator.events import Said
-from recycle_runtime.coordinator.skipped_steps import SkippedSteps
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.protocol.messages.steps import Parameters, Settled
 from tests.runtime.coordinator.fake_job import FakeJob
@@ -105,8 +104,7 @@ def test_what_is_known_to_be_wrong_ends_a_job() -> None:
     for stage in range(3):
         job.happen(Said(Member((0, stage), 0), Parameters(0, 1, ("a",), ())))
     assert job.result is not None and str(job.result[0]).startswith("the optimizer has no parameter")
-    job = FakeJob(30, AdaptationOptions(replan=None))
-    job.coordinator.skipped = SkippedSteps(2)
+    job = FakeJob(30, AdaptationOptions(replan=None), max_skipped=2)
     for step in range(2):
         assert job.result is None
         job.step()
