@@ -5,5 +5,5 @@
     storage      a shard, the state of one layer or stage and tensor-parallel rank, in a folder
     writer       a chunk's state to a checkpoint and back
 
-The first two need the standard library alone. When checkpoints are taken is for the coordinator to say.
+The first two need no torch. When checkpoints are taken is for the coordinator to say.
 """

@@ -1,4 +1,4 @@
-"""The folder of a job's checkpoints, and where in it a run begins. Standard library only.
+"""The folder of a job's checkpoints, and where in it a run begins. Needs no torch.
 
     DIR/step-00000100/layer-0-part-0/       a shard: its description and its tensors
     DIR/step-00000100/manifest.json         written last, by the coordinator

@@ -2,7 +2,7 @@
 
 Each is a `plan.change.JobChange`, weighed once enough steps of a generation have been seen, and told in one
 line, whatever comes of it. Nothing is considered while a change is under way. A job that can be cut anew
-moves layers, any other moves workers. Standard library only.
+moves layers, any other moves workers. Needs no torch.
 """
 
 from collections.abc import Collection, Mapping

@@ -1,4 +1,4 @@
-"""The agents of a job's nodes: which processes run on each. Standard library only."""
+"""The agents of a job's nodes: which processes run on each. Needs no torch."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable

@@ -2,7 +2,7 @@
 
 They prove themselves as ever, are let in and heard without an answer: they know that the coordinator is
 there, however long it takes. When it is ready they are hung up on, come again at once and say again who they
-are, as after any broken connection. Standard library only.
+are, as after any broken connection. Needs no torch.
 """
 
 import threading

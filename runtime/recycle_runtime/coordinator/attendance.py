@@ -1,7 +1,7 @@
 """Attendance: who is a member of the job, who is waited for, who has failed, and who is started.
 
 Connections, agents, heartbeats, reports of ends and the journal of a coordinator before this one are what is
-known of processes. Decisions go to the job as events: joined, returned, failed. Standard library only.
+known of processes. Decisions go to the job as events: joined, returned, failed. Needs no torch.
 """
 
 import logging

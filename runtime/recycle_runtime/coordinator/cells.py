@@ -1,4 +1,4 @@
-"""Where each worker stands in the grid of the current cut. Standard library only.
+"""Where each worker stands in the grid of the current cut. Needs no torch.
 
 Workers keep the names that they have in the job's own grid. Under the job's own cut a worker's cell is
 usually the one it is named after; under another cut, or back from one, it may be any.

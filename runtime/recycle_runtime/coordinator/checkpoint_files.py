@@ -1,6 +1,6 @@
 """The files of a job's checkpoints, as the coordinator touches them: folders, manifests, what is deleted.
 
-Standard library only.
+Needs no torch.
 """
 
 import logging

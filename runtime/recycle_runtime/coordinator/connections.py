@@ -1,4 +1,4 @@
-"""The connections of the coordinator: which process each one belongs to. Standard library only."""
+"""The connections of the coordinator: which process each one belongs to. Needs no torch."""
 
 from collections.abc import Callable
 from enum import Enum

@@ -1,7 +1,7 @@
 """What happens to a job, and what has to be done about it: the two sides of its state machine.
 
 Nothing here does anything. Events go into `StateMachine.handle`, orders come out of it, and the service
-carries them out. Standard library only.
+carries them out. Needs no torch.
 """
 
 from collections.abc import Mapping

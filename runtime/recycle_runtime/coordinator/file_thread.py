@@ -1,4 +1,4 @@
-"""A thread that waits for disks, so that the coordinator does not. Standard library only."""
+"""A thread that waits for disks, so that the coordinator does not. Needs no torch."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait

@@ -1,4 +1,4 @@
-"""Where tests reach into a running job: empty in production. Standard library only."""
+"""Where tests reach into a running job: empty in production. Needs no torch."""
 
 from collections.abc import Collection
 

@@ -1,7 +1,7 @@
 """The bundle that a job began with, beside its journal, since the file itself may be replaced.
 
 Workers that train have read the file as it was then. A coordinator that is started again orders plans by
-their numbers, so it needs the same ones. Standard library only.
+their numbers, so it needs the same ones. Needs no torch.
 """
 
 import logging

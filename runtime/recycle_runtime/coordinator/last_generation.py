@@ -1,6 +1,6 @@
 """The last generation of a journal: who trained, with which plan, and where the run had begun.
 
-Standard library only.
+Needs no torch.
 """
 
 from collections.abc import Iterable, Mapping

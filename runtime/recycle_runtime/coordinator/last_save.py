@@ -1,4 +1,4 @@
-"""The last save of a job: all steps are made, and workers write their parameters. Standard library only."""
+"""The last save of a job: all steps are made, and workers write their parameters. Needs no torch."""
 
 from collections.abc import Iterable
 from typing import NamedTuple

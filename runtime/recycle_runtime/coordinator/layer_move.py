@@ -1,4 +1,4 @@
-"""Layers on their way to another cut, as the coordinator knows of them. Standard library only.
+"""Layers on their way to another cut, as the coordinator knows of them. Needs no torch.
 
     begin       donors and joiners are told; training goes on under the cut there is
     arrived     every joiner has its layers, and keeps them up to date

@@ -1,4 +1,4 @@
-"""Which of several coordinators coordinates, in a folder that they share. Standard library only.
+"""Which of several coordinators coordinates, in a folder that they share. Needs no torch.
 
 A coordinator begins a term by making the file `term-N` of the next number, which a file system lets one
 process do. From then on it renews a lease: it writes a sign of life into that file, and nobody else does.

@@ -1,4 +1,4 @@
-"""Workers that an agent was told to start and that may never have been. Standard library only.
+"""Workers that an agent was told to start and that may never have been. Needs no torch.
 
     told to start        the agent has ended, or its connection has, before it has said what runs
     told half of it      the agent, or the coordinator, has ended between two ranks of a worker

@@ -1,4 +1,4 @@
-"""The job of a bundle as text that `recyclec` reads, with other op times. Standard library only.
+"""The job of a bundle as text that `recyclec` reads, with other op times. Needs no torch.
 
 A bundle keeps its job resolved to whole ticks, a line for each field. What comes out here is a job file of
 its own: it needs no profile beside it, and says all but what moves of workers would copy.

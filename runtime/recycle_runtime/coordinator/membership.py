@@ -1,4 +1,4 @@
-"""The worker processes of a job: their last reports, and where they wait. Standard library only."""
+"""The worker processes of a job: their last reports, and where they wait. Needs no torch."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator

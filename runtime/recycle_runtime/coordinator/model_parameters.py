@@ -1,7 +1,7 @@
 """What the stages say of their parameters before the first step, and of their gradients after it, and what is
 wrong with that as a whole.
 
-Standard library only.
+Needs no torch.
 """
 
 from collections.abc import Iterator, Sequence

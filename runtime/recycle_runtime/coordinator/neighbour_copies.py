@@ -5,7 +5,7 @@
     complete  from now on this is the copy that counts; the one before it gives its memory to the next
 
 One copy is under way at a time. Whatever changes the group gives it up, and the next one is begun. The memory
-belongs to nodes, so a copy outlives the processes that made it. Standard library only.
+belongs to nodes, so a copy outlives the processes that made it. Needs no torch.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

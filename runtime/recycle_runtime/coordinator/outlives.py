@@ -1,7 +1,7 @@
 """The table of what outlives a coordinator, and the journal read by it.
 
-A message of a worker, or what follows from it, is written down, said again, or not needed any more. Standard
-library only.
+A message of a worker, or what follows from it, is written down, said again, or not needed any more. Needs
+no torch.
 """
 
 from pathlib import Path

@@ -1,6 +1,6 @@
 """What lies around a coordinator that is not its own: time, connections, slow disks, planners.
 
-A simulated world puts others in their place. Standard library only.
+A simulated world puts others in their place. Needs no torch.
 """
 
 import time

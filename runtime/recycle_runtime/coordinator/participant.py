@@ -2,7 +2,7 @@
 
 A participant owns the messages of workers that are meant for it, its fields of the journal, and its way back
 after the coordinator was killed. The state machine tells every participant what happens to the job, and adds
-what it answers to its own orders. `participants` has the list of all. Standard library only.
+what it answers to its own orders. `participants` has the list of all. Needs no torch.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,6 +1,6 @@
 """The participants of a job.
 
-Whoever adds a participant adds it here, and nowhere else. Standard library only.
+Whoever adds a participant adds it here, and nowhere else. Needs no torch.
 """
 
 from collections.abc import Iterable

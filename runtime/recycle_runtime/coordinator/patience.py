@@ -1,4 +1,4 @@
-"""How long the coordinator waits for workers that are alive. Standard library only."""
+"""How long the coordinator waits for workers that are alive. Needs no torch."""
 
 import time
 from collections.abc import Callable

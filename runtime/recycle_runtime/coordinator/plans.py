@@ -6,7 +6,7 @@ the exact one is made. So these are planned in the background while nothing happ
 Between the two comes a plan for as many failures as there are now, placed so that the slowest stage is as
 fast as can be, if more workers have failed than the bundle was made for: its plans have failures where they
 cost least, those on demand have them where they happened to be, and a few moves may pay. A job that can be
-cut anew asks for the fastest cut for as many workers as are left instead. Standard library only.
+cut anew asks for the fastest cut for as many workers as are left instead. Needs no torch.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""Nodes that do not reach each other, though all of them reach the coordinator. Standard library only.
+"""Nodes that do not reach each other, though all of them reach the coordinator. Needs no torch.
 
 Workers say which hosts do not answer them. That alone does not tell at which end the fault is, so some time
 is left for every node to report; then the node that most other nodes miss goes, and the job continues.

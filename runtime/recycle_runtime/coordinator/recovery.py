@@ -1,4 +1,4 @@
-"""How long each change of generation took. Standard library only."""
+"""How long each change of generation took. Needs no torch."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-"""When a job in layers should be cut anew, and to which layout. Standard library only.
+"""When a job in layers should be cut anew, and to which layout. Needs no torch.
 
 After a failure or a re-join the workers go on at once under the cut they have. If a plan of another layout
 for as many workers, or fewer, has a shorter step, what it saves until the next change is weighed against the

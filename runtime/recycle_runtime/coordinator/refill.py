@@ -1,4 +1,4 @@
-"""When a failed worker is started again, and where rather not. Standard library only.
+"""When a failed worker is started again, and where rather not. Needs no torch.
 
     it ended          started again after
     once              1 s

@@ -4,7 +4,7 @@ Members are named by their cells in the grid of the current cut here; orders nam
 `applied` counts the steps that a member's parameters have seen. No stage is ever more than one step ahead of
 another, so the least of these counts is where all can stand: who is one ahead undoes one step. The last
 step that all have may still lack its verdict, because the sum of the norm broke off; then one who knows the
-sum tells it, or, if none does, what the processes had put into it is added up here. Standard library only.
+sum tells it, or, if none does, what the processes had put into it is added up here. Needs no torch.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence

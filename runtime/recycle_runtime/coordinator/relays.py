@@ -1,7 +1,7 @@
 """Connections of worker processes that their agents relay: to the rest of the coordinator they are as others.
 
 What is said to workers of a node in one turn travels in one message to its agent, and what is said to several
-of them travels once. See `agent.relay` for the other end. Standard library only.
+of them travels once. See `agent.relay` for the other end. Needs no torch.
 """
 
 from collections.abc import Callable

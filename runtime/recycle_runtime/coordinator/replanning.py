@@ -1,4 +1,4 @@
-"""Plans for measured op times, made and compared by processes while training goes on. Standard library only.
+"""Plans for measured op times, made and compared by processes while training goes on. Needs no torch.
 
 One request at a time. Each candidate is planned with the measured times and retimed with them, and so is the
 plan in use, so that both are compared under the same conditions. For a worker that is slower than its peers

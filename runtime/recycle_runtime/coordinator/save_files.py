@@ -1,6 +1,6 @@
 """The files of what scripts save, as the coordinator touches them: folders and manifests.
 
-Standard library only.
+Needs no torch.
 """
 
 from collections.abc import Iterable

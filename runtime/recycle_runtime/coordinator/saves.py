@@ -3,7 +3,7 @@
 All scripts ask for the same before the same step. The first holder of every stage writes its shards into a
 folder that no other attempt has; when all of them have, the manifest is written, and everybody is told,
 also whoever joins and asks later. If a writer fails, the first holders of the next generation write again.
-Standard library only.
+Needs no torch.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -2,7 +2,7 @@
 
 Four kinds of clients connect: members (worker processes), their store connections, agents, and observers, who
 are told everything. What a client is follows from the first thing it says. What happens becomes an event of
-the state machine; what that orders is carried out here. Standard library only.
+the state machine; what that orders is carried out here. Needs no torch.
 """
 
 import logging

@@ -1,6 +1,6 @@
 """Steps that were left out because a gradient is not finite: where that began, and how many are too many.
 
-Standard library only.
+Needs no torch.
 """
 
 from collections.abc import Callable, Collection

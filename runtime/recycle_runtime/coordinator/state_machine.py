@@ -10,8 +10,8 @@ A generation is one group of members with one plan. Every failure begins a new o
 a boundary between two steps (a worker that joins, a better plan, a move), for which all workers stop there.
 
 Participants do everything else: they are told what happens, and what they answer is added. No clock, no
-sockets, no files: time comes in with each event, and what has to be done comes out as a list. Standard
-library only.
+sockets, no files: time comes in with each event, and what has to be done comes out as a list. Needs
+no torch.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence

@@ -1,4 +1,4 @@
-"""Rows of steps: the loss and the seconds of each, once it counts. Standard library only."""
+"""Rows of steps: the loss and the seconds of each, once it counts. Needs no torch."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field

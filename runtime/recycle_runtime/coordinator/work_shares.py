@@ -1,6 +1,6 @@
 """What the workers of a generation say of their streams, and whether that is the work of a step.
 
-Standard library only.
+Needs no torch.
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Heartbeats: a few numbers of every process of a node, in memory that they share. Standard library only.
+"""Heartbeats: a few numbers of every process of a node, in memory that they share. Needs no torch.
 
 Each process writes its own line, the agent reads them all. A line is small and there are no locks: a
 process that is stopped, or never lets its other threads run, shows it by a heartbeat that stops.

@@ -1,4 +1,4 @@
-"""Numbers for processes that no two nodes have in common. Standard library only.
+"""Numbers for processes that no two nodes have in common. Needs no torch.
 
 Containers number their processes from 1, so two workers on different nodes may well have the same number.
 """

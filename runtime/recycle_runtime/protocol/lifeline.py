@@ -1,4 +1,4 @@
-"""Processes that end when the one that started the job does, however that ends. Standard library only.
+"""Processes that end when the one that started the job does, however that ends. Needs no torch.
 
 The first process holds one end of a pipe, and no other process has that end. Whoever depends on it asks the
 kernel for a signal when the pipe closes: SIGKILL, so that neither a held interpreter lock nor a handler of

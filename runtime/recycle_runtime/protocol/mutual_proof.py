@@ -1,7 +1,7 @@
 """Two processes prove to each other that they know a token of the job, over whatever connects them.
 
 Each sends a nonce, and then a proof for every token that it knows, since one of them may have read its file
-before a new token was in it. Of those that both know they take the same one. Standard library only.
+before a new token was in it. Of those that both know they take the same one. Needs no torch.
 """
 
 import hmac

@@ -1,4 +1,4 @@
-"""A process that gets a signal when the one that started it ends. Standard library only.
+"""A process that gets a signal when the one that started it ends. Needs no torch.
 
 Unlike a lifeline, which belongs to a whole job, this ties one process to another, and nobody has to pass on
 anything. The kernel sends its signal when the *thread* ends that started this process, and again when another

@@ -1,7 +1,7 @@
 """Lines about refused connections: some of each host in a minute, and then how many there were.
 
 Whoever reaches the port can be refused thousands of times a second, and the log lies beside the job's state.
-Standard library only.
+Needs no torch.
 """
 
 import logging

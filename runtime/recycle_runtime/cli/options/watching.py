@@ -41,7 +41,9 @@ def check_pages(watch: WatchOptions) -> None:
         from recycle_runtime.live_page.tensorboard import has_tensorboard
 
         if not has_tensorboard():
-            raise UsageError("--tensorboard needs the package tensorboard: `pip install tensorboard`")
+            raise UsageError(
+                "--tensorboard needs the package tensorboard: `pip install 'recyclec[tensorboard]'`"
+            )
 
 
 class Watchers:
