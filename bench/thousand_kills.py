@@ -36,7 +36,7 @@ from bench.mig import mig_devices
 from recycle_runtime import logs
 from recycle_runtime.agent.process_signs import exit_of
 from recycle_runtime.agent.process_table import PROCESSES, ProcessTable
-from recycle_runtime.checkpoint.shelf import Shelf
+from recycle_runtime.checkpoint.checkpoint_folder import CheckpointFolder
 from recycle_runtime.coordinator.adaptation import AdaptationOptions
 from recycle_runtime.launcher.live_view import event_of
 from recycle_runtime.launcher.local import RunError, RunOptions, run_local
@@ -315,7 +315,7 @@ class SeriesRun:
 
     def _newest(self) -> int:
         """Steps that the newest checkpoint has; 0 if there is none."""
-        found, _ = Shelf(self._checkpoints).look()
+        found, _ = CheckpointFolder(self._checkpoints).look()
         return found[0].manifest.step if found else 0
 
 

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch.distributed.checkpoint.planner import ReadItem
 
+from recycle_runtime.checkpoint.checkpoint_folder import CheckpointFolder
 from recycle_runtime.checkpoint.dcp_reader import TensorReader
 from recycle_runtime.checkpoint.manifest import Manifest
-from recycle_runtime.checkpoint.shelf import Shelf
 from recycle_runtime.checkpoint.storage import ShardFiles, open_shard
 from recycle_runtime.state.names import CheckpointError
 from recycle_runtime.weights.tensor_bytes import size_of
@@ -101,10 +101,10 @@ def newest_in(folder: Path) -> Path:
     """The folder itself if it is a checkpoint, else the newest complete one in it."""
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: there is no such folder")
-    shelf = Shelf(folder)
-    if not shelf.names():
+    kept_folder = CheckpointFolder(folder)
+    if not kept_folder.names():
         return folder
-    found, damaged = shelf.look()
+    found, damaged = kept_folder.look()
     if not found:
         raise CheckpointError(damaged[0] if damaged else f"{folder}: no checkpoint in it is complete")
     return folder / found[0].name

@@ -10,9 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from recycle_runtime.checkpoint.checkpoint_folder import is_name
 from recycle_runtime.checkpoint.manifest import Manifest
 from recycle_runtime.checkpoint.settings import options_of_layers, other_arguments, other_options
-from recycle_runtime.checkpoint.shelf import is_name
 from recycle_runtime.checkpoint.storage import read_shard, write_shard
 from recycle_runtime.execution.chunk import Chunk
 from recycle_runtime.protocol.messages.checkpoints import (

@@ -9,8 +9,8 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+from recycle_runtime.checkpoint.checkpoint_folder import Beginning, CheckpointFolder, beginning
 from recycle_runtime.checkpoint.manifest import origin_of, shape_of
-from recycle_runtime.checkpoint.shelf import Beginning, Shelf, beginning
 from recycle_runtime.coordinator.events import (
     BeginCheckpoint,
     CheckpointClosed,
@@ -34,7 +34,7 @@ class CheckpointFiles:
     """Carries out what the state machine orders; a thread waits for the disk."""
 
     def __init__(self, folder: str, thread: FileThread | None = None) -> None:
-        self._shelf, self._thread = Shelf(folder), thread or RealFileThread("checkpoints")
+        self._shelf, self._thread = CheckpointFolder(folder), thread or RealFileThread("checkpoints")
         self._closing: tuple[str, Future[None]] | None = None
         self._identity = _identity(self._shelf.folder)
 
@@ -143,7 +143,7 @@ def begin_run(
     journal.write(begins=[begins.checkpoint, begins.step, begins.item])
     if copied is None and folder is not None:
         # Of a run whose coordinator was killed, or that ran out of disk.
-        shelf = Shelf(folder)
-        for name in shelf.names():
-            shelf.drop(name)
+        kept_folder = CheckpointFolder(folder)
+        for name in kept_folder.names():
+            kept_folder.drop(name)
     return begins

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import PurePath
 
+from recycle_runtime.checkpoint.checkpoint_folder import Beginning, CheckpointFolder, is_copy, name_of
 from recycle_runtime.checkpoint.manifest import Manifest, Origin, Shape
-from recycle_runtime.checkpoint.shelf import Beginning, Shelf, is_copy, name_of
 from recycle_runtime.coordinator.checkpoint_files import CheckpointFiles
 from recycle_runtime.coordinator.events import (
     BeginCheckpoint,
@@ -117,14 +117,14 @@ class Checkpoints(Participant):
     def open(cls, asked: Asked, job: View) -> "Checkpoints | None":
         if asked.checkpoints is None or asked.shape is None:
             return None
-        shelf, newest = Shelf(asked.checkpoints), None
+        kept_folder, newest = CheckpointFolder(asked.checkpoints), None
         if asked.is_under_way:
             # The coordinator before this one may have completed some.
-            for found in shelf.look()[0][:1]:
-                newest = CheckpointPath(str(shelf.folder / found.name), found.manifest.step)
+            for found in kept_folder.look()[0][:1]:
+                newest = CheckpointPath(str(kept_folder.folder / found.name), found.manifest.step)
         made = cls(
-            asked.checkpoints, asked.shape, asked.every, asked.steps, asked.begins, shelf.names(), newest,
-            asked.origin,
+            asked.checkpoints, asked.shape, asked.every, asked.steps, asked.begins, kept_folder.names(),
+            newest, asked.origin,
         )  # fmt: skip
         made._files = CheckpointFiles(asked.checkpoints, asked.file_thread("checkpoints"))
         made._scripts = job.find(Scripts) if asked.has_scripts else None

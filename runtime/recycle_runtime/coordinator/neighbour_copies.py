@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from recycle_runtime.checkpoint.checkpoint_folder import Beginning, copy_name, is_copy
 from recycle_runtime.checkpoint.manifest import Shape
 from recycle_runtime.checkpoint.script_state import ScriptState
-from recycle_runtime.checkpoint.shelf import Beginning, copy_name, is_copy
 from recycle_runtime.coordinator.events import Note, Order, Send, Tell
 from recycle_runtime.coordinator.journal import FILE, Field, Journal, Lines
 from recycle_runtime.coordinator.participant import Asked, Hears, Memory, NewGeneration, Participant, View

@@ -11,9 +11,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
+from recycle_runtime.checkpoint.checkpoint_folder import Beginning
 from recycle_runtime.checkpoint.manifest import Origin, Shape
 from recycle_runtime.checkpoint.script_state import ScriptState
-from recycle_runtime.checkpoint.shelf import Beginning
 from recycle_runtime.coordinator.cells import Cells
 from recycle_runtime.coordinator.events import Answer, Event
 from recycle_runtime.coordinator.file_thread import FileThread, RealFileThread

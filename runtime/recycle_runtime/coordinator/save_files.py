@@ -8,8 +8,8 @@ from concurrent.futures import Future
 from itertools import count
 from pathlib import Path
 
+from recycle_runtime.checkpoint.checkpoint_folder import Beginning, CheckpointFolder, name_of
 from recycle_runtime.checkpoint.manifest import Manifest, Origin, Shape
-from recycle_runtime.checkpoint.shelf import Beginning, Shelf, name_of
 from recycle_runtime.coordinator.events import BeginSave, CompleteSave, SaveBegun, SaveClosed
 from recycle_runtime.coordinator.file_thread import FileThread, RealFileThread
 from recycle_runtime.files import sentence
@@ -41,18 +41,18 @@ class SaveFiles:
 
     def begin(self, order: BeginSave) -> SaveBegun:
         """Make a folder that nothing has been written to."""
-        shelf = Shelf(order.folder or self._own)
+        kept_folder = CheckpointFolder(order.folder or self._own)
         try:
-            shelf.folder.mkdir(parents=True, exist_ok=True)
-            first = _FIRST_BESIDE if shelf.folder.resolve() == self._taken else 0
-            path = str(_new_folder(shelf, order.step, first))
+            kept_folder.folder.mkdir(parents=True, exist_ok=True)
+            first = _FIRST_BESIDE if kept_folder.folder.resolve() == self._taken else 0
+            path = str(_new_folder(kept_folder, order.step, first))
             self._begun.append(path)
             return SaveBegun(order.attempt, path, None)
         except OSError as error:
-            return SaveBegun(order.attempt, str(shelf.folder), sentence(error))
+            return SaveBegun(order.attempt, str(kept_folder.folder), sentence(error))
         except ValueError as error:
             # No name of a folder has a null byte in it.
-            return SaveBegun(order.attempt, str(shelf.folder), f"not the name of a folder: {error}")
+            return SaveBegun(order.attempt, str(kept_folder.folder), f"not the name of a folder: {error}")
 
     def complete(self, order: CompleteSave) -> None:
         self._completed.add(order.path)
@@ -66,12 +66,12 @@ class SaveFiles:
             order.script.write(path)
         items = self._begins.item + (order.step - self._begins.step) * shape.per_step
         manifest = Manifest(order.step, items, order.seed, shape, dict(order.shards), self._origin)
-        Shelf(path.parent).complete(path.name, manifest)
+        CheckpointFolder(path.parent).complete(path.name, manifest)
 
     def drop(self, path: str) -> None:
         """Unless it is complete."""
         folder = Path(path)
-        self._thread.submit(Shelf(folder.parent).drop, folder.name)
+        self._thread.submit(CheckpointFolder(folder.parent).drop, folder.name)
 
     def take(self) -> list[SaveClosed]:
         """Manifests that have reached the disk since, or cannot."""
@@ -89,17 +89,17 @@ class SaveFiles:
     def sweep(self) -> None:
         """No worker writes any more: what is not complete never will be."""
         for path in (path for path in self._begun if path not in self._completed):
-            Shelf(Path(path).parent).drop(Path(path).name)
+            CheckpointFolder(Path(path).parent).drop(Path(path).name)
 
 
-def _new_folder(shelf: Shelf, step: int, first: int) -> Path:
+def _new_folder(kept_folder: CheckpointFolder, step: int, first: int) -> Path:
     for attempt in count(first):
         name = name_of(step, attempt)
         try:
-            shelf.make(name)
+            kept_folder.make(name)
         except FileExistsError:
             continue
-        return shelf.folder / name
+        return kept_folder.folder / name
     raise AssertionError("there is a name that nobody has")
 
 

@@ -20,7 +20,7 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
-from recycle_runtime.checkpoint.shelf import is_copy
+from recycle_runtime.checkpoint.checkpoint_folder import is_copy
 from recycle_runtime.coordinator.cells import Cells
 from recycle_runtime.coordinator.checkpoints import Checkpoints
 from recycle_runtime.coordinator.events import (

@@ -6,8 +6,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+from recycle_runtime.checkpoint.checkpoint_folder import beginning
 from recycle_runtime.checkpoint.manifest import shape_of
-from recycle_runtime.checkpoint.shelf import beginning
 from recycle_runtime.coordinator.state_machine import ENDLESS
 from recycle_runtime.launcher.supervisor import SupervisorError, supervised
 from recycle_runtime.options.run import RunOptions

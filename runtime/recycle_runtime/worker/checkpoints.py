@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from recycle_runtime.checkpoint.shelf import is_copy
+from recycle_runtime.checkpoint.checkpoint_folder import is_copy
 from recycle_runtime.data.microbatches import OtherDataError
 from recycle_runtime.execution.chunk import Chunk
 from recycle_runtime.files import sentence

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import torch
 
-from recycle_runtime.checkpoint.shelf import is_copy
+from recycle_runtime.checkpoint.checkpoint_folder import is_copy
 from recycle_runtime.execution.chunk import Chunk
 from recycle_runtime.files import sentence
 from recycle_runtime.plan.worker_ids import Worker, worker_text, workers_in

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from recycle_runtime.checkpoint.checkpoint_folder import CheckpointFolder, beginning
 from recycle_runtime.checkpoint.manifest import shape_of
-from recycle_runtime.checkpoint.shelf import Shelf, beginning
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.state.names import CheckpointError
 from tests.runtime.checkpoint.conftest import Stopped
@@ -41,7 +41,7 @@ def damaged(stopped: Stopped, folder: Path, damage: Callable[[Path], object]) ->
     """A copy of its checkpoints, with damage to the last shard of the newest."""
     kept = folder / "kept"
     shutil.copytree(stopped.kept, kept)
-    newest = kept / Shelf(kept).names()[-1]
+    newest = kept / CheckpointFolder(kept).names()[-1]
     damage(max(path for path in newest.iterdir() if path.is_dir()))
     return kept
 
@@ -49,7 +49,7 @@ def damaged(stopped: Stopped, folder: Path, damage: Callable[[Path], object]) ->
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_the_newest_that_is_whole(stopped: Stopped, tmp_path: Path, damage: Callable[[Path], object]) -> None:
     kept = damaged(stopped, tmp_path, damage)
-    newest, before = Shelf(stopped.kept).look()[0]
+    newest, before = CheckpointFolder(stopped.kept).look()[0]
     shape = shape_of(Bundle.read(stopped.bundle))
     begins = beginning(kept, shape, 9, resume=True, reads_all=True)
     assert (begins.checkpoint, begins.step) == (before.name, before.manifest.step)
@@ -70,7 +70,7 @@ def test_none_is_whole(stopped: Stopped, tmp_path: Path) -> None:
 def test_a_run_goes_on_from_it(stopped: Stopped, tmp_path: Path) -> None:
     kept = damaged(stopped, tmp_path, DAMAGES["a bit of a tensor"])
     result, events = run(stopped.bundle, stopped.program, 6, checkpoint=str(kept), resume=True)
-    before = Shelf(stopped.kept).look()[0][1].manifest.step
+    before = CheckpointFolder(stopped.kept).look()[0][1].manifest.step
     assert [step.step for step in result.steps] == list(range(before, 6))
     assert events[0].startswith(f"resuming with step {before} from ")
     assert "not used: " in events[0]

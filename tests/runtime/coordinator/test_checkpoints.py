@@ -3,8 +3,8 @@
 import time
 from pathlib import Path
 
+from recycle_runtime.checkpoint.checkpoint_folder import Beginning, CheckpointFolder
 from recycle_runtime.checkpoint.manifest import Shape
-from recycle_runtime.checkpoint.shelf import Beginning, Shelf
 from recycle_runtime.coordinator.checkpoint_files import CheckpointFiles
 from recycle_runtime.coordinator.checkpoints import Checkpoints
 from recycle_runtime.coordinator.events import (
@@ -36,16 +36,19 @@ class Job:
     """What the service does for the state machine, and writers that do as they are told."""
 
     def __init__(self, folder: Path, every: int, steps: int, begins: Beginning | None = None) -> None:
-        self.shelf = Shelf(folder)
+        self.kept_folder = CheckpointFolder(folder)
         self.files = CheckpointFiles(str(folder))
         self.orders: list[tuple[Member, TakeCheckpoint]] = []
         self.events: list[str] = []
         newest = next(
-            (CheckpointPath(str(folder / found.name), found.manifest.step) for found in self.shelf.look()[0]),
+            (
+                CheckpointPath(str(folder / found.name), found.manifest.step)
+                for found in self.kept_folder.look()[0]
+            ),
             None,
         )
         self.saving = Checkpoints(
-            str(folder), SHAPE, every, steps, begins or Beginning(), self.shelf.names(), newest
+            str(folder), SHAPE, every, steps, begins or Beginning(), self.kept_folder.names(), newest
         )
 
     def regroup(self, step: int, members: list[Member]) -> None:
@@ -71,7 +74,7 @@ class Job:
                     self.files.does()[type(order)](order)
 
     def done(self, member: Member, name: str) -> None:
-        part = self.shelf.folder / name / shard_name(member.worker[1], member.tp_rank)
+        part = self.kept_folder.folder / name / shard_name(member.worker[1], member.tp_rank)
         part.mkdir()
         (part / "part.json").touch()
         self.hear(member, CheckpointWritten(name, {part.name: 1}, seed=0))
@@ -98,7 +101,7 @@ def test_the_first_peers_write_at_multiples_and_at_the_end(tmp_path: Path) -> No
     assert job.orders == []
     job.done(SECOND, "step-00000004")
     assert job.has_completed(4)
-    assert job.shelf.look()[0][0].manifest.items == 4 * SHAPE.per_step
+    assert job.kept_folder.look()[0][0].manifest.items == 4 * SHAPE.per_step
     assert job.orders == [
         (FIRST, TakeCheckpoint(6, "step-00000006")), (SECOND, TakeCheckpoint(6, "step-00000006"))
     ]  # fmt: skip
@@ -174,7 +177,7 @@ def test_a_run_that_goes_on_counts_its_items_from_there(tmp_path: Path) -> None:
     for member in (FIRST, SECOND):
         job.done(member, "step-00000015")
     assert job.has_completed(15)
-    assert job.shelf.look()[0][0].manifest.items == 1000 + 5 * SHAPE.per_step
+    assert job.kept_folder.look()[0][0].manifest.items == 1000 + 5 * SHAPE.per_step
 
 
 def test_a_coordinator_that_starts_again_finds_what_is_there(tmp_path: Path) -> None:

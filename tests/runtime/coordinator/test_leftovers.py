@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from recycle_runtime.checkpoint.checkpoint_folder import Beginning
 from recycle_runtime.checkpoint.manifest import FILE, Shape
-from recycle_runtime.checkpoint.shelf import Beginning
 from recycle_runtime.coordinator.checkpoint_files import CheckpointFiles, begin_run
 from recycle_runtime.coordinator.events import BeginSave
 from recycle_runtime.coordinator.journal import Journal

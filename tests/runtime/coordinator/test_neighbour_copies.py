@@ -1,8 +1,8 @@
 """When copies in memory are made, who holds them, and which one counts."""
 
+from recycle_runtime.checkpoint.checkpoint_folder import Beginning, is_copy
 from recycle_runtime.checkpoint.manifest import Shape
 from recycle_runtime.checkpoint.script_state import ScriptState
-from recycle_runtime.checkpoint.shelf import Beginning, is_copy
 from recycle_runtime.coordinator.events import Note, Send, Tell
 from recycle_runtime.coordinator.journal import JournalLine, Lines
 from recycle_runtime.coordinator.neighbour_copies import CompleteCopy, Group, NeighbourCopies

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from recycle_runtime.checkpoint.checkpoint_folder import Beginning, CheckpointFolder
 from recycle_runtime.checkpoint.manifest import Shape
-from recycle_runtime.checkpoint.shelf import Beginning, Shelf
 from recycle_runtime.coordinator.cells import Cells
 from recycle_runtime.coordinator.events import (
     BeginSave,
@@ -116,6 +116,6 @@ def test_folders_are_new_and_errors_sentences(tmp_path: Path) -> None:
     while not (closed := files.take()):
         pass
     assert closed[0].why == "the workers' shards are not those of a whole model"
-    assert Shelf(kept).look() == ([], [])
+    assert CheckpointFolder(kept).look() == ([], [])
     files.close()
     beside.close()

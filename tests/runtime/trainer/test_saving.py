@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import recycle_runtime as recycle
-from recycle_runtime.checkpoint.shelf import Shelf
+from recycle_runtime.checkpoint.checkpoint_folder import CheckpointFolder
 from recycle_runtime.launcher.local import RunError
 from tests.runtime.trainer.plainly import train_plainly
 from tests.runtime.trainer.test_scripts import HEAD, LOOP, PER_STEP, check, records, run
@@ -31,10 +31,10 @@ def test_saves_with_kills_around_them(tmp_path: Path, square: str) -> None:
     assert sum("killed by signal 9" in cause for each in result.recoveries for cause in each.causes) == 2
     for process in records(first):
         check(process, plain, every=100)
-    shelf = Shelf(first / "kept")
+    kept_folder = CheckpointFolder(first / "kept")
     # The second try has a name of its own; what there was of the first is gone.
-    assert shelf.names() == ["step-00000002", "step-00000004.1", "step-00000006", "step-00000008"]
-    found, damaged = shelf.look()
+    assert kept_folder.names() == ["step-00000002", "step-00000004.1", "step-00000006", "step-00000008"]
+    found, damaged = kept_folder.look()
     assert not damaged
     for complete in found:
         saved = dict(recycle.CheckpointWeights(first / "kept" / complete.name))

@@ -26,8 +26,8 @@ import torch
 from recycle_runtime.agent.agent import Agent, AgentOptions
 from recycle_runtime.agent.relay import Relay
 from recycle_runtime.agent.watch import Limits
+from recycle_runtime.checkpoint.checkpoint_folder import CheckpointFolder
 from recycle_runtime.checkpoint.manifest import SHARD_FILE, TENSORS_FILE
-from recycle_runtime.checkpoint.shelf import Shelf
 from recycle_runtime.coordinator.adaptation import AdaptationOptions
 from recycle_runtime.coordinator.neighbour_copies import CompleteCopy, prepare
 from recycle_runtime.coordinator.patience import Patience
@@ -436,7 +436,7 @@ class World:
 
     def _tear_newest(self) -> None:
         folder, chance = self.folder / "checkpoints", self.chance
-        found, _ = Shelf(folder).look()
+        found, _ = CheckpointFolder(folder).look()
         if len(found) > 1 and chance.random() < 0.5:
             shard = folder / found[0].name / chance.choice(sorted(found[0].manifest.shards))
             torn = shard / chance.choice((SHARD_FILE, TENSORS_FILE))
@@ -445,7 +445,7 @@ class World:
 
     def _can_be_resumed(self) -> bool:
         is_wanted = self.scenario.is_resumed and not self._is_with_user and self.outcome.error is not None
-        found = Shelf(self.folder / "checkpoints").look()[0] if is_wanted else []
+        found = CheckpointFolder(self.folder / "checkpoints").look()[0] if is_wanted else []
         # One of all steps leaves nothing to resume, and is refused.
         return bool(found) and found[0].manifest.step < self.scenario.steps
 

@@ -20,7 +20,6 @@ from recycle_runtime.cli.options.watching import Watchers, check_pages, steady_v
 from recycle_runtime.cli.output import DONE, INPUT_ERROR, NO_PLAN, Output, UsageError, UserError
 from recycle_runtime.cli.parser import Arguments
 from recycle_runtime.cli.signals import StopRequests, stop_requests
-from recycle_runtime.coordinator.antechamber import kept_waiting
 from recycle_runtime.coordinator.fence import Fence, stand_by
 from recycle_runtime.coordinator.hooks import Hooks
 from recycle_runtime.coordinator.journal import FILE, JournalError
@@ -31,6 +30,7 @@ from recycle_runtime.coordinator.outside import Outside
 from recycle_runtime.coordinator.patience import Patience
 from recycle_runtime.coordinator.plans import PlanGoneError
 from recycle_runtime.coordinator.service import JobOptions, Service
+from recycle_runtime.coordinator.startup_listener import kept_waiting
 from recycle_runtime.coordinator.state_machine import ENDLESS
 from recycle_runtime.coordinator.step_rows import told_since
 from recycle_runtime.files import FolderTakenError, write_whole

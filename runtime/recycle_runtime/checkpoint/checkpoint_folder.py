@@ -31,7 +31,7 @@ class Complete(NamedTuple):
     manifest: Manifest
 
 
-class Shelf:
+class CheckpointFolder:
     """Finds, begins, completes and deletes checkpoints."""
 
     def __init__(self, folder: str | Path) -> None:
@@ -139,7 +139,7 @@ def beginning(
     `origin`: of this run. `accepts_changes`: also where its steps take other data. `may_be_finished`: it may
     have all steps, and is for what comes after them.
     """
-    found, damaged = Shelf(folder).look()
+    found, damaged = CheckpointFolder(folder).look()
     if not resume:
         if found or damaged:
             what = f"a checkpoint of step {found[0].manifest.step}" if found else "a damaged checkpoint"

@@ -6,8 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from recycle_runtime.checkpoint.checkpoint_folder import (
+    Beginning,
+    CheckpointFolder,
+    beginning,
+    is_name,
+    name_of,
+)
 from recycle_runtime.checkpoint.manifest import Manifest, Origin, Shape
-from recycle_runtime.checkpoint.shelf import Beginning, Shelf, beginning, is_name, name_of
 from recycle_runtime.state.names import CheckpointError, shard_name
 
 SHAPE = Shape(stages=2, pipelines=3, tensor=1, microbatches=4)
@@ -23,64 +29,64 @@ def shards(folder: Path, shape: Shape = SHAPE) -> None:
         (folder / name / "part.json").touch()
 
 
-def complete(shelf: Shelf, step: int, shape: Shape = SHAPE) -> str:
+def complete(kept_folder: CheckpointFolder, step: int, shape: Shape = SHAPE) -> str:
     name = name_of(step)
-    shelf.make(name)
-    shards(shelf.folder / name, shape)
-    shelf.complete(name, manifest(step, shape))
+    kept_folder.make(name)
+    shards(kept_folder.folder / name, shape)
+    kept_folder.complete(name, manifest(step, shape))
     return name
 
 
 def test_the_newest_comes_first_and_older_ones_go(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path / "kept")
-    assert shelf.look() == ([], [])
+    kept_folder = CheckpointFolder(tmp_path / "kept")
+    assert kept_folder.look() == ([], [])
     for step in (10, 20, 30):
-        complete(shelf, step)
+        complete(kept_folder, step)
     begun = name_of(40)
-    shelf.make(begun)
-    (shelf.folder / "notes.txt").touch()
-    (shelf.folder / "step-mine").mkdir()
-    shelf.prune("step-00000030")
-    found, damaged = shelf.look()
+    kept_folder.make(begun)
+    (kept_folder.folder / "notes.txt").touch()
+    (kept_folder.folder / "step-mine").mkdir()
+    kept_folder.prune("step-00000030")
+    found, damaged = kept_folder.look()
     assert [each.name for each in found] == ["step-00000030", "step-00000020"]
     assert found[0].manifest == manifest(30)
     assert damaged == []
-    assert {path.name for path in shelf.folder.iterdir()} == {
+    assert {path.name for path in kept_folder.folder.iterdir()} == {
         "step-00000020", "step-00000030", begun, "notes.txt", "step-mine"
     }  # fmt: skip
 
 
 def test_every_try_has_a_folder_of_its_own(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path)
+    kept_folder = CheckpointFolder(tmp_path)
     names = [name_of(5, attempt) for attempt in range(3)]
     assert names == ["step-00000005", "step-00000005.1", "step-00000005.2"]
     for name in names:
-        shelf.make(name)
-    assert shelf.names() == names
+        kept_folder.make(name)
+    assert kept_folder.names() == names
     with pytest.raises(FileExistsError):
-        shelf.make(names[0])
+        kept_folder.make(names[0])
     assert all(map(is_name, ("step-00000005", "step-00000005.2")))
     assert not any(map(is_name, ("../step-00000005", "step-5", "step-00000005/..", "step-00000005\n")))
 
 
 def test_a_folder_without_a_manifest_is_no_checkpoint(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path)
-    shelf.make(name_of(5))
+    kept_folder = CheckpointFolder(tmp_path)
+    kept_folder.make(name_of(5))
     shards(tmp_path / name_of(5))
-    assert shelf.look() == ([], [])
+    assert kept_folder.look() == ([], [])
     words = f"{tmp_path} has no complete checkpoint: starting with the first step"
     assert beginning(tmp_path, SHAPE, 9, resume=True) == Beginning(words=words)
     assert beginning(tmp_path, SHAPE, 9, resume=False) == Beginning()
 
 
 def test_another_number_of_pipelines_goes_on_after_the_items_that_were_used(tmp_path: Path) -> None:
-    complete(Shelf(tmp_path), 5)
+    complete(CheckpointFolder(tmp_path), 5)
     begins = beginning(tmp_path, Shape(2, 1, 1, 7), 9, resume=True)
     assert (begins.checkpoint, begins.step, begins.item) == ("step-00000005", 5, 60)
 
 
 def test_all_steps_may_be_made_where_a_job_goes_on_by_itself(tmp_path: Path) -> None:
-    complete(Shelf(tmp_path), 5)
+    complete(CheckpointFolder(tmp_path), 5)
     with pytest.raises(CheckpointError, match="has 5 steps already, and --steps asks for 5 in all"):
         beginning(tmp_path, SHAPE, 5, resume=True)
     assert beginning(tmp_path, SHAPE, 5, resume=True, may_be_finished=True).step == 5
@@ -90,7 +96,7 @@ def test_all_steps_may_be_made_where_a_job_goes_on_by_itself(tmp_path: Path) -> 
 
 def test_shards_by_layer_fit_any_cut_of_as_many_layers(tmp_path: Path) -> None:
     by_layer = Shape(2, 3, 1, 4, layers=6)
-    complete(Shelf(tmp_path), 5, by_layer)
+    complete(CheckpointFolder(tmp_path), 5, by_layer)
     assert (tmp_path / "step-00000005" / "layer-5-part-0").is_dir()
     for shape in (Shape(3, 2, 1, 6, layers=6), Shape(4, 1, 1, 7)):
         assert beginning(tmp_path, shape, 9, resume=True).step == 5
@@ -129,9 +135,9 @@ def empty(folder: Path) -> None:
 def test_a_damaged_checkpoint_is_passed_over_and_named(
     tmp_path: Path, damage: Callable[[Path], None], said: str
 ) -> None:
-    shelf = Shelf(tmp_path)
-    complete(shelf, 10)
-    damage(tmp_path / complete(shelf, 20))
+    kept_folder = CheckpointFolder(tmp_path)
+    complete(kept_folder, 10)
+    damage(tmp_path / complete(kept_folder, 20))
     begins = beginning(tmp_path, SHAPE, 99, resume=True)
     assert begins.checkpoint == "step-00000010"
     assert said in begins.words
@@ -153,7 +159,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_named(
 def test_what_a_run_cannot_go_on_from(
     tmp_path: Path, shape: Shape, steps: int, resume: bool, said: str
 ) -> None:
-    complete(Shelf(tmp_path), 5)
+    complete(CheckpointFolder(tmp_path), 5)
     with pytest.raises(CheckpointError, match=said):
         beginning(tmp_path, shape, steps, resume=resume)
 
@@ -163,7 +169,7 @@ def test_a_manifest_that_speaks_of_any_number_of_shards(tmp_path: Path) -> None:
     many = Shape(stages=1 << 40, pipelines=1, tensor=1 << 20, microbatches=1)
     (tmp_path / name_of(5)).mkdir()
     Manifest(5, 5, 0, many, {"stage-0-part-0": 1}).write(tmp_path / name_of(5))
-    found, damaged = Shelf(tmp_path).look()
+    found, damaged = CheckpointFolder(tmp_path).look()
     assert found == [] and "does not name every stage" in damaged[0]
 
 
@@ -172,14 +178,14 @@ def test_a_manifest_of_any_size(tmp_path: Path) -> None:
     (tmp_path / name_of(5)).mkdir()
     with (tmp_path / name_of(5) / "manifest.json").open("wb") as file:
         file.truncate(1 << 26)
-    found, damaged = Shelf(tmp_path).look()
+    found, damaged = CheckpointFolder(tmp_path).look()
     assert found == [] and "not a file of a checkpoint" in damaged[0]
 
 
 def test_steps_that_take_other_data_are_refused(tmp_path: Path) -> None:
     """Other pipelines are not, as long as steps take as many micro-batches; what differs is told."""
     before = Origin("aaaa", (2, 1), 6)
-    folder = tmp_path / complete(Shelf(tmp_path), 5)
+    folder = tmp_path / complete(CheckpointFolder(tmp_path), 5)
     replace(manifest(5), origin=before).write(folder)
     assert Manifest.read(folder).origin == before
     now, after = replace(SHAPE, pipelines=1, microbatches=12), Origin("bbbb", (2, 1), 2)
@@ -200,8 +206,8 @@ def test_steps_that_take_other_data_are_refused(tmp_path: Path) -> None:
 def test_a_checkpoint_of_an_older_version_is_resumed_with_a_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    complete(Shelf(tmp_path), 5)
-    caplog.set_level("INFO", "recycle_runtime.checkpoint.shelf")
+    complete(CheckpointFolder(tmp_path), 5)
+    caplog.set_level("INFO", "recycle_runtime.checkpoint.checkpoint_folder")
     fewer = replace(SHAPE, pipelines=1)
     assert beginning(tmp_path, fewer, 9, resume=True, origin=Origin("a", (), 2)).step == 5
     (line,) = caplog.messages

@@ -15,7 +15,7 @@ from recycle_runtime.protocol.server import Connection, Served, Server
 _TURN = 0.05
 
 
-class Antechamber:
+class StartupListener:
     """In place of who is served, until that one can be."""
 
     def message(self, connection: Connection, message: Message) -> None:
@@ -29,13 +29,13 @@ class Antechamber:
 @contextmanager
 def kept_waiting(serve: Callable[[Served], Server]) -> Generator[None]:
     """While this is open, on a thread: whoever comes waits there."""
-    server, is_over = serve(Antechamber()), threading.Event()
+    server, is_over = serve(StartupListener()), threading.Event()
 
     def turn() -> None:
         while not is_over.is_set():
             server.turn(_TURN)
 
-    thread = threading.Thread(target=turn, name="antechamber", daemon=True)
+    thread = threading.Thread(target=turn, name="startup-listener", daemon=True)
     thread.start()
     try:
         yield

@@ -8,7 +8,7 @@ import pytest
 
 from recycle_runtime.cli.main import main
 from recycle_runtime.coordinator import checkpoint_files
-from recycle_runtime.coordinator.antechamber import kept_waiting
+from recycle_runtime.coordinator.startup_listener import kept_waiting
 from recycle_runtime.protocol.address import parse_address
 from recycle_runtime.protocol.channel import Channel
 from recycle_runtime.protocol.codec import WireError
