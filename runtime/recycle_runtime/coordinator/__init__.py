@@ -1,4 +1,4 @@
-"""The coordinator: tracks workers, chooses plans, orders regroupings. Standard library only; it never trains.
+"""The coordinator: tracks workers, chooses plans, orders regroupings. Needs no torch; it never trains.
 
 service             the process: carries events in and orders out, and decides nothing
 attendance          who is a member, who is waited for, who has failed, who is started
