@@ -37,8 +37,8 @@ from recycle_compiler.planner.compile import compile_job
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.worker_ids import workers_in
 from recycle_runtime.protocol.framing import (
+    FramingSession,
     Response,
-    Session,
     frame_handshake,
     new_nonce,
     new_token,
@@ -120,7 +120,7 @@ class Client:
         self._socket = socket.create_connection(loop.address)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = bytearray()
-        self._session: Session | None = None
+        self._session: FramingSession | None = None
         self._nonces: tuple[str, str] | None = None
         loop.selector.register(self._socket, selectors.EVENT_READ, self)
 
@@ -159,7 +159,7 @@ class Client:
             self._send(frame_handshake(Response(VERSION, clients, mine)))
         if unframe_verdict(self._buffer) is None:
             return False
-        self._session = Session(token, "client", *self._nonces)
+        self._session = FramingSession(token, "client", *self._nonces)
         self.send(self._first)
         return True
 

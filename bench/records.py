@@ -13,7 +13,7 @@ from dataclasses import replace
 from recycle_runtime.protocol import mutual_proof
 from recycle_runtime.protocol.access import Access
 from recycle_runtime.protocol.channel import Channel
-from recycle_runtime.protocol.framing import Session, new_nonce, new_token
+from recycle_runtime.protocol.framing import FramingSession, new_nonce, new_token
 from recycle_runtime.protocol.messages.agents import Heartbeat
 from recycle_runtime.protocol.messages.generations import BundleData
 from recycle_runtime.protocol.messages.store import StoreSet
@@ -34,8 +34,8 @@ CASES: tuple[tuple[str, Message, int], ...] = (
 def whole(message: Message) -> Callable[[], None]:
     """A message from one end to the other, as it is."""
     token, servers, clients = new_token(), new_nonce(), new_nonce()
-    client = Session(token, "client", servers, clients)
-    server = Session(token, "server", servers, clients)
+    client = FramingSession(token, "client", servers, clients)
+    server = FramingSession(token, "server", servers, clients)
 
     def once() -> None:
         # A copy: what was said a moment ago is not made into a text again.
@@ -129,7 +129,7 @@ def main() -> None:
     certificate = make_certificate()
     print(f"{'':<28}{'message':>12}{'records':>12}{'TLS':>12}   microseconds of CPU, both ends")
     for name, message, times in CASES:
-        size = len(Session(new_token(), "client", "", "").frame(message)) - 20
+        size = len(FramingSession(new_token(), "client", "", "").frame(message)) - 20
         parts = (whole(message), records(size), tunnel(certificate, size))
         print(f"{name:<28}" + "".join(f"{microseconds(part, times):>12.1f}" for part in parts))
     (plain, plain_server), (encrypted, server) = connections(None), connections(certificate)

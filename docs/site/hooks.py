@@ -15,7 +15,7 @@ from mkdocs.structure.pages import Page
 
 from recycle_compiler.cli.main import command_line as recyclec
 from recycle_compiler.frontend import schema
-from recycle_runtime.cli.description import Command, Option, described
+from recycle_runtime.cli.description import Command, OptionDescription, described
 from recycle_runtime.cli.main import command_line as recycle_run
 from recycle_runtime.cli.parser import CommandLine
 from recycle_runtime.plan import isa
@@ -77,14 +77,14 @@ def _usage(program: str, command: Command) -> str:
     return f"{program} {command.name} {alone} [OPTIONS]".replace("  ", " ")
 
 
-def _rows(options: list[Option] | tuple[Option, ...]) -> list[str]:
+def _rows(options: list[OptionDescription] | tuple[OptionDescription, ...]) -> list[str]:
     if not options:
         return []
     rows = [f"| {_written(option)} | {_cell(_sentence(option.does))} |" for option in options]
     return ["| option | does |", "|---|---|", *rows]
 
 
-def _written(option: Option) -> str:
+def _written(option: OptionDescription) -> str:
     names = ", ".join(option.names)
     return f"<code>{_cell(f'{names} {option.value}'.strip())}</code>"
 

@@ -16,7 +16,14 @@ from recycle_compiler.version import __version__
 from recycle_runtime.files import write_whole
 from recycle_runtime.plan.bundle import Bundle, Layout, PlanEntry, join_bundle
 from recycle_runtime.plan.bundle_index import Index
-from recycle_runtime.plan.codec import LARGEST_NUMBER, LARGEST_PLAN, NEIGHBOUR, PIPELINE, TYPE_CODES, Shape
+from recycle_runtime.plan.codec import (
+    LARGEST_NUMBER,
+    LARGEST_PLAN,
+    NEIGHBOUR,
+    PIPELINE,
+    TYPE_CODES,
+    StreamShape,
+)
 from recycle_runtime.plan.isa import (
     CONSUMES,
     NONE,
@@ -125,7 +132,7 @@ def check_fields(streams: Streams) -> None:
         raise ValueError("an instruction has an unknown opcode")
     # A chunk at the end of the pipeline consumes no message.
     no_inbox = np.isin(opcode, sorted(CONSUMES)) & (streams.inbox == NONE)
-    limits = Shape(job.chunks, job.stages, job.pipelines, job.microbatches).limits
+    limits = StreamShape(job.chunks, job.stages, job.pipelines, job.microbatches).limits
     for name, values, users, end in zip(
         Instruction._fields[1:],
         (*streams.columns[1:5], np.where(no_inbox, 0, streams.inbox), streams.neighbour),

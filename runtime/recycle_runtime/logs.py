@@ -23,7 +23,7 @@ _UNKNOWN = "-"
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class LogContext:
     """What every line of this process says about it."""
 
     worker: str | None = None
@@ -33,7 +33,7 @@ class Context:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class LogSettings:
     """As the command line gives them; None is the default."""
 
     level: str | None = None
@@ -45,8 +45,8 @@ class Settings:
         return level if self.file is None else [*level, "--log-file", self.file]
 
 
-_context = Context()
-_settings = Settings()
+_context = LogContext()
+_settings = LogSettings()
 
 
 def note(*, worker: str | None = None, generation: int | None = None, step: int | None = None) -> None:
@@ -60,10 +60,10 @@ def note(*, worker: str | None = None, generation: int | None = None, step: int 
 def forget() -> None:
     """As at the start of a process; for one that has been forked from another's."""
     global _context
-    _context = Context()
+    _context = LogContext()
 
 
-def settings() -> Settings:
+def settings() -> LogSettings:
     """What was configured last."""
     return _settings
 
@@ -76,7 +76,7 @@ def configure(level: str | None = None, file: str | None = None, *, quiet: bool 
     global _settings
     handler = _LogFile(file, encoding="utf-8") if file is not None else _Stderr()
     handler.setFormatter(LineFormatter())
-    _settings = Settings(level, file)
+    _settings = LogSettings(level, file)
     usual = "info" if file is not None else "error" if quiet else "warning"
     for name in LOGGERS:
         logger = logging.getLogger(name)

@@ -22,7 +22,7 @@ from recycle_runtime.agent.process_table import PROCESSES, ProcessTable, Row
 from recycle_runtime.agent.processes import KernelProcesses, Processes
 from recycle_runtime.agent.relay import Relay
 from recycle_runtime.agent.search import Search
-from recycle_runtime.agent.watch import Clock, Ended, Limits, Watch
+from recycle_runtime.agent.watch import Ended, Limits, ProcessWatch, WatchClock
 from recycle_runtime.files import take_folder
 from recycle_runtime.options.run import RunOptions
 from recycle_runtime.program.user_frames import frames_text, user_frames
@@ -120,9 +120,9 @@ class Agent:
         """So that the coordinator knows this agent when its connection is a new one, and the log the node."""
         self._board = board or Board(options.state / "board", options.workers_per_node)
         self._relay = relay or Relay(near_name(options.state), options.token)
-        clock = Clock(self._around.now)
+        clock = WatchClock(self._around.now)
         exits = exit_of if options.sees_exits else _no_exit
-        self._watch = Watch(self._board, options.limits, clock, processes=self._kernel, exit_of=exits)
+        self._watch = ProcessWatch(self._board, options.limits, clock, processes=self._kernel, exit_of=exits)
         self._table = ProcessTable(options.state / PROCESSES, options.workers_per_node)
         self._ended: dict[Member, ProcessEnded] = {}
         """How the last processes ended: what one coordinator has heard the next may not know."""

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from recycle_runtime.agent.process_signs import Signs
 from recycle_runtime.agent.processes import KernelProcesses, Processes
 from recycle_runtime.program.user_frames import dumped_frames
-from recycle_runtime.protocol.heartbeat_board import Board, Line
+from recycle_runtime.protocol.heartbeat_board import Board, BoardLine
 
 LONGEST_TURN = 0.5
 """Seconds that one look can count, however long ago the last one was."""
@@ -73,7 +73,7 @@ class Ended(NamedTuple):
     """Where in it, the innermost call last: file, line, function."""
 
 
-class Clock:
+class WatchClock:
     """Seconds in which this process could look; a stop of all processes counts for nothing."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -115,14 +115,14 @@ class _Accused:
     """Of its answer, as last seen."""
 
 
-class Watch:
+class ProcessWatch:
     """The processes of a node, by their line on the board."""
 
     def __init__(
         self,
         board: Board,
         limits: Limits,
-        clock: Clock | None = None,
+        clock: WatchClock | None = None,
         signs: Callable[[int], Signs | None] | None = None,
         processes: Processes | None = None,
         exit_of: Callable[[int], str | None] = lambda _: None,
@@ -131,7 +131,7 @@ class Watch:
         self._board, self._limits, self._exit_of = board, limits, exit_of
         self._kernel = processes or KernelProcesses()
         self._signs = signs or self._kernel.signs
-        self._clock = clock or Clock()
+        self._clock = clock or WatchClock()
         self.processes: dict[int, Process] = {}
         self._ending: list[Process] = []
         """Those that count as ended, and are still being taken apart."""
@@ -208,7 +208,7 @@ class Watch:
             elif (stuck := self._stuck(life, shown, now)) is not None:
                 self._accuse(line, f"{stuck} and was killed", shown, now)
 
-    def _silence(self, line: int, life: _Life, shown: Line, now: float) -> str | None:
+    def _silence(self, line: int, life: _Life, shown: BoardLine, now: float) -> str | None:
         """In words, if its heartbeat has been missing for too long and it is not busy."""
         if shown.heartbeat != life.heartbeat:
             if shown.is_up and life.heartbeat:
@@ -237,7 +237,7 @@ class Watch:
         if has_worked or not life.processor:
             life.processor = signs.processor
 
-    def _stuck(self, life: _Life, shown: Line, now: float) -> str | None:
+    def _stuck(self, life: _Life, shown: BoardLine, now: float) -> str | None:
         """In words, if it has been at the same place for too long."""
         at = (shown.generation, shown.step, shown.position)
         if life.at != at or shown.is_waiting:
@@ -260,7 +260,7 @@ class Watch:
     def _instruction_limit(self) -> float:
         return max(self._limits.instruction, _INSTRUCTIONS * self._longest_instruction)
 
-    def _accuse(self, line: int, how: str, shown: Line, now: float) -> None:
+    def _accuse(self, line: int, how: str, shown: BoardLine, now: float) -> None:
         """Ask it where it is; what is stopped cannot answer, and is not at fault."""
         if how.startswith("was stopped"):
             self.kill(line, how)

@@ -14,7 +14,7 @@ import shutil
 from pathlib import Path
 from typing import NamedTuple
 
-from recycle_runtime.checkpoint.manifest import FILE, Manifest, Origin, Shape, sync_folder
+from recycle_runtime.checkpoint.manifest import FILE, CheckpointShape, Manifest, Origin, sync_folder
 from recycle_runtime.checkpoint.soundness import check_sound
 from recycle_runtime.state.names import ACCEPT, CheckpointError
 
@@ -124,7 +124,7 @@ class Beginning(NamedTuple):
 
 def beginning(
     folder: str | Path,
-    shape: Shape,
+    shape: CheckpointShape,
     steps: int,
     *,
     resume: bool,
@@ -170,7 +170,7 @@ def beginning(
     return Beginning(newest.name, manifest.step, manifest.items, manifest.seed, words)
 
 
-def _check_data_order(path: Path, made: Shape, now: Shape) -> None:
+def _check_data_order(path: Path, made: CheckpointShape, now: CheckpointShape) -> None:
     """Other pipelines, or another cut, make the same steps as long as these take as many micro-batches."""
     if made.per_step != now.per_step:
         raise CheckpointError(
@@ -179,11 +179,11 @@ def _check_data_order(path: Path, made: Shape, now: Shape) -> None:
         )
 
 
-def _per_step(shape: Shape) -> str:
+def _per_step(shape: CheckpointShape) -> str:
     return f"{shape.per_step} micro-batches ({shape.pipelines} x {shape.microbatches})"
 
 
-def _differences(made: Shape, before: Origin, now: Shape, after: Origin) -> str:
+def _differences(made: CheckpointShape, before: Origin, now: CheckpointShape, after: Origin) -> str:
     """What is not as it was, in words that end a sentence; that job and layers fit is known."""
     rows = (
         ("pipelines", str(made.pipelines), str(now.pipelines)),
@@ -213,7 +213,7 @@ def _newest_sound(folder: Path, found: list[Complete], damaged: list[str]) -> Co
     raise CheckpointError(f"no checkpoint in {folder} is as it was written: {damaged[0]}")
 
 
-def _check(path: Path, found: Complete, shape: Shape) -> None:
+def _check(path: Path, found: Complete, shape: CheckpointShape) -> None:
     made = found.manifest.shape
     # By layer, shards fit any cut; whether they are the program's layers is for workers to see.
     by_what = ("layers", made.layers, shape.layers or made.layers)

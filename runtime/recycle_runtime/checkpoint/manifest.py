@@ -95,7 +95,7 @@ _KIND = "checkpoint manifest"
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class CheckpointShape:
     """Of the job that made a checkpoint, or wants to go on from one."""
 
     stages: Natural
@@ -121,16 +121,16 @@ class Shape:
         name, count = (layer_shard_name, self.layers) if self.layers else (shard_name, self.stages)
         return [name(number, rank) for number in range(count) for rank in range(self.tensor)]
 
-    def with_shards(self, names: Collection[str]) -> "Shape":
+    def with_shards(self, names: Collection[str]) -> "CheckpointShape":
         """By layer or by stage, as these are."""
         is_by_layer = any(name.startswith(LAYER) for name in names)
         return replace(self, layers=len(names) // self.tensor if is_by_layer else 0)
 
 
-def shape_of(bundle: Bundle) -> Shape:
+def shape_of(bundle: Bundle) -> CheckpointShape:
     """Of a job with these plans."""
     chunks = len(bundle.chunk_stages)
-    return Shape(chunks, bundle.pipelines, bundle.tensor, bundle.microbatches, sum(bundle.cut))
+    return CheckpointShape(chunks, bundle.pipelines, bundle.tensor, bundle.microbatches, sum(bundle.cut))
 
 
 _DIGITS = 12
@@ -163,7 +163,7 @@ class Manifest:
     items: Natural
     """How many micro-batches these steps have taken from the program's sequence."""
     seed: Natural
-    shape: Shape
+    shape: CheckpointShape
     shards: dict[str, Natural]
     """The checksum of every shard's own description."""
     origin: Origin | None = None

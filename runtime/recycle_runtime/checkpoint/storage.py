@@ -43,7 +43,7 @@ from recycle_runtime.weights.tensor_bytes import bytes_of, size_of
 _PIECE = 16 << 20
 
 
-class Place(NamedTuple):
+class TensorPlace(NamedTuple):
     """Of one tensor in the file."""
 
     offset: int
@@ -96,14 +96,14 @@ class ShardWriter(StorageWriter):
     def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
         return False
 
-    def _write(self, file: BinaryIO, tensor: torch.Tensor) -> Place:
+    def _write(self, file: BinaryIO, tensor: torch.Tensor) -> TensorPlace:
         offset, checksum, data = file.tell(), 0, bytes_of(tensor)
         for start in range(0, len(data), _PIECE):
             self._proceed()
             piece = data[start : start + _PIECE]
             checksum = zlib.crc32(piece, checksum)
             file.write(piece)
-        return Place(offset, len(data), checksum)
+        return TensorPlace(offset, len(data), checksum)
 
 
 class ShardReader(TensorReader):
@@ -148,16 +148,16 @@ class ShardReader(TensorReader):
         if checksum != place.crc32:
             raise CheckpointError(f"{self._path}: damaged: the checksum of {name} does not match")
 
-    def _checked(self, name: str, about: Fields) -> tuple[torch.Tensor, Place]:
+    def _checked(self, name: str, about: Fields) -> tuple[torch.Tensor, TensorPlace]:
         """A tensor without memory that shows type and shape, and where its bytes are."""
         if type(about) is not dict:
             about = {}
         dtype: Any = getattr(torch, str(about.get("dtype")), None)
         shape: Any = about.get("shape")
-        numbers: list[Any] = [about.get(field) for field in Place._fields]
+        numbers: list[Any] = [about.get(field) for field in TensorPlace._fields]
         counts: list[Any] = [*shape, *numbers] if isinstance(shape, list) else [None]
         if isinstance(dtype, torch.dtype) and all(type(count) is int and count >= 0 for count in counts):
-            place = Place(*numbers)
+            place = TensorPlace(*numbers)
             shaped = torch.empty(shape, dtype=dtype, device="meta")
             if place.size == size_of(shaped):
                 return shaped, place

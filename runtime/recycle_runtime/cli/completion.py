@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from recycle_runtime.cli.description import Command, Option, described
+from recycle_runtime.cli.description import Command, OptionDescription, described
 from recycle_runtime.cli.output import DONE, Output
 from recycle_runtime.cli.parser import Arguments, CommandLine
 
@@ -103,13 +103,13 @@ def _zsh(program: str, commands: Sequence[Command]) -> str:
     return "\n".join((*lines, "        esac ;;", "    esac", "}", f"compdef {function} {program}", ""))
 
 
-def _zsh_spec(option: Option) -> str:
+def _zsh_spec(option: OptionDescription) -> str:
     does = option.does.replace("[", "(").replace("]", ")")
     value = f":{_colons(option.value)}:{_zsh_values(option)}" if option.value else ""
     return " ".join(_zsh_text(f"{name}[{_colons(does)}]{value}") for name in option.names)
 
 
-def _zsh_values(option: Option) -> str:
+def _zsh_values(option: OptionDescription) -> str:
     return f"({' '.join(option.words)})" if option.words else "_files"
 
 
@@ -135,7 +135,7 @@ def _fish(program: str, commands: Sequence[Command]) -> str:
     return "\n".join((*lines, ""))
 
 
-def _fish_option(option: Option) -> str:
+def _fish_option(option: OptionDescription) -> str:
     names = [f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}" for name in option.names]
     if option.words:
         names.append(f"-x -a {_fish_text(' '.join(option.words))}")

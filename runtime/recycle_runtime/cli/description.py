@@ -7,7 +7,7 @@ from recycle_runtime.cli.parser import CommandLine
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class OptionDescription:
     """An option, or an argument without a name."""
 
     names: tuple[str, ...]
@@ -27,15 +27,15 @@ class Command:
     name: str
     does: str
     usage: str
-    options: tuple[Option, ...]
+    options: tuple[OptionDescription, ...]
 
     @property
-    def named(self) -> tuple[Option, ...]:
+    def named(self) -> tuple[OptionDescription, ...]:
         """Those with a name."""
         return tuple(option for option in self.options if option.names)
 
     @property
-    def alone(self) -> tuple[Option, ...]:
+    def alone(self) -> tuple[OptionDescription, ...]:
         """Those without."""
         return tuple(option for option in self.options if not option.names)
 
@@ -50,7 +50,7 @@ def described(program: CommandLine) -> tuple[Command, ...]:
     )
 
 
-def _options(parser: argparse.ArgumentParser) -> tuple[Option, ...]:
+def _options(parser: argparse.ArgumentParser) -> tuple[OptionDescription, ...]:
     # argparse has no public way to ask a parser what it takes.
     actions = parser._actions  # pyright: ignore[reportPrivateUsage]
     return tuple(
@@ -60,7 +60,7 @@ def _options(parser: argparse.ArgumentParser) -> tuple[Option, ...]:
     )
 
 
-def _option(parser: argparse.ArgumentParser, action: argparse.Action) -> Option:
+def _option(parser: argparse.ArgumentParser, action: argparse.Action) -> OptionDescription:
     metavar = action.metavar if isinstance(action.metavar, str) else " ".join(action.metavar or ())
     takes = action.nargs != 0
     value = (metavar or action.dest.upper()) if takes else ""
@@ -68,4 +68,4 @@ def _option(parser: argparse.ArgumentParser, action: argparse.Action) -> Option:
     if takes and not words and "|" in value and " " not in value:
         words = tuple(word for word in value.split("|") if not word.isupper())
     does = (action.help or "") % {**vars(action), "prog": parser.prog}
-    return Option(tuple(action.option_strings), value, words, does)
+    return OptionDescription(tuple(action.option_strings), value, words, does)

@@ -8,7 +8,7 @@ moves layers, any other moves workers. Needs no torch.
 from collections.abc import Collection, Mapping
 from statistics import median
 
-from recycle_runtime.coordinator.drift import OpTimes, calibrated, measured_times, shift
+from recycle_runtime.coordinator.drift import SmoothedTimes, calibrated, measured_times, shift
 from recycle_runtime.coordinator.events import MovesWanted, RecutWanted, StopWanted
 from recycle_runtime.coordinator.journal import Lines
 from recycle_runtime.coordinator.layer_move import LayerMove
@@ -72,7 +72,7 @@ class Adaptation:
         self.book, self._options, self._files = book, options, files
         self.rate = ChangeRate(options.mtbf)
         self.costs = CostOfMoves()
-        self.ops = OpTimes()
+        self.ops = SmoothedTimes()
         self._job = JobText(self.book.bundles[0].job_text)
         for stage in range(self.book.stages):
             self.costs.state_bytes[stage] = self._job.parameter_bytes(stage)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from recycle_runtime.coordinator.agents import Agents
-from recycle_runtime.coordinator.connections import Connections, Line
+from recycle_runtime.coordinator.connections import ClientLine, Connections
 from recycle_runtime.coordinator.events import (
     AllReturned,
     BeginsAnew,
@@ -23,7 +23,7 @@ from recycle_runtime.coordinator.events import (
     WorkerFailed,
     WorkerStuck,
 )
-from recycle_runtime.coordinator.hooks import Hooks
+from recycle_runtime.coordinator.hooks import CoordinatorHooks
 from recycle_runtime.coordinator.journal import Lines
 from recycle_runtime.coordinator.last_generation import Remembered
 from recycle_runtime.coordinator.lost_starts import LostStarts
@@ -65,7 +65,7 @@ class Attendance:
         connections: Connections,
         agents: Agents,
         programs: Programs,
-        hooks: Hooks,
+        hooks: CoordinatorHooks,
         happen: Callable[..., None],
         tell: Callable[[str], None],
         say_start: Callable[[str], None],
@@ -147,7 +147,7 @@ class Attendance:
 
     # Who comes.
 
-    def join(self, connection: Line, message: Join) -> None:
+    def join(self, connection: ClientLine, message: Join) -> None:
         member, pid = message.member, message.pid
         if not self._book.has(member.worker) or member.tp_rank >= self._tensor:
             raise ProtocolError(f"the job has no worker {name_of(member.worker)} with rank {member.tp_rank}")
@@ -207,7 +207,7 @@ class Attendance:
 
     # Agents, and who is started.
 
-    def agent_joins(self, connection: Line, message: AgentJoin) -> None:
+    def agent_joins(self, connection: ClientLine, message: AgentJoin) -> None:
         _LOGGER.info(
             "an agent joins from %s: room for %d processes, %d run",
             connection.address,
@@ -338,7 +338,7 @@ class Attendance:
 
     # Who goes.
 
-    def process_ended(self, connection: Line, message: ProcessEnded) -> None:
+    def process_ended(self, connection: ClientLine, message: ProcessEnded) -> None:
         self._agents.heard(connection, self._clock.now())
         if message.pid in self._refused:
             self._refused_ended(connection, message)
@@ -370,7 +370,7 @@ class Attendance:
         if member in self._returning:
             self._is_back(member)
 
-    def _refused_ended(self, connection: Line, message: ProcessEnded) -> None:
+    def _refused_ended(self, connection: ClientLine, message: ProcessEnded) -> None:
         """A process that was one too many: its worker has not failed, and others may have its room."""
         member = message.member
         self._refused.discard(message.pid)
@@ -379,7 +379,7 @@ class Attendance:
             self._agents.doubt(member.worker)
             self._start_expected()
 
-    def _was_expected(self, connection: Line, member: Member, pid: int) -> bool:
+    def _was_expected(self, connection: ClientLine, member: Member, pid: int) -> bool:
         """Whether the end of this process is the end of a worker process, told for the first time."""
         was_watched = self._agents.gone(connection, member, pid)
         known = self._process_of(member)
@@ -396,7 +396,7 @@ class Attendance:
         before = self._pids_before.get(member) if member in self._returning else None
         return self._connections.pid_of(member) or before
 
-    def lose_agent(self, connection: Line) -> None:
+    def lose_agent(self, connection: ClientLine) -> None:
         """A node may be gone with it."""
         for member in self._agents.leave(connection):
             # With a node, its workers may go before their agent, who cannot say it any more.

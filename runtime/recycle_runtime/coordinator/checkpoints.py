@@ -13,7 +13,7 @@ from itertools import count
 from pathlib import PurePath
 
 from recycle_runtime.checkpoint.checkpoint_folder import Beginning, CheckpointFolder, is_copy, name_of
-from recycle_runtime.checkpoint.manifest import Manifest, Origin, Shape
+from recycle_runtime.checkpoint.manifest import CheckpointShape, Manifest, Origin
 from recycle_runtime.coordinator.checkpoint_files import CheckpointFiles
 from recycle_runtime.coordinator.events import (
     BeginCheckpoint,
@@ -84,7 +84,7 @@ class Checkpoints(Participant):
     def __init__(
         self,
         folder: str,
-        shape: Shape,
+        shape: CheckpointShape,
         every: int,
         steps: int,
         begins: Beginning,

@@ -18,7 +18,7 @@ class Kind(Enum):
     DONE = "worker that has ended"
 
 
-class Line(Protocol):
+class ClientLine(Protocol):
     """A connection, as the coordinator uses it; it may be relayed."""
 
     @property
@@ -35,10 +35,10 @@ class Connections:
     """All clients of a coordinator that have said what they are."""
 
     def __init__(self) -> None:
-        self._kinds: dict[Line, Member | Kind] = {}
-        self._members: dict[Member, Line] = {}
+        self._kinds: dict[ClientLine, Member | Kind] = {}
+        self._members: dict[Member, ClientLine] = {}
         self._pids: dict[Member, int] = {}
-        self._observers: dict[Line, None] = {}
+        self._observers: dict[ClientLine, None] = {}
         self._watchers: list[Callable[[ToObserver], None]] = []
         """Observers in this process."""
         self._moved: dict[tuple[Member, int], Member] = {}
@@ -52,10 +52,10 @@ class Connections:
     def has_members(self) -> bool:
         return bool(self._members)
 
-    def kind_of(self, line: Line) -> Member | Kind | None:
+    def kind_of(self, line: ClientLine) -> Member | Kind | None:
         return self._kinds.get(line)
 
-    def become(self, line: Line, kind: Kind) -> None:
+    def become(self, line: ClientLine, kind: Kind) -> None:
         self._kinds[line] = kind
         if kind is Kind.OBSERVER:
             self._observers[line] = None
@@ -64,7 +64,7 @@ class Connections:
         """Tell an observer in this process from now on."""
         self._watchers.append(take)
 
-    def accept(self, line: Line, member: Member, pid: int) -> None:
+    def accept(self, line: ClientLine, member: Member, pid: int) -> None:
         """From now on this connection speaks for this process, and no other does."""
         self.hang_up(member)
         self._kinds[line], self._members[member], self._pids[member] = member, line, pid
@@ -92,7 +92,7 @@ class Connections:
         if line is not None:
             self._kinds[line] = Kind.DONE
 
-    def closed(self, line: Line) -> Member | Kind | None:
+    def closed(self, line: ClientLine) -> Member | Kind | None:
         """Whose connection that was; None if it has been replaced."""
         kind = self._kinds.pop(line, None)
         self._observers.pop(line, None)

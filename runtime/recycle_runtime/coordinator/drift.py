@@ -20,7 +20,7 @@ ENOUGH_SAMPLES = 5
 _NANOSECOND = 1e-9
 
 
-class OpTimes:
+class SmoothedTimes:
     """Smoothed seconds of each kind of op (F, B, I, W, R, O) on each worker."""
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ def _median_of_others(ordered: list[float], own: float) -> float:
     return ordered[middle if middle < bisect_left(ordered, own) else middle + 1]
 
 
-def calibrated(job: JobText, ops: OpTimes) -> float | None:
+def calibrated(job: JobText, ops: SmoothedTimes) -> float | None:
     """Seconds of a tick: a nanosecond, or what the work on micro-batches shows; None while it is unknown."""
     if not job.is_abstract:
         return _NANOSECOND
@@ -113,7 +113,7 @@ def calibrated(job: JobText, ops: OpTimes) -> float | None:
     return median(ratios) if ratios else None
 
 
-def measured_times(job: JobText, ops: OpTimes, tick: float) -> StageTimes | None:
+def measured_times(job: JobText, ops: SmoothedTimes, tick: float) -> StageTimes | None:
     """Ticks of ops as measured; None until every stage has been. Ops that no worker runs are as planned."""
     rows: list[tuple[int, ...]] = []
     for stage in range(job.stages):

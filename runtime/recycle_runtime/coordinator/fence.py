@@ -34,7 +34,7 @@ def stand_by(leadership: Leadership, is_stopped: Callable[[], bool]) -> Candidac
     return found
 
 
-class Fence:
+class LeaderFence:
     """Around one who is served; only a coordinator that leads handles anything."""
 
     def __init__(
@@ -79,7 +79,7 @@ class Fence:
 class Fenced:
     """What the server calls in place of who is served."""
 
-    def __init__(self, served: Served, fence: Fence) -> None:
+    def __init__(self, served: Served, fence: LeaderFence) -> None:
         self._served, self._fence = served, fence
 
     def message(self, connection: Connection, message: Message) -> None:

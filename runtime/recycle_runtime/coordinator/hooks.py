@@ -6,7 +6,7 @@ from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.protocol.messages.members import InjectedFault
 
 
-class Hooks:
+class CoordinatorHooks:
     """What a coordinator asks and tells while a job runs; `testing.timetable` answers."""
 
     def resume(self, step: int, workers: Collection[Worker]) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from recycle_runtime.checkpoint.checkpoint_folder import Beginning, copy_name, is_copy
-from recycle_runtime.checkpoint.manifest import Shape
+from recycle_runtime.checkpoint.manifest import CheckpointShape
 from recycle_runtime.checkpoint.script_state import ScriptState
 from recycle_runtime.coordinator.events import Note, Order, Send, Tell
 from recycle_runtime.coordinator.journal import FILE, Field, Journal, Lines
@@ -103,7 +103,7 @@ def prepare(folder: Path, copied: CompleteCopy | None) -> None:
     aside.rename(folder)
 
 
-class Group(NamedTuple):
+class CopyGroup(NamedTuple):
     """Who trains."""
 
     generation: int
@@ -181,7 +181,7 @@ class NeighbourCopies(Participant):
     def __init__(
         self,
         every: int,
-        shape: Shape,
+        shape: CheckpointShape,
         steps: int,
         begins: Beginning,
         run: int,
@@ -272,7 +272,7 @@ class NeighbourCopies(Participant):
                 "if all workers of a stage failed now, the job would go on from there"
             )
 
-    def _group(self) -> Group:
+    def _group(self) -> CopyGroup:
         entries, cells = self.job.roster.entries, self.job.cells
         stages = {
             member.worker: stage for member in entries if (stage := cells.stage(member.worker)) is not None
@@ -282,7 +282,7 @@ class NeighbourCopies(Participant):
             for member, entry in entries.items()
             if entry.is_active and not entry.is_joining and member.worker in stages
         ]
-        return Group(self._generation, members, stages, self._nodes(), cells.book.once)
+        return CopyGroup(self._generation, members, stages, self._nodes(), cells.book.once)
 
     def usable(
         self, memories: Collection[str], checkpoint: CheckpointPath | None, *, is_bad: bool
@@ -311,7 +311,7 @@ class NeighbourCopies(Participant):
         due = max(step + (self._early if has_begun else 1), (self._passed // self._every + 1) * self._every)
         return due if due < self._steps else None
 
-    def begin(self, step: int, group: Group) -> list[Send]:
+    def begin(self, step: int, group: CopyGroup) -> list[Send]:
         """A copy at this step."""
         name = copy_name(step, self._run, self._attempts)
         slot = 0 if self.newest is None else (self.newest.slot + 1) % _SLOTS
@@ -334,7 +334,7 @@ class NeighbourCopies(Participant):
         attempt.script = state
         return list(self._complete(attempt)) if attempt.is_stored else []
 
-    def hear(self, member: Member, message: CopyReply, group: Group) -> list[Order]:
+    def hear(self, member: Member, message: CopyReply, group: CopyGroup) -> list[Order]:
         """What a worker says about the copy under way."""
         attempt = self._attempt
         if attempt is None or message.name != attempt.name:
@@ -363,7 +363,7 @@ class NeighbourCopies(Participant):
 
     # Inside.
 
-    def _pass_on(self, attempt: _Attempt, group: Group) -> Iterator[Order]:
+    def _pass_on(self, attempt: _Attempt, group: CopyGroup) -> Iterator[Order]:
         """Every stage has been copied."""
         shards = [shard for kept in attempt.kept.values() for shard in kept.shards]
         if sorted(shards) != sorted(self._shape.with_shards(shards).shards):

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from recycle_runtime.checkpoint.checkpoint_folder import Beginning
-from recycle_runtime.checkpoint.manifest import Origin, Shape
+from recycle_runtime.checkpoint.manifest import CheckpointShape, Origin
 from recycle_runtime.checkpoint.script_state import ScriptState
 from recycle_runtime.coordinator.cells import Cells
 from recycle_runtime.coordinator.events import Answer, Event
@@ -60,7 +60,7 @@ class Asked:
     """Whether a coordinator before this one has begun with the run, or the run goes on from a copy."""
     max_skipped: int | None = None
     """None: as many as usual."""
-    shape: Shape | None = None
+    shape: CheckpointShape | None = None
     """Of the model; None: nothing is written to disk or kept in memory."""
     origin: Origin | None = None
     checkpoints: str | None = None

@@ -1,6 +1,7 @@
 """The participants of a job.
 
-Whoever adds a participant adds it here, and nowhere else. Needs no torch.
+A new participant is added here, and to the table of what outlives a coordinator in docs/protocol.md. Needs no
+torch.
 """
 
 from collections.abc import Iterable

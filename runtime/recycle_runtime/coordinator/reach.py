@@ -17,7 +17,7 @@ _LAST_GRACE = 30.0
 """If no node may go, the network gets this long to mend."""
 
 
-class Verdict(NamedTuple):
+class ReachVerdict(NamedTuple):
     """What follows."""
 
     failed: tuple[tuple[Worker, str], ...]
@@ -46,7 +46,7 @@ class Reachability:
 
     def decide(
         self, live: Collection[Worker], can_go_on_without: Callable[[set[Worker]], bool], now: float
-    ) -> Verdict | None:
+    ) -> ReachVerdict | None:
         """None if all nodes reach each other, or it is too early to say."""
         if not self._missed:
             self._since.clear()
@@ -63,7 +63,7 @@ class Reachability:
             return self._hopeless(nodes, broken) if is_over else None
         self._since.clear()
         self._missed.clear()
-        return Verdict(tuple(_reasons(nodes, broken, dropped)), None)
+        return ReachVerdict(tuple(_reasons(nodes, broken, dropped)), None)
 
     def _nodes(self, live: Collection[Worker]) -> dict[str, list[Worker]]:
         """Workers by the name of their node, the first of its addresses."""
@@ -89,9 +89,9 @@ class Reachability:
         }
         return {pair for pair in pairs if len(pair) == 2}
 
-    def _hopeless(self, nodes: dict[str, list[Worker]], broken: set[frozenset[str]]) -> Verdict:
+    def _hopeless(self, nodes: dict[str, list[Worker]], broken: set[frozenset[str]]) -> ReachVerdict:
         first, second = sorted(sorted(broken, key=sorted)[0])
-        return Verdict(
+        return ReachVerdict(
             (),
             f"{_names(nodes[first])} on {first} and {_names(nodes[second])} on {second} do not reach each "
             "other, and without either of them a stage would have no worker left",

@@ -114,7 +114,7 @@ def _names(members: list[Member]) -> str:
     return ", ".join(f"{place[0]}:{place[1]}" for place, _ in members)
 
 
-class Start(NamedTuple):
+class GenerationStart(NamedTuple):
     """A generation as it begins."""
 
     number: int
@@ -151,7 +151,7 @@ def takers_of(standing: Standing) -> dict[Member, list[Worker]]:
     return found
 
 
-def go_order(start: Start, member: Member, checkpoint: CheckpointOrder | None) -> Go:
+def go_order(start: GenerationStart, member: Member, checkpoint: CheckpointOrder | None) -> Go:
     """The order to begin, for one process by its cell: its role in the plan, and whose state goes where."""
     standing, joiners, workers = start.standing, start.joiners, start.workers
     donor = standing.donors.get(member)

@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 
 from recycle_runtime.checkpoint.checkpoint_folder import Beginning, CheckpointFolder, name_of
-from recycle_runtime.checkpoint.manifest import Manifest, Origin, Shape
+from recycle_runtime.checkpoint.manifest import CheckpointShape, Manifest, Origin
 from recycle_runtime.coordinator.events import BeginSave, CompleteSave, SaveBegun, SaveClosed
 from recycle_runtime.coordinator.file_thread import FileThread, RealFileThread
 from recycle_runtime.files import sentence
@@ -25,7 +25,7 @@ class SaveFiles:
     def __init__(
         self,
         own: Path,
-        shape: Shape,
+        shape: CheckpointShape,
         begins: Beginning,
         checkpoints: str | None = None,
         thread: FileThread | None = None,

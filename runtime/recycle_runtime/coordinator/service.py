@@ -21,7 +21,7 @@ from recycle_runtime.coordinator.adaptation import Adaptation
 from recycle_runtime.coordinator.agents import Agents
 from recycle_runtime.coordinator.attendance import Attendance
 from recycle_runtime.coordinator.checkpoint_files import begin_run
-from recycle_runtime.coordinator.connections import Connections, Kind, Line
+from recycle_runtime.coordinator.connections import ClientLine, Connections, Kind
 from recycle_runtime.coordinator.events import (
     BeginGathering,
     BeginGeneration,
@@ -43,7 +43,7 @@ from recycle_runtime.coordinator.events import (
     TimePassed,
     WantPlan,
 )
-from recycle_runtime.coordinator.hooks import Hooks
+from recycle_runtime.coordinator.hooks import CoordinatorHooks
 from recycle_runtime.coordinator.journal import FILE, JournalError, Lines
 from recycle_runtime.coordinator.kept_plans import plans_of
 from recycle_runtime.coordinator.last_generation import (
@@ -130,7 +130,7 @@ class JobOptions(RunOptions):
     restarts_workers: bool = True
     relay: bool = False
     """Whether worker processes speak through the agents of their nodes."""
-    hooks: Hooks = field(default_factory=Hooks)
+    hooks: CoordinatorHooks = field(default_factory=CoordinatorHooks)
     start_seconds: float = 300.0
     """How long the first workers may take to arrive."""
     is_continued: bool = False
@@ -422,7 +422,7 @@ class Service:
 
     # What clients say: the server calls these.
 
-    def message(self, connection: Line, message: Message) -> None:
+    def message(self, connection: ClientLine, message: Message) -> None:
         match self._connections.kind_of(connection):
             case None:
                 self._first.handle(connection, message)
@@ -444,12 +444,12 @@ class Service:
 
     def _expect_messages(self) -> None:
         """Who handles which message, by who sends it."""
-        first = self._first = Handlers[Line]()
+        first = self._first = Handlers[ClientLine]()
         first.on(Join, self._attendance.join)
         first.on(AgentJoin, self._agent_joins)
         first.on(Observe, self._observe)
         first.on(StoreOpen, lambda connection, _: self._connections.become(connection, Kind.STORE))
-        agents = self._from_agents = Handlers[Line]()
+        agents = self._from_agents = Handlers[ClientLine]()
         agents.on(Heartbeat, lambda connection, _: self._agents.heard(connection, self._clock.now()))
         agents.on(ProcessEnded, self._attendance.process_ended)
         agents.on(FromWorkers, self._hear_relayed)
@@ -484,7 +484,7 @@ class Service:
     def _trace(self, member: Member, message: Trace) -> None:
         self._connections.publish(WorkerTrace(member.worker, message.events))
 
-    def _hear_relayed(self, connection: Line, message: FromWorkers) -> None:
+    def _hear_relayed(self, connection: ClientLine, message: FromWorkers) -> None:
         """What workers of a node say, each on its own line: who makes no sense is hung up on alone."""
         carrier = self._relays.carrier(connection)
         carrier.is_heard = True
@@ -505,13 +505,13 @@ class Service:
             _LOGGER.warning("refused a client at %s: %s", line.address, error)
             line.close()
 
-    def _agent_joins(self, connection: Line, message: AgentJoin) -> None:
+    def _agent_joins(self, connection: ClientLine, message: AgentJoin) -> None:
         self._connections.become(connection, Kind.AGENT)
         if self._options.relay:
             self._relays.begin(connection)
         self._attendance.agent_joins(connection, message)
 
-    def _observe(self, connection: Line, message: Observe) -> None:
+    def _observe(self, connection: ClientLine, message: Observe) -> None:
         """Tell an observer what it has missed."""
         self._connections.become(connection, Kind.OBSERVER)
         connection.send(Hello(self._options.steps, self._job.rows.next))
@@ -532,7 +532,7 @@ class Service:
             take(JobEvent(self._opening))
         self._connections.watch(take)
 
-    def closed(self, connection: Line) -> None:
+    def closed(self, connection: ClientLine) -> None:
         kind = self._connections.closed(connection)
         self._store.forget(connection.send)
         if kind is Kind.AGENT:

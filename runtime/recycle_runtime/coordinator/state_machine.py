@@ -71,9 +71,9 @@ from recycle_runtime.coordinator.patience import Patience, Standstill
 from recycle_runtime.coordinator.recovery import Recovery
 from recycle_runtime.coordinator.regrouping import (
     CannotAgreeError,
+    GenerationStart,
     StageGone,
     Standing,
-    Start,
     go_order,
     possible_moves,
     stand,
@@ -1061,7 +1061,7 @@ class StateMachine:
             if cell[1] in self.book.once
         ]
         roles = assignment.roles | self.book.idle_roles(assignment, joiners)
-        start = Start(
+        start = GenerationStart(
             self.number,
             standing,
             assignment,

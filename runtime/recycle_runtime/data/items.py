@@ -12,7 +12,7 @@ from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.loading import kind_of
 
 
-class Look(NamedTuple):
+class ItemSpec(NamedTuple):
     """What a micro-batch looks like, for workers that do not hold it."""
 
     signature: str
@@ -44,7 +44,7 @@ class Look(NamedTuple):
         return f"{'' if self.samples is None else self.samples}|{self.signature}"
 
     @classmethod
-    def unpacked(cls, text: str) -> "Look":
+    def unpacked(cls, text: str) -> "ItemSpec":
         samples, _, signature = text.partition("|")
         return cls(signature, int(samples) if samples else None)
 
@@ -54,7 +54,7 @@ class Item(NamedTuple):
 
     pair: tuple[Any, Any]
     """Input and target."""
-    look: Look
+    look: ItemSpec
     versions: tuple[int, ...]
     """How often each tensor had been changed in place when it was drawn."""
 
@@ -95,7 +95,7 @@ def checked(path: Path, drawn: Any, where: str) -> Item:
             f"got {_describe(inputs)}"
         )
     pair = inputs, target
-    return Item(pair, Look(shape_signature(inputs), _samples(pair)), _versions(pair))
+    return Item(pair, ItemSpec(shape_signature(inputs), _samples(pair)), _versions(pair))
 
 
 def as_pair(drawn: Any) -> Any:
@@ -135,11 +135,11 @@ def shape_signature(inputs: Any) -> str:
 
 
 @lru_cache(256)
-def _look_of_two(dtype: torch.dtype, shape: torch.Size, target: torch.Size) -> Look:
+def _look_of_two(dtype: torch.dtype, shape: torch.Size, target: torch.Size) -> ItemSpec:
     """Of an input of this type and shape, with a target of that shape."""
     counts = {sizes[0] if sizes else 0 for sizes in (shape, target)}
     samples = counts.pop() if len(counts) == 1 and 0 not in counts else None
-    return Look(_signature(dtype, shape), samples)
+    return ItemSpec(_signature(dtype, shape), samples)
 
 
 def _signature(dtype: torch.dtype, shape: torch.Size) -> str:

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from recycle_runtime.data.items import Item, Look
+from recycle_runtime.data.items import Item, ItemSpec
 from recycle_runtime.data.reading import Reader, reader_of
 from recycle_runtime.data.sources import Indexed, Source, Stream, as_source, source_of
 from recycle_runtime.program.errors import ProgramError
@@ -59,7 +59,7 @@ class MicroBatches:
         self._lock = threading.Lock()
         self._given: list[_Given] = []
         """In the order of their steps; other threads look at it: the list is replaced, and never changed."""
-        self._looks: dict[tuple[int, int], Look] = {}
+        self._looks: dict[tuple[int, int], ItemSpec] = {}
         """Of micro-batches that were not drawn here, by step and index."""
         self._counts: set[int | None] = set()
         """Of samples in the micro-batches drawn so far."""
@@ -164,7 +164,7 @@ class MicroBatches:
         from_here = [each for each in steps if self._reader(each) is reader]
         reader.expect([self._number(each, index) for each in from_here for index in indices])
 
-    def look(self, step: int, index: int) -> Look:
+    def look(self, step: int, index: int) -> ItemSpec:
         """What a micro-batch looks like; it is drawn if nobody has told."""
         if (told := self._looks.get((step, index))) is not None:
             return told
@@ -177,7 +177,7 @@ class MicroBatches:
         reader = self._opened(step)
         return reader is not None and reader.has(self._number(step, index))
 
-    def tell(self, step: int, index: int, look: Look) -> None:
+    def tell(self, step: int, index: int, look: ItemSpec) -> None:
         """What a micro-batch looks like that another worker has drawn."""
         self._looks[step, index] = look
 

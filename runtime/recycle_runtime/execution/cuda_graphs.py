@@ -38,7 +38,7 @@ _PROTOTYPE = "Synchronization debug mode"
 _log = logging.getLogger(__name__)
 
 
-class Look(NamedTuple):
+class InputSpec(NamedTuple):
     """Of what goes into a forward: another look needs other graphs."""
 
     inputs: tuple[tuple[torch.Size, torch.dtype], ...]
@@ -52,7 +52,7 @@ class Look(NamedTuple):
 class GraphedWork:
     """F, I and W, or F and B, of one buffer."""
 
-    def __init__(self, chunk: Chunk, look: Look) -> None:
+    def __init__(self, chunk: Chunk, look: InputSpec) -> None:
         """Captures them; whatever keeps it from that is raised, and nothing has changed."""
         device = chunk.setting.device
         self.places = _addresses(chunk)
@@ -158,12 +158,12 @@ class ChunkGraphs:
 
     def __init__(self, chunk: Chunk) -> None:
         self._chunk = chunk
-        self._made: dict[tuple[int, Look], GraphedWork] = chunk.graphs
-        self._seen: dict[tuple[int, Look], int] = {}
+        self._made: dict[tuple[int, InputSpec], GraphedWork] = chunk.graphs
+        self._seen: dict[tuple[int, InputSpec], int] = {}
         self._waits = False
         """Whether a forward has waited for the device."""
 
-    def find(self, buffer: int, look: Look) -> GraphedWork | None:
+    def find(self, buffer: int, look: InputSpec) -> GraphedWork | None:
         """What was captured for this; None if it is to be computed eagerly."""
         if self._chunk.cannot_capture or not torch.is_grad_enabled() or not self._chunk.module.training:
             return None

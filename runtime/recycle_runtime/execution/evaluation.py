@@ -15,7 +15,7 @@ import torch
 
 from recycle_runtime.execution.chunk import Chunk
 from recycle_runtime.execution.device_copies import to_device
-from recycle_runtime.execution.handlers import Buffer, Handlers
+from recycle_runtime.execution.handlers import Buffer, OpHandlers
 from recycle_runtime.execution.interpreter import Interpreter
 from recycle_runtime.execution.shapes import as_tuple
 from recycle_runtime.plan.isa import NONE, Instruction, Opcode
@@ -47,7 +47,7 @@ def forward_only(stream: Iterable[Instruction], microbatches: int, items: int) -
     ]
 
 
-class EvaluationHandlers(Handlers):
+class EvaluationHandlers(OpHandlers):
     """What is left to do without backwards: an activation goes as soon as it is sent."""
 
     data: EvaluationData

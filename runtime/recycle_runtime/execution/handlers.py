@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from recycle_runtime.execution.chunk import Chunk
-from recycle_runtime.execution.cuda_graphs import ChunkGraphs, GraphedWork, Look
+from recycle_runtime.execution.cuda_graphs import ChunkGraphs, GraphedWork, InputSpec
 from recycle_runtime.execution.device_copies import Readback, to_device
 from recycle_runtime.execution.finiteness import Finiteness
 from recycle_runtime.execution.foreign_parameters import refuse_foreign
@@ -97,7 +97,7 @@ class _LocalArrival:
         return self._deliveries.pop(self._delivery)
 
 
-class Handlers:
+class OpHandlers:
     """The handlers, and the buffers and inboxes they work on."""
 
     def __init__(
@@ -291,7 +291,7 @@ class Handlers:
         graphs = self._graphs.get(instruction.chunk)
         if graphs is None or not (buffer.target is None or isinstance(buffer.target, torch.Tensor)):
             return None
-        look = Look(
+        look = InputSpec(
             tuple((tensor.shape, tensor.dtype) for tensor in buffer.inputs),
             None if buffer.target is None else (buffer.target.shape, buffer.target.dtype),
             self._share,

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from recycle_runtime.execution.chunk import Chunk
 from recycle_runtime.execution.evaluation import EvaluationData, EvaluationHandlers, evaluate
 from recycle_runtime.execution.gradient_reach import gradients_of
-from recycle_runtime.execution.handlers import Handlers
+from recycle_runtime.execution.handlers import OpHandlers
 from recycle_runtime.execution.interpreter import Interpreter, RunAgain
 from recycle_runtime.execution.op_times import OpTimes
 from recycle_runtime.execution.shapes import Looks, Shapes
@@ -82,7 +82,7 @@ class Session:
         held = next(iter(chunks.values()))
         self.data = held.data
         looks = _looks(role, store, held.tp_rank) if held.count > _ENDS else None
-        self.handlers = Handlers(
+        self.handlers = OpHandlers(
             role.bundle, role.worker, chunks, shapes, self.transport, self.steps, device, looks
         )
         self.loads = self.handlers.loads(role.stream)

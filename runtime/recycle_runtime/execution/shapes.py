@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 import torch.distributed as dist
 
-from recycle_runtime.data.items import Look
+from recycle_runtime.data.items import ItemSpec
 from recycle_runtime.plan.worker_ids import Worker, worker_text
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.named_inputs import as_tuple
@@ -74,7 +74,7 @@ class Looks:
         self._keys: dict[int, list[str]] = {}
         """Of what was told, by step."""
 
-    def tell(self, step: int, looks: Mapping[int, Look]) -> None:
+    def tell(self, step: int, looks: Mapping[int, ItemSpec]) -> None:
         """All that are known by now of those that this worker loads in a step; each is told once."""
         told = self._told.setdefault(step, set())
         keys = self._keys.setdefault(step, [])
@@ -91,13 +91,13 @@ class Looks:
         keys.extend(values)
         self._forget(step - 2)
 
-    def ask(self, step: int, index: int, part: int) -> Look:
+    def ask(self, step: int, index: int, part: int) -> ItemSpec:
         """Of a micro-batch, when the worker has told that loads this part of it (its number in the plan)."""
         key = _look_key(step, self._loaded_by[part])
         at_first: dict[str, str] = json.loads(self._store.get(key))
         if (found := at_first.get(str(index))) is not None:
-            return Look.unpacked(found)
-        return Look.unpacked(self._store.get(f"{key}/{index}").decode())
+            return ItemSpec.unpacked(found)
+        return ItemSpec.unpacked(self._store.get(f"{key}/{index}").decode())
 
     def _forget(self, last: int) -> None:
         """Steps that no worker is in any more."""

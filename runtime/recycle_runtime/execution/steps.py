@@ -11,10 +11,10 @@ from functools import partial
 import torch
 
 from recycle_runtime.execution.chunk import Chunk
-from recycle_runtime.execution.optimizer import Phase, StartSum, Stepper, Verdict
+from recycle_runtime.execution.optimizer import StartSum, Stepper, StepPhase, Verdict
 from recycle_runtime.transport.interface import Pending, Transport
 
-_BETWEEN_STEPS = (Phase.ACCUMULATING, Phase.UNSETTLED)
+_BETWEEN_STEPS = (StepPhase.ACCUMULATING, StepPhase.UNSETTLED)
 
 
 class WorkerSteps:

@@ -31,7 +31,7 @@ class EngineError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class NodePlace:
     """Of this node in its job."""
 
     node: int
@@ -48,12 +48,12 @@ class Place:
 
 def find_place(
     environment: Mapping[str, str], port: int | None = None, launcher: Sequence[str] = ()
-) -> Place:
+) -> NodePlace:
     """`port` is the user's choice; `launcher` the command line of the process that has started this one."""
     _check_one_process_a_node(environment)
     host, usual = _first_node(environment, launcher)
     nodes = next((_number(environment, name) for name in _COUNTS if environment.get(name)), None)
-    place = Place(_rank(environment), host, usual if port is None else port, nodes)
+    place = NodePlace(_rank(environment), host, usual if port is None else port, nodes)
     if not 1 <= place.port < 1 << 16:
         raise EngineError(f"the coordinator's port must be from 1 to 65535, got {place.port}")
     if nodes is not None and not place.node < nodes:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from recycle_runtime.coordinator.leadership import newest_term
-from recycle_runtime.launcher.engines import Place
+from recycle_runtime.launcher.engines import NodePlace
 from recycle_runtime.launcher.kept_process import KeptProcess
 from recycle_runtime.protocol.address import own_address_towards
 from recycle_runtime.protocol.lifeline import Lifeline
@@ -35,7 +35,7 @@ class Node:
     """Its processes."""
 
     def __init__(
-        self, place: Place, coordinator: Sequence[str], agent: Sequence[str], shared: Path | None = None
+        self, place: NodePlace, coordinator: Sequence[str], agent: Sequence[str], shared: Path | None = None
     ) -> None:
         """The command lines lack where the coordinator is; `shared` is the folder in which coordinators take
         over from each other, if they may. OSError if the port of the first one is taken."""
@@ -135,7 +135,7 @@ def _address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _listen_beside(host: str, place: Place) -> socket.socket:
+def _listen_beside(host: str, place: NodePlace) -> socket.socket:
     """At the job's port, so that a firewall lets it through; only one of several nodes on a machine can."""
     if place.is_first:
         return listen(host, place.port)

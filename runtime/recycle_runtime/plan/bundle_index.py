@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
-from recycle_runtime.plan.codec import LARGEST_NUMBER, LARGEST_PLAN, TYPE_CODES, Shape
+from recycle_runtime.plan.codec import LARGEST_NUMBER, LARGEST_PLAN, TYPE_CODES, StreamShape
 
 DIGEST_SIZE = 32
 LARGEST_VALUE = (1 << 63) - 1
@@ -97,9 +97,9 @@ class Index:
         return tuple(chunk for chunk, stages in enumerate(self.holders) if stage in stages)
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> StreamShape:
         """What the codec must know."""
-        return Shape(len(self.chunk_stages), self.stages, self.pipelines, self.microbatches)
+        return StreamShape(len(self.chunk_stages), self.stages, self.pipelines, self.microbatches)
 
 
 def pack_index(index: Index) -> bytes:
@@ -248,7 +248,7 @@ def _unpack_plan(numbers: "_Numbers", stages: int, pipelines: int, reasons: list
 
 def _unpack_layout(numbers: "_Numbers", live: int) -> Layout:
     widths = tuple(
-        numbers.next("the width of a column", 1, max(TYPE_CODES)) for _ in Shape(1, 1, 1, 1).limits
+        numbers.next("the width of a column", 1, max(TYPE_CODES)) for _ in StreamShape(1, 1, 1, 1).limits
     )
     if not set(widths) <= set(TYPE_CODES):
         raise BundleError(f"damaged: the columns of a plan cannot be {widths} bytes wide")

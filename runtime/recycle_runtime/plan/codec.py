@@ -30,7 +30,7 @@ _LAST_OPCODE = max(Opcode).value
 _STORED_OPCODES = {opcode.value + 1: opcode for opcode in Opcode}
 
 
-class Shape(NamedTuple):
+class StreamShape(NamedTuple):
     """Of a job, as far as streams depend on it."""
 
     chunks: int
@@ -81,7 +81,7 @@ def unpack_bytes(packed: bytes, size: int) -> bytes | None:
 
 
 def decode_stream(
-    columns: Columns, first: int, last: int, worker: Worker, shape: Shape
+    columns: Columns, first: int, last: int, worker: Worker, shape: StreamShape
 ) -> tuple[Instruction, ...] | None:
     """The stream that lies in these rows; None if a number in it is out of range."""
     opcodes, *stored = columns.slices(first, last)

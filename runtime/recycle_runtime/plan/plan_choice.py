@@ -20,7 +20,7 @@ class MissingPlanError(NoPlanError):
     """These failures can happen, but the bundle has no plan for them."""
 
 
-class Choice(NamedTuple):
+class PlanChoice(NamedTuple):
     """A plan, and the role that each live worker has in it."""
 
     plan: int
@@ -62,7 +62,7 @@ def _period(plan: Planned) -> int:
     return plan.period
 
 
-def choose_plan(bundle: Bundle, failed: Collection[Worker]) -> Choice:
+def choose_plan(bundle: Bundle, failed: Collection[Worker]) -> PlanChoice:
     """The plan for exactly these failed workers, or for as many on each stage."""
     for pipeline, stage in failed:
         if not (0 <= pipeline < bundle.pipelines and 0 <= stage < bundle.stages):
@@ -73,7 +73,7 @@ def choose_plan(bundle: Bundle, failed: Collection[Worker]) -> Choice:
     gone = set(failed)
     for number, plan in enumerate(bundle.plans):
         if set(plan.failed) == gone:
-            return Choice(number, {worker: worker for worker in bundle.workers(number)})
+            return PlanChoice(number, {worker: worker for worker in bundle.workers(number)})
     counts = [sum(stage == other for _, stage in gone) for other in range(bundle.stages)]
     number = bundle.find(counts)
     if number is None:
@@ -87,7 +87,7 @@ def choose_plan(bundle: Bundle, failed: Collection[Worker]) -> Choice:
         here = [(p, stage) for p in range(bundle.pipelines) if (p, stage) not in gone]
         planned = [worker for worker in bundle.workers(number) if worker[1] == stage]
         roles.update(zip(here, planned, strict=True))
-    return Choice(number, roles)
+    return PlanChoice(number, roles)
 
 
 def parse_workers(words: Collection[str]) -> tuple[Worker, ...]:

@@ -46,7 +46,7 @@ _HERE = "127.0.0.1"
 _log = logging.getLogger(__name__)
 
 
-class Shape(NamedTuple):
+class GridShape(NamedTuple):
     """A grid of processes: a worker of each stage in each pipeline."""
 
     stages: int
@@ -63,19 +63,19 @@ class Shape(NamedTuple):
         return Grid([self.worker(number) for number in range(self.size)], 1, self.pipelines)
 
 
-def transfer_shape(stages: int | None, pipelines: int, devices: int) -> Shape:
+def transfer_shape(stages: int | None, pipelines: int, devices: int) -> GridShape:
     """The grid that messages are measured in: as many stages as there can be, then pipelines.
 
     Layers have no number of stages (None): two are enough for a message.
     """
     stages = min(stages or 2, devices)
-    return Shape(stages, max(1, min(pipelines, devices // stages)))
+    return GridShape(stages, max(1, min(pipelines, devices // stages)))
 
 
-def sum_shape(stages: int | None, pipelines: int, devices: int) -> Shape:
+def sum_shape(stages: int | None, pipelines: int, devices: int) -> GridShape:
     """The grid that reductions are measured in: as many peers as there can be, then stages."""
     pipelines = min(pipelines, devices)
-    return Shape(max(1, min(stages or devices, devices // pipelines)), pipelines)
+    return GridShape(max(1, min(stages or devices, devices // pipelines)), pipelines)
 
 
 def ring_factor(wanted: int, measured: int) -> float:
@@ -83,7 +83,7 @@ def ring_factor(wanted: int, measured: int) -> float:
     return (1 - 1 / wanted) / (1 - 1 / measured)
 
 
-def neighbour_stream(shape: Shape, worker: Worker) -> list[Instruction]:
+def neighbour_stream(shape: GridShape, worker: Worker) -> list[Instruction]:
     """One micro-batch of a worker: both directions to each neighbouring stage."""
     pipeline, stage = worker
     stream: list[Instruction] = []
@@ -109,9 +109,9 @@ class _Member:
     def __init__(self, number: int, device: torch.device, store: Any, pipe: Connection | None) -> None:
         self.number, self.device, self.pipe = number, device, pipe
         self._store = store
-        self._transports: dict[Shape, Transport] = {}
+        self._transports: dict[GridShape, Transport] = {}
 
-    def transport(self, shape: Shape) -> Transport:
+    def transport(self, shape: GridShape) -> Transport:
         """All processes of the grid must ask for it at the same time, when they do so first."""
         if shape not in self._transports:
             worker = shape.worker(self.number)
@@ -147,7 +147,7 @@ class _Member:
 class _Join(NamedTuple):
     """Connect the processes of a grid."""
 
-    shape: Shape
+    shape: GridShape
 
     def run(self, member: _Member) -> list[int]:
         member.transport(self.shape).barrier()
@@ -157,7 +157,7 @@ class _Join(NamedTuple):
 class _RoundTrips(NamedTuple):
     """Messages from a stage to the next and back, in all pipelines at once."""
 
-    shape: Shape
+    shape: GridShape
     stage: int
     size: int
     rounds: int
@@ -189,7 +189,7 @@ class _RoundTrips(NamedTuple):
 class _Sums(NamedTuple):
     """Reductions of several stages at once, so many bytes on each."""
 
-    shape: Shape
+    shape: GridShape
     sizes: tuple[int, ...]
     rounds: int
 
@@ -214,7 +214,7 @@ class _Sums(NamedTuple):
 class _LetWait(NamedTuple):
     """A message to worker 0:0 when the process is told to send it, or has waited too long."""
 
-    shape: Shape
+    shape: GridShape
     size: int
 
     def run(self, member: _Member) -> list[int]:
@@ -274,7 +274,7 @@ class GridLinks:
         return None if shape.stages < 2 or size == 0 else partial(self._waiting, shape, size)
 
     @contextmanager
-    def _waiting(self, shape: Shape, size: int) -> Generator[None]:
+    def _waiting(self, shape: GridShape, size: int) -> Generator[None]:
         self._together(_Join(shape), shape)
         specs = [TensorSpec((size,), torch.uint8)]
         sender = shape.worker(shape.pipelines)
@@ -323,7 +323,7 @@ class GridLinks:
             found.append(Timing.of(last).scaled(more * size / part) if size else NOTHING)
         return found
 
-    def _together(self, command: _Command, shape: Shape) -> list[list[int]]:
+    def _together(self, command: _Command, shape: GridShape) -> list[list[int]]:
         """What each process of a grid has measured, this one's first."""
         others = self._pipes[: shape.size - 1]
         for pipe in others:

@@ -68,7 +68,7 @@ class Made(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class ForwardTrace:
     """One way through a forward."""
 
     names: tuple[str, ...]
@@ -91,7 +91,7 @@ class Trace:
         return made.leaves[value.place]
 
 
-class Watch(TorchFunctionMode, ABC):
+class ForwardWatch(TorchFunctionMode, ABC):
     """Sees every event of one forward; subclasses say what becomes of it."""
 
     def __init__(self) -> None:
@@ -130,12 +130,12 @@ class Watch(TorchFunctionMode, ABC):
 _active = threading.local()
 
 
-def watching() -> Watch | None:
+def watching() -> ForwardWatch | None:
     """What watches the forward that runs in this thread."""
     return getattr(_active, "watch", None)
 
 
-def watched(watch: Watch, call: Callable[[], Any]) -> Any:
+def watched(watch: ForwardWatch, call: Callable[[], Any]) -> Any:
     """Run a forward under a watch."""
     _active.watch = watch
     try:
@@ -152,7 +152,7 @@ def trace(
     mode: FakeTensorMode,
     args: tuple[Any, ...],
     options: dict[str, Any],
-) -> Trace:
+) -> ForwardTrace:
     """One forward of a model with fake parameters, whose layers have these names; `owners` has the layers of
     every parameter."""
     inputs = [each for each in tree_flatten((args, options))[0] if isinstance(each, torch.Tensor)]
@@ -180,7 +180,7 @@ def trace(
     return tracer.finish(made)
 
 
-class _Tracer(Watch):
+class _Tracer(ForwardWatch):
     def __init__(
         self,
         model: nn.Module,
@@ -253,7 +253,7 @@ class _Tracer(Watch):
         self._add(name, made)
         return made
 
-    def finish(self, made: Any) -> Trace:
+    def finish(self, made: Any) -> ForwardTrace:
         """The trace, when the forward has given this."""
         missing = self._names[len(self._borders) :]
         if missing:
@@ -267,7 +267,7 @@ class _Tracer(Watch):
             tuple(sorted(value for value, last in self._uses.items() if value.event < border <= last))
             for border in self._borders
         )
-        return Trace(
+        return ForwardTrace(
             tuple(self._events), tuple(self._made), tuple(self._borders), ((), *crossing[1:]), self._inputs
         )
 

@@ -34,7 +34,7 @@ def outside_torch() -> object:
     return random.getstate(), None if numpy is None else _comparable(numpy.get_state())
 
 
-class Watch:
+class RandomWatch:
     """What `HostRandom.watching` has found out when it is over."""
 
     is_random = False
@@ -69,9 +69,9 @@ class HostRandom:
             self._give(seed)
 
     @contextmanager
-    def watching(self) -> Generator[Watch]:
+    def watching(self) -> Generator[RandomWatch]:
         """Sees what any thread draws meanwhile."""
-        watch = Watch()
+        watch = RandomWatch()
         with self._turn:
             self._look()
             self._watches += 1

@@ -32,9 +32,17 @@ from recycle_runtime.program.copies import carry_over
 from recycle_runtime.program.cutting import folder
 from recycle_runtime.program.deferred_init import Recipes, fill
 from recycle_runtime.program.errors import ProgramError
-from recycle_runtime.program.forward_trace import Trace, Value, Watch, tensors_in, trace, watched, watching
+from recycle_runtime.program.forward_trace import (
+    ForwardTrace,
+    ForwardWatch,
+    Value,
+    tensors_in,
+    trace,
+    watched,
+    watching,
+)
 from recycle_runtime.program.named_inputs import packed, unpacked
-from recycle_runtime.program.outline import Group, outline
+from recycle_runtime.program.outline import LayerCalls, outline
 
 _MOST_TRACES = 8
 
@@ -56,14 +64,14 @@ class WholeModel:
         if getattr(config, "use_cache", None):
             # Keys and values of past tokens are for generating.
             config.use_cache = False
-        self.groups: tuple[Group, ...] = outline(model, said)
+        self.groups: tuple[LayerCalls, ...] = outline(model, said)
         self._modules = dict(model.named_modules(remove_duplicate=False))
         self._parameters = dict(model.named_parameters(remove_duplicate=False))
         self.owners = self._find_owners()
         """The layers of every parameter."""
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
         self._faked: dict[tuple[torch.device, torch.dtype | None], nn.Module] = {}
-        self._traces: dict[Any, list[Trace]] = {}
+        self._traces: dict[Any, list[ForwardTrace]] = {}
         self._lock = threading.RLock()
 
     @property
@@ -106,11 +114,13 @@ class WholeModel:
                 return parameter.dtype
         return None
 
-    def traces(self, key: Any) -> list[Trace]:
+    def traces(self, key: Any) -> list[ForwardTrace]:
         """Those that are known of such inputs, the last first."""
         return list(self._traces.get(key, ()))
 
-    def trace(self, key: Any, model: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> Trace:
+    def trace(
+        self, key: Any, model: nn.Module, args: tuple[Any, ...], options: dict[str, Any]
+    ) -> ForwardTrace:
         """A new one."""
         with self._lock:
             made = trace(model, self.owners, self.names, self.mode, args, options)
@@ -307,7 +317,7 @@ class Body:
 
     def _follow(
         self,
-        known: Trace,
+        known: ForwardTrace,
         model: nn.Module,
         args: tuple[Any, ...],
         options: dict[str, Any],
@@ -408,12 +418,12 @@ class _OtherWay(BaseException):
     """The forward does something else than the trace says."""
 
 
-class _Follower(Watch):
+class _Follower(ForwardWatch):
     """Goes through a forward as a trace says, from the first layer that is here to the last."""
 
     def __init__(
         self,
-        known: Trace,
+        known: ForwardTrace,
         names: Sequence[str],
         first: int,
         last: int,

@@ -25,7 +25,7 @@ _LEAST_SHARE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class LayerCalls:
     """One layer: where it begins is the first call of one of its modules."""
 
     modules: tuple[str, ...]
@@ -37,7 +37,7 @@ class Group:
         return (*self.modules, *self.parameters)[0]
 
 
-def outline(model: nn.Module, said: Any = None) -> tuple[Group, ...]:
+def outline(model: nn.Module, said: Any = None) -> tuple[LayerCalls, ...]:
     """The layers of a model in order, as they stand in it; ProgramError if it has none."""
     chosen = _said(model, said) if said is not None else [(name,) for name in _blocks(model)]
     if not chosen:
@@ -51,13 +51,13 @@ def outline(model: nn.Module, said: Any = None) -> tuple[Group, ...]:
     groups = list(_in_order(model, chosen, taken, above))
     inside = tuple(f"{name}." for group in groups for name in group.modules)
     loose = [name for name in parameters if name not in taken and not name.startswith(inside)]
-    first = Group(groups[0].modules, (*groups[0].parameters, *loose))
+    first = LayerCalls(groups[0].modules, (*groups[0].parameters, *loose))
     return (first, *groups[1:])
 
 
 def _in_order(
     model: nn.Module, chosen: Sequence[tuple[str, ...]], taken: dict[str, int], above: set[str]
-) -> Iterator[Group]:
+) -> Iterator[LayerCalls]:
     """Layers that were chosen, and between them the other modules with parameters."""
     others: list[str] = []
     seen: set[int] = set()
@@ -68,15 +68,15 @@ def _in_order(
         elif taken[name] not in seen:
             seen.add(taken[name])
             if others:
-                yield Group(tuple(others))
+                yield LayerCalls(tuple(others))
                 others = []
             names = chosen[taken[name]]
-            yield Group(
+            yield LayerCalls(
                 tuple(each for each in names if each in modules),
                 tuple(each for each in names if each not in modules),
             )
     if others:
-        yield Group(tuple(others))
+        yield LayerCalls(tuple(others))
 
 
 def _tops(module: nn.Module, prefix: str, taken: dict[str, int], above: set[str]) -> Iterator[str]:

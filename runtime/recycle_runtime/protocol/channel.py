@@ -16,9 +16,9 @@ from recycle_runtime.protocol.codec import (
     WireError,
 )
 from recycle_runtime.protocol.framing import (
+    FramingSession,
     Refused,
     Response,
-    Session,
     TlsChallenge,
     frame_handshake,
     give_up_in_time,
@@ -130,7 +130,7 @@ class Channel:
     def _send_bytes(self, data: bytes) -> None:
         self._socket.sendall(data if self._tunnel is None else self._tunnel.say(data))
 
-    def _prove(self, token: str, deadline: float, *, tls: bool) -> Session:
+    def _prove(self, token: str, deadline: float, *, tls: bool) -> FramingSession:
         """Each end to the other; WireError if that has not happened by then."""
         try:
             challenge = self._heard(lambda: unframe_challenge(self._buffer), deadline)
@@ -158,7 +158,7 @@ class Channel:
             raise RefusalError(f"the coordinator refuses: {verdict.why}")
         if not is_proof(verdict.proof, proof(token, "server", VERSION, servers, clients, binding)):
             raise RefusalError("what listens there does not know the job's token")
-        return Session(token, "client", servers, clients)
+        return FramingSession(token, "client", servers, clients)
 
     def _secure(self, deadline: float, *, theirs: bool, ours: bool) -> str:
         """What this connection is known by if it is encrypted; MismatchError if only one end wants that."""

@@ -109,7 +109,7 @@ def other_version(theirs: int, ours: int) -> str:
     return f"the other end speaks version {theirs} of the protocol, and this one version {ours}"
 
 
-class Session:
+class FramingSession:
     """What one end of a connection says and hears once both ends have proved themselves."""
 
     def __init__(self, token: str, side: str, servers: str, clients: str, most: int = MOST_BYTES) -> None:

@@ -16,7 +16,7 @@ _SIZE = 64
 _MOST_DUMPED = 1 << 20
 
 
-class Line(NamedTuple):
+class BoardLine(NamedTuple):
     """What a process shows; times in nanoseconds of the machine's monotonic clock."""
 
     heartbeat: int
@@ -50,14 +50,14 @@ class Board:
         self.path = str(path)
         self.lines = lines
 
-    def read(self, number: int) -> Line:
-        return Line(*_LINE.unpack_from(self._memory, number * _SIZE))
+    def read(self, number: int) -> BoardLine:
+        return BoardLine(*_LINE.unpack_from(self._memory, number * _SIZE))
 
-    def write(self, number: int, line: Line) -> None:
+    def write(self, number: int, line: BoardLine) -> None:
         _LINE.pack_into(self._memory, number * _SIZE, *line)
 
     def clear(self, number: int) -> None:
-        self.write(number, Line(0, 0, 0, 0, 0, 0, 0))
+        self.write(number, BoardLine(0, 0, 0, 0, 0, 0, 0))
 
     def dump_path(self, number: int) -> str:
         """The file in which a process says where it is, when it is asked by a signal."""

@@ -20,9 +20,9 @@ from recycle_runtime.protocol.access import Token, access_of
 from recycle_runtime.protocol.codec import ProtocolError, WireError
 from recycle_runtime.protocol.framing import (
     Challenge,
+    FramingSession,
     Refused,
     Response,
-    Session,
     TlsChallenge,
     Welcome,
     ask_now_and_then,
@@ -63,7 +63,7 @@ class Connection:
         self.nonce = new_nonce()
         self.tunnel: Tunnel | None = None
         """From the first byte of it on, if the server wants everything encrypted."""
-        self.session: Session | None = None
+        self.session: FramingSession | None = None
         """From the moment on at which the client has proved itself."""
         self.is_open = True
         self.is_writing = False
@@ -322,7 +322,7 @@ class Server:
         del self._strangers[connection]
         answer = Welcome(proof(token, "server", VERSION, *nonces, binding))
         connection.send_bytes(frame_handshake(answer))
-        connection.session = Session(token, "server", *nonces, self._most)
+        connection.session = FramingSession(token, "server", *nonces, self._most)
 
     def _most_strangers(self) -> int:
         """All processes of a large job may come at the same moment, once their agents are there."""

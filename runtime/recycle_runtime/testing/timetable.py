@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection
 from typing import NamedTuple
 
-from recycle_runtime.coordinator.hooks import Hooks
+from recycle_runtime.coordinator.hooks import CoordinatorHooks
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.protocol.messages.members import InjectedFault
 
@@ -45,7 +45,7 @@ class PlannedReturn(NamedTuple):
     step: int
 
 
-class Timetable(Hooks):
+class Timetable(CoordinatorHooks):
     """What is to happen, by step; what has happened is taken off."""
 
     def __init__(

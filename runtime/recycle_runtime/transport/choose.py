@@ -56,7 +56,7 @@ class Way(Enum):
     NCCL = "NCCL, a device for each"
 
 
-class Place(NamedTuple):
+class ProcessPlace(NamedTuple):
     """Host and device of a process."""
 
     host: str
@@ -66,7 +66,7 @@ class Place(NamedTuple):
     """UUID of the GPU, the same for all its MIG devices."""
 
 
-class Choice(NamedTuple):
+class TransportChoice(NamedTuple):
     """Answer of the first process to all."""
 
     way: Way
@@ -154,11 +154,11 @@ def _sleep_while_waiting() -> None:
         set_flags(0, _ASLEEP)
 
 
-def place_of(device: torch.device) -> Place:
+def place_of(device: torch.device) -> ProcessPlace:
     """Of this process."""
     properties: Any = torch.cuda.get_device_properties(device)
     gpu, name = str(properties.uuid), _first_name()
-    return Place(socket.gethostname(), name if name.startswith("MIG-") else gpu, gpu)
+    return ProcessPlace(socket.gethostname(), name if name.startswith("MIG-") else gpu, gpu)
 
 
 def _first_name() -> str:
@@ -166,7 +166,7 @@ def _first_name() -> str:
     return os.environ.get(VARIABLE, "").partition(",")[0].strip()
 
 
-def decide(places: Sequence[Place]) -> Way:
+def decide(places: Sequence[ProcessPlace]) -> Way:
     """PlacementError if devices are neither one for each nor one for all."""
     devices, hosts = {place.device for place in places}, {place.host for place in places}
     if len(devices) == len(places):
@@ -181,7 +181,7 @@ def decide(places: Sequence[Place]) -> Way:
     )
 
 
-def beside_others(places: Sequence[Place]) -> list[int]:
+def beside_others(places: Sequence[ProcessPlace]) -> list[int]:
     """Ranks that share their GPU, and not their device, with another rank of their host."""
     devices: dict[tuple[str, str], set[str]] = {}
     for place in places:
@@ -190,8 +190,8 @@ def beside_others(places: Sequence[Place]) -> list[int]:
 
 
 def choose_way(
-    store: dist.Store, name: str, rank: int, size: int, place: Place, timeout: timedelta
-) -> Choice:
+    store: dist.Store, name: str, rank: int, size: int, place: ProcessPlace, timeout: timedelta
+) -> TransportChoice:
     """The same for every process at this store; each of them must call it."""
     store = dist.PrefixStore(f"{name}/places", store)
     store.set(str(rank), json.dumps(place))
@@ -206,10 +206,10 @@ def choose_way(
     answer = json.loads(store.get(_ANSWER))
     if "error" in answer:
         raise PlacementError(answer["error"])
-    return Choice(Way[answer["way"]], frozenset(answer["beside"]))
+    return TransportChoice(Way[answer["way"]], frozenset(answer["beside"]))
 
 
-def _all_places(store: dist.Store, size: int, timeout: timedelta) -> list[Place]:
+def _all_places(store: dist.Store, size: int, timeout: timedelta) -> list[ProcessPlace]:
     give_up = time.monotonic() + timeout.total_seconds()
     for rank in range(size):
         left = max(give_up - time.monotonic(), 0.001)
@@ -224,10 +224,10 @@ def _all_places(store: dist.Store, size: int, timeout: timedelta) -> list[Place]
                 f"{len(missing)} of {size} processes have not said which GPU they have "
                 f"in {timeout.total_seconds():.0f} s: ranks {', '.join(missing[:_LISTED])}"
             ) from None
-    return [Place(*json.loads(store.get(str(rank)))) for rank in range(size)]
+    return [ProcessPlace(*json.loads(store.get(str(rank)))) for rank in range(size)]
 
 
-def _listed(places: Sequence[Place]) -> str:
+def _listed(places: Sequence[ProcessPlace]) -> str:
     ranks: dict[tuple[str, str], list[int]] = {}
     for rank, place in enumerate(places):
         ranks.setdefault((place.device, place.host), []).append(rank)

@@ -44,13 +44,13 @@ from recycle_runtime.transport.gloo import GlooTransport
 from recycle_runtime.transport.interface import Arrival, Grid, Pending, TensorSpec
 from recycle_runtime.transport.messages import InOrder, packed_size, pieces
 from recycle_runtime.transport.peer_proof import Prove
-from recycle_runtime.transport.standstill import Standstill
+from recycle_runtime.transport.standstill import WaitBoard
 
 _FOLDER = Path("/dev/shm")
 _NAP = 20e-6
 
 
-class Stopped(RuntimeError):  # noqa: N818
+class WaitEnded(RuntimeError):  # noqa: N818
     """A wait was ended from outside."""
 
 
@@ -67,11 +67,11 @@ class SharedCounters:
         finally:
             os.close(descriptor)
         self._numbers = memoryview(self._memory).cast("q")
-        self._standstill: Standstill | None = None
+        self._standstill: WaitBoard | None = None
 
     def watch(self, first: int, size: int, me: int, seconds: float) -> None:
         """Notice when all processes wait, from now on: their numbers stand from `first` on."""
-        self._standstill = Standstill(self._numbers, first, size, me, seconds)
+        self._standstill = WaitBoard(self._numbers, first, size, me, seconds)
 
     @contextmanager
     def waiting(self) -> Generator[None]:
@@ -99,7 +99,7 @@ class SharedCounters:
         with self.waiting():
             while self._numbers[counter] < least:
                 if self._stopped:
-                    raise Stopped("waiting for the other side was ended")
+                    raise WaitEnded("waiting for the other side was ended")
                 if time.monotonic() > give_up:
                     raise TimeoutError(f"the other side has not come to {least} in {timeout:.0f} s")
                 if self._standstill is not None:
@@ -111,7 +111,7 @@ class SharedCounters:
         give_up = time.monotonic() + timeout
         while not is_done():
             if self._stopped:
-                raise Stopped("waiting for the other side was ended")
+                raise WaitEnded("waiting for the other side was ended")
             if time.monotonic() > give_up:
                 raise TimeoutError(f"the other side's work is not done after {timeout:.0f} s")
             time.sleep(_NAP)

@@ -68,23 +68,23 @@ from recycle_runtime.transport.user_group import user_group
 _log = logging.getLogger(__name__)
 
 
-class Channel(NamedTuple):
+class NcclChannel(NamedTuple):
     """One way between two workers."""
 
     sender: Worker
     receiver: Worker
 
 
-def channels_of(stream: Sequence[Instruction], worker: Worker, pipelines: int) -> list[Channel]:
+def channels_of(stream: Sequence[Instruction], worker: Worker, pipelines: int) -> list[NcclChannel]:
     """Those that the worker's stream uses, and no others; what a worker sends itself needs none."""
-    found: set[Channel] = set()
+    found: set[NcclChannel] = set()
     for instruction in stream:
         if instruction.opcode in USES_NEIGHBOUR:
             neighbour = numbered_worker(instruction.neighbour, pipelines)
             if instruction.opcode in RECEIVES:
-                found.add(Channel(neighbour, worker))
+                found.add(NcclChannel(neighbour, worker))
             else:
-                found.add(Channel(worker, neighbour))
+                found.add(NcclChannel(worker, neighbour))
     return sorted(each for each in found if each.sender != each.receiver)
 
 
@@ -565,7 +565,7 @@ class NcclTransport:
     def _use(
         self,
         sums: dict[int, Any],
-        channels: Sequence[tuple[Channel, Any]],
+        channels: Sequence[tuple[NcclChannel, Any]],
         worker: Worker,
         waiting: dict[Worker, int],
     ) -> None:

@@ -23,7 +23,7 @@ class StandstillError(RuntimeError):
     """Nobody can go on."""
 
 
-class Standstill:
+class WaitBoard:
     """One process's side: it shows when it waits, and looks at the others while it does."""
 
     def __init__(

@@ -57,7 +57,7 @@ class MeetingPlace(Protocol):
         ...
 
 
-class Connections(Protocol):
+class GroupResources(Protocol):
     """What a group has opened: see `connections.GroupConnections`."""
 
     def opening(self) -> AbstractContextManager[None]: ...
@@ -178,7 +178,7 @@ class Engine(Protocol):
 
     async def meeting_place(self) -> MeetingPlace: ...
 
-    def connections(self) -> Connections: ...
+    def connections(self) -> GroupResources: ...
 
     async def meet(self, store: MeetingPlace, number: int, role: Role) -> Any:
         """The transport of a group, when all are there."""
@@ -278,7 +278,7 @@ class TorchEngine:
         not_after_fork(line.fileno())
         return _Store(RemoteStore(line.channel))
 
-    def connections(self) -> Connections:
+    def connections(self) -> GroupResources:
         return GroupConnections()
 
     async def meet(self, store: MeetingPlace, number: int, role: Role) -> Any:

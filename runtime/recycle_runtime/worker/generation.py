@@ -27,7 +27,7 @@ from recycle_runtime.state.layer_state import Clones, copied, states_of
 from recycle_runtime.transport.guarded import guarded_wait
 from recycle_runtime.transport.interface import grid_of
 from recycle_runtime.worker.engine import Engine, MeetingPlace, TrainingSession
-from recycle_runtime.worker.heartbeat import Heartbeat
+from recycle_runtime.worker.heartbeat import HeartbeatWriter
 from recycle_runtime.worker.held_chunks import HeldChunks
 from recycle_runtime.worker.joiner import Joiner
 from recycle_runtime.worker.link import Link
@@ -58,12 +58,12 @@ class Equipment:
     surroundings: Surroundings
     engine: Engine
     link: Link
-    heartbeat: Heartbeat
+    heartbeat: HeartbeatWriter
     active: ActiveThread
     hooks: Hooks
 
 
-class Generation:
+class WorkerGeneration:
     """Made when the order to go comes; `close` is the end of it, by whichever thread."""
 
     def __init__(

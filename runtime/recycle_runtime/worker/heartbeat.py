@@ -3,13 +3,13 @@
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
-from recycle_runtime.protocol.heartbeat_board import Board, Line
+from recycle_runtime.protocol.heartbeat_board import Board, BoardLine
 from recycle_runtime.protocol.surroundings import Machine, Surroundings
 
 _EVERY = 0.1
 
 
-class Heartbeat:
+class HeartbeatWriter:
     """One line of the board. The fields are set from several places, and written ten times a second."""
 
     def __init__(self, board: Board, number: int, surroundings: Surroundings | None = None) -> None:
@@ -30,7 +30,7 @@ class Heartbeat:
         self._around.start(self._repeat, "heartbeat")
 
     def show(self) -> None:
-        line = Line(
+        line = BoardLine(
             self._now(),
             self.generation,
             self.step,

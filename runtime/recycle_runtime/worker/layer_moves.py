@@ -17,7 +17,7 @@ from recycle_runtime.protocol.messages.layer_moves import (
     LayersToMove,
     MoveLayers,
 )
-from recycle_runtime.worker.engine import Connections
+from recycle_runtime.worker.engine import GroupResources
 from recycle_runtime.worker.generation import Equipment
 from recycle_runtime.worker.held_chunks import HeldChunks
 from recycle_runtime.worker.layer_transfer import LayerDonor, LayerJoiner
@@ -51,7 +51,7 @@ class LayerMoves:
         order: MoveLayers | DropLayers,
         worker: Worker,
         chunks: HeldChunks,
-        connections: Connections,
+        connections: GroupResources,
     ) -> None:
         """Begin or end, between two steps; what is opened for it belongs to these connections."""
         self.drop()

@@ -19,7 +19,7 @@ from recycle_runtime.protocol.messages.generations import Failed
 from recycle_runtime.protocol.surroundings import completed
 from recycle_runtime.state.names import CheckpointError
 from recycle_runtime.worker.debugging import look_at
-from recycle_runtime.worker.heartbeat import Heartbeat
+from recycle_runtime.worker.heartbeat import HeartbeatWriter
 from recycle_runtime.worker.last_words import program_error_text
 from recycle_runtime.worker.link import CoordinatorGoneError
 from recycle_runtime.worker.options import ProcessOptions
@@ -52,7 +52,7 @@ class Life:
         self.worker, self.options = worker, options
         self._tp_rank, self._hooks = tp_rank, hooks or Hooks()
         self.requests = requests
-        self._heartbeat = Heartbeat(board, line)
+        self._heartbeat = HeartbeatWriter(board, line)
         self._process: WorkerProcess | None = None
         self._joining = threading.Lock()
         """Engine or script may need it first, and a second line would cut off the first."""

@@ -36,7 +36,7 @@ from recycle_runtime.state.image import Image, MemoryImage, free_others, images_
 from recycle_runtime.state.layer_state import copied, load, needed, states_of, together
 from recycle_runtime.state.names import CheckpointError
 from recycle_runtime.transport.guarded import guarded_wait
-from recycle_runtime.worker.engine import Connections, MeetingPlace
+from recycle_runtime.worker.engine import GroupResources, MeetingPlace
 from recycle_runtime.worker.generation import Equipment, Interrupted
 from recycle_runtime.worker.state_transfer import StatePair, receive_bytes, send_bytes
 
@@ -141,7 +141,7 @@ class WorkerCopies:
 
     # Copies of others.
 
-    def obey(self, generation: int, worker: Worker, connections: Connections) -> None:
+    def obey(self, generation: int, worker: Worker, connections: GroupResources) -> None:
         """Between two steps: begin to give or to hold what was asked for."""
         while self._link.copies:
             order = self._link.copies.popleft()

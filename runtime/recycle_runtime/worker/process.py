@@ -55,14 +55,14 @@ from recycle_runtime.transport.user_group import StandingGroup
 from recycle_runtime.worker.checkpoints import WorkerCheckpoints, as_checkpoint_error
 from recycle_runtime.worker.engine import (
     Building,
-    Connections,
     Engine,
+    GroupResources,
     MeetingPlace,
     TorchEngine,
     connect_to_coordinator,
 )
-from recycle_runtime.worker.generation import Equipment, Generation, Interrupted
-from recycle_runtime.worker.heartbeat import Heartbeat
+from recycle_runtime.worker.generation import Equipment, Interrupted, WorkerGeneration
+from recycle_runtime.worker.heartbeat import HeartbeatWriter
 from recycle_runtime.worker.held_chunks import HeldChunks
 from recycle_runtime.worker.layer_moves import LayerMoves
 from recycle_runtime.worker.link import Link, Wake
@@ -95,7 +95,7 @@ class WorkerProcess:
         options: ProcessOptions,
         worker: Worker,
         tp_rank: int,
-        heartbeat: Heartbeat,
+        heartbeat: HeartbeatWriter,
         hooks: Hooks | None = None,
         requests: Requests | None = None,
         surroundings: Surroundings | None = None,
@@ -106,12 +106,12 @@ class WorkerProcess:
         self._options, self._worker, self._tp_rank, self._heartbeat = options, worker, tp_rank, heartbeat
         self._hooks = hooks or Hooks()
         self._hooks.attach(self)
-        self._left_behind: list[Generation] = []
+        self._left_behind: list[WorkerGeneration] = []
         """Those that a thread still waits in that is never woken."""
         self._chunks: HeldChunks | None = None
-        self._outside: Connections | None = None
+        self._outside: GroupResources | None = None
         """Of layers that arrive while this process is in no group."""
-        self._generation: Generation | None = None
+        self._generation: WorkerGeneration | None = None
         """The one that this process trains in, or has trained in last."""
         self._tensor_group: StandingGroup | None = None
         """Of this worker's tensor-parallel ranks, if there are several."""
@@ -276,7 +276,7 @@ class WorkerProcess:
         _log.info("the group of generation %d is broken: %s", generation, error)
         self.link.say(GroupBroken(generation, str(error)[:_LONGEST]))
 
-    async def _begin(self, order: Go) -> Generation:
+    async def _begin(self, order: Go) -> WorkerGeneration:
         """Go to the step that all continue from, and meet the other workers."""
         bundle = await self._bundle(order.bundle)
         self._peers.begin(order)
@@ -290,7 +290,7 @@ class WorkerProcess:
                 self._chunks.expect_state()
             else:
                 self._chunks.stand(order.step, order.sums)
-        generation = Generation(self._equipment, order, bundle, self._worker, self._store)
+        generation = WorkerGeneration(self._equipment, order, bundle, self._worker, self._store)
         self._generation = generation
         transport = await generation.meet()
         if bundle.tensor > 1:
@@ -324,7 +324,9 @@ class WorkerProcess:
         self._store_line = line
         return await self._equipment.engine.meeting_place()
 
-    def _began(self, generation: Generation, order: Go, chunks: HeldChunks, copied: Copied | None) -> Began:
+    def _began(
+        self, generation: WorkerGeneration, order: Go, chunks: HeldChunks, copied: Copied | None
+    ) -> Began:
         saves = self._options.save is not None
         shares = (
             tuple(WorkShare(*share) for share in generation.shares) if self._equipment.tp_rank == 0 else None
@@ -370,7 +372,7 @@ class WorkerProcess:
             _log.info("holds layers %d to %d from now on", chunk.layers[0].number, chunk.layers[-1].number)
         return self._watched(made)
 
-    async def _steps(self, generation: Generation, step: int) -> End | None:
+    async def _steps(self, generation: WorkerGeneration, step: int) -> End | None:
         while True:
             generation.go_on_or_leave()
             generation.catch_up()
@@ -414,7 +416,9 @@ class WorkerProcess:
         if self._chunks is not None and self._requests.was_made(step):
             self._chunks.data.made_before(step)
 
-    async def _write_shards(self, generation: Generation, step: int, path: str | None) -> SaveShare | None:
+    async def _write_shards(
+        self, generation: WorkerGeneration, step: int, path: str | None
+    ) -> SaveShare | None:
         """For the script, which waits; None where others write."""
         await generation.settle()
         if path is None or self._chunks is None:
@@ -424,7 +428,7 @@ class WorkerProcess:
         with self._heartbeat.waiting():
             return self._checkpoints.write_now(self._chunks.values(), path, generation.go_on_slowly)
 
-    async def _wait_for_script(self, generation: Generation, step: int) -> End | None:
+    async def _wait_for_script(self, generation: WorkerGeneration, step: int) -> End | None:
         """Until the script asks for something, or the coordinator does; the order that ended the job."""
         with self._heartbeat.waiting():
             order = await self.link.order(_SCRIPT_SECONDS)
@@ -432,7 +436,7 @@ class WorkerProcess:
             self.link.say(InScript(step))
         return self._obey_between(generation, order)
 
-    def _obey_between(self, generation: Generation, order: ToWorker | Wake | None) -> End | None:
+    def _obey_between(self, generation: WorkerGeneration, order: ToWorker | Wake | None) -> End | None:
         """What an order between two steps asks for; it is given back if it ends the job."""
         if isinstance(order, End):
             return order
@@ -443,7 +447,7 @@ class WorkerProcess:
             raise Interrupted
         return None
 
-    async def _stop(self, generation: Generation, step: int) -> End | None:
+    async def _stop(self, generation: WorkerGeneration, step: int) -> End | None:
         """Wait between two steps; the order that ended the job, or None to go on."""
         self._hooks.at("settle", step)
         await generation.settle()
@@ -544,7 +548,7 @@ class WorkerProcess:
 
     # Layers for another cut.
 
-    def _move_layers(self, generation: Generation) -> None:
+    def _move_layers(self, generation: WorkerGeneration) -> None:
         """Between two steps, if there is something to begin or to end."""
         self._copies.obey(generation.number, self._worker, generation.connections)
         order, self.link.layers = self.link.layers, None

@@ -72,7 +72,7 @@ class Save:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class ScriptStart:
     """Where a script begins."""
 
     step: int
@@ -100,7 +100,7 @@ class Requests:
         self._changed = threading.Condition()
         self._say: Callable[[FromWorker], None] = lambda _: None
         self._wake: Callable[[], None] = lambda: None
-        self._start: Start | None = None
+        self._start: ScriptStart | None = None
         self.is_main = False
         self.worker: Worker = (0, 0)
         self.generation = 0
@@ -166,7 +166,7 @@ class Requests:
             self._applied = step
             if self._start is None:
                 joins = step > 0
-                self._start = Start(step - joins, is_made=joins, run_begins=first_step)
+                self._start = ScriptStart(step - joins, is_made=joins, run_begins=first_step)
                 self._granted = step
             self._changed.notify_all()
         self._ask_for_result()
@@ -389,7 +389,7 @@ class Requests:
             finally:
                 self._is_inside = False
 
-    def begin(self) -> Start:
+    def begin(self) -> ScriptStart:
         """Wait until this worker is a full member of a group; where it begins."""
         with self._inside():
             self._changed.wait_for(lambda: self._start is not None)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from recycle_compiler.backends.bundle import encode_columns
 from recycle_compiler.ir.failure import Worker
 from recycle_compiler.ir.streams import Streams
-from recycle_runtime.plan.codec import LARGEST_NUMBER, Columns, Shape, decode_stream
+from recycle_runtime.plan.codec import LARGEST_NUMBER, Columns, StreamShape, decode_stream
 from recycle_runtime.plan.isa import Instruction, Opcode
 from tests.compiler.backends.instruction_lists import streams
 from tests.compiler.backends.synthetic_programs import job, program, program_from
@@ -23,7 +23,7 @@ REROUTED = [(7, 1), (7, 2), (6, 2), (5, 2), (7, 3), (7, 0)]
 def decoded(plan: Streams) -> list[tuple[Instruction, ...] | None]:
     layout, data = encode_columns(plan)
     columns = Columns(data, layout.widths, sum(layout.lengths))
-    shape = Shape(plan.job.stages, plan.job.stages, plan.job.pipelines, plan.job.microbatches)
+    shape = StreamShape(plan.job.stages, plan.job.stages, plan.job.pipelines, plan.job.microbatches)
     bounds = plan.offsets.tolist()
     return [
         decode_stream(columns, first, last, (worker.pipeline, worker.stage), shape)

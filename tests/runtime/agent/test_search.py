@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from recycle_runtime.agent.search import Search
-from recycle_runtime.launcher.engines import Place
+from recycle_runtime.launcher.engines import NodePlace
 from recycle_runtime.launcher.node import _listen_beside  # pyright: ignore[reportPrivateUsage]
 from recycle_runtime.protocol.channel import Channel
 from recycle_runtime.protocol.codec import MismatchError, RefusalError, UnreachableError, WireError
@@ -93,5 +93,5 @@ def test_a_node_may_start_before_the_name_of_the_first_is_known(monkeypatch: pyt
     with socket.create_server(("127.0.0.1", 0)) as taken:
         monkeypatch.setattr(socket, "getaddrinfo", unknown)
         port = int(taken.getsockname()[1])
-        with _listen_beside("127.0.0.1", Place(1, "first", port, 2)) as listener:
+        with _listen_beside("127.0.0.1", NodePlace(1, "first", port, 2)) as listener:
             assert listener.getsockname()[0] == "127.0.0.1"

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from recycle_runtime.agent.process_signs import Signs, exit_of
-from recycle_runtime.agent.watch import Clock, Ended, Limits, Process, Watch
+from recycle_runtime.agent.watch import Ended, Limits, Process, ProcessWatch, WatchClock
 from recycle_runtime.program.user_frames import user_frames
-from recycle_runtime.protocol.heartbeat_board import Board, Line
+from recycle_runtime.protocol.heartbeat_board import Board, BoardLine
 
 
 class Node:
@@ -21,7 +21,7 @@ class Node:
 
     def __init__(self, folder: Path, limits: Limits) -> None:
         self.board = Board(folder / "board", 4)
-        self.watch = Watch(self.board, limits)
+        self.watch = ProcessWatch(self.board, limits)
         self.pids: list[int] = []
 
     def start(self, line: int, life: Callable[[], None]) -> int:
@@ -55,7 +55,7 @@ class Node:
 
     def show(self, line: int, **fields: int) -> None:
         shown = {"heartbeat": time.monotonic_ns(), "generation": 1, "step": 1, "position": 1} | fields
-        self.board.write(line, Line(**({"is_waiting": 0, "is_up": 1, "fault_at": 0} | shown)))
+        self.board.write(line, BoardLine(**({"is_waiting": 0, "is_up": 1, "fault_at": 0} | shown)))
 
     def end(self) -> None:
         for pid in self.pids:
@@ -180,7 +180,7 @@ class Told:
         self.real, self.signs = 0.0, Signs(is_stopped=False, is_busy=False, processor=1.0)
         self.board = Board(folder / "board", 1)
         limits = Limits(heartbeat=1.0, instruction=instruction)
-        self.watch = Watch(self.board, limits, Clock(lambda: self.real), lambda _: self.signs)
+        self.watch = ProcessWatch(self.board, limits, WatchClock(lambda: self.real), lambda _: self.signs)
         self.watch.processes[0] = Process(0, -1, 0)
         self.killed: list[str] = []
         self.watch.kill = lambda line, why: self.killed.append(why)
@@ -190,7 +190,7 @@ class Told:
         """Ten times a second for so long."""
         for _ in range(round(seconds * 10)):
             self.beats += beats
-            self.board.write(0, Line(1 + self.beats, 1, 0, position, 0, 1, 0))
+            self.board.write(0, BoardLine(1 + self.beats, 1, 0, position, 0, 1, 0))
             self.real += 0.1
             self.watch.look()
 
@@ -268,10 +268,10 @@ def test_one_that_has_ended_before_anybody_looked(node: Node) -> None:
 
 def test_a_board_is_shared(tmp_path: Path) -> None:
     first, second = Board(tmp_path / "board", 3), Board(tmp_path / "board", 3)
-    line = Line(1, 2, 3, 4, 1, 1, 7)
+    line = BoardLine(1, 2, 3, 4, 1, 1, 7)
     first.write(2, line)
     assert second.read(2) == line
-    assert second.read(1) == Line(0, 0, 0, 0, 0, 0, 0)
+    assert second.read(1) == BoardLine(0, 0, 0, 0, 0, 0, 0)
     second.clear(2)
     assert first.read(2).heartbeat == 0
     first.close()
@@ -281,7 +281,7 @@ def test_a_board_is_shared(tmp_path: Path) -> None:
 def test_a_process_that_is_taken_apart_counts_as_ended_once(tmp_path: Path) -> None:
     ending: dict[int, str] = {}
     node = Node(tmp_path, Limits())
-    node.watch = Watch(node.board, Limits(), exit_of=ending.get)
+    node.watch = ProcessWatch(node.board, Limits(), exit_of=ending.get)
     try:
         pid = node.start(0, lambda: time.sleep(60))
         descriptor = node.watch.processes[0].descriptor

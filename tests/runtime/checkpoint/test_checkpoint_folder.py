@@ -13,23 +13,23 @@ from recycle_runtime.checkpoint.checkpoint_folder import (
     is_name,
     name_of,
 )
-from recycle_runtime.checkpoint.manifest import Manifest, Origin, Shape
+from recycle_runtime.checkpoint.manifest import CheckpointShape, Manifest, Origin
 from recycle_runtime.state.names import CheckpointError, shard_name
 
-SHAPE = Shape(stages=2, pipelines=3, tensor=1, microbatches=4)
+SHAPE = CheckpointShape(stages=2, pipelines=3, tensor=1, microbatches=4)
 
 
-def manifest(step: int, shape: Shape = SHAPE) -> Manifest:
+def manifest(step: int, shape: CheckpointShape = SHAPE) -> Manifest:
     return Manifest(step, step * shape.per_step, 0, shape, dict.fromkeys(shape.shards, 1))
 
 
-def shards(folder: Path, shape: Shape = SHAPE) -> None:
+def shards(folder: Path, shape: CheckpointShape = SHAPE) -> None:
     for name in shape.shards:
         (folder / name).mkdir()
         (folder / name / "part.json").touch()
 
 
-def complete(kept_folder: CheckpointFolder, step: int, shape: Shape = SHAPE) -> str:
+def complete(kept_folder: CheckpointFolder, step: int, shape: CheckpointShape = SHAPE) -> str:
     name = name_of(step)
     kept_folder.make(name)
     shards(kept_folder.folder / name, shape)
@@ -81,7 +81,7 @@ def test_a_folder_without_a_manifest_is_no_checkpoint(tmp_path: Path) -> None:
 
 def test_another_number_of_pipelines_goes_on_after_the_items_that_were_used(tmp_path: Path) -> None:
     complete(CheckpointFolder(tmp_path), 5)
-    begins = beginning(tmp_path, Shape(2, 1, 1, 7), 9, resume=True)
+    begins = beginning(tmp_path, CheckpointShape(2, 1, 1, 7), 9, resume=True)
     assert (begins.checkpoint, begins.step, begins.item) == ("step-00000005", 5, 60)
 
 
@@ -95,14 +95,14 @@ def test_all_steps_may_be_made_where_a_job_goes_on_by_itself(tmp_path: Path) -> 
 
 
 def test_shards_by_layer_fit_any_cut_of_as_many_layers(tmp_path: Path) -> None:
-    by_layer = Shape(2, 3, 1, 4, layers=6)
+    by_layer = CheckpointShape(2, 3, 1, 4, layers=6)
     complete(CheckpointFolder(tmp_path), 5, by_layer)
     assert (tmp_path / "step-00000005" / "layer-5-part-0").is_dir()
-    for shape in (Shape(3, 2, 1, 6, layers=6), Shape(4, 1, 1, 7)):
+    for shape in (CheckpointShape(3, 2, 1, 6, layers=6), CheckpointShape(4, 1, 1, 7)):
         assert beginning(tmp_path, shape, 9, resume=True).step == 5
     said = "made by a job with 6 layers, and this one has 7: only the cut, pipelines and micro-batches"
     with pytest.raises(CheckpointError, match=said):
-        beginning(tmp_path, Shape(2, 3, 1, 4, layers=7), 9, resume=True)
+        beginning(tmp_path, CheckpointShape(2, 3, 1, 4, layers=7), 9, resume=True)
 
 
 def no_shard_file(folder: Path) -> None:
@@ -152,12 +152,17 @@ def test_a_damaged_checkpoint_is_passed_over_and_named(
     [
         (SHAPE, 9, False, "there is a checkpoint of step 5 already: resume from it with --resume, or name"),
         (SHAPE, 5, True, "has 5 steps already, and --steps asks for 5"),
-        (Shape(3, 3, 1, 4), 9, True, "made by a job with 2 stages, and this one has 3"),
-        (Shape(2, 3, 2, 4), 9, True, "made by a job with 1 tensor-parallel ranks, and this one has 2"),
+        (CheckpointShape(3, 3, 1, 4), 9, True, "made by a job with 2 stages, and this one has 3"),
+        (
+            CheckpointShape(2, 3, 2, 4),
+            9,
+            True,
+            "made by a job with 1 tensor-parallel ranks, and this one has 2",
+        ),
     ],
 )
 def test_what_a_run_cannot_go_on_from(
-    tmp_path: Path, shape: Shape, steps: int, resume: bool, said: str
+    tmp_path: Path, shape: CheckpointShape, steps: int, resume: bool, said: str
 ) -> None:
     complete(CheckpointFolder(tmp_path), 5)
     with pytest.raises(CheckpointError, match=said):
@@ -166,7 +171,7 @@ def test_what_a_run_cannot_go_on_from(
 
 def test_a_manifest_that_speaks_of_any_number_of_shards(tmp_path: Path) -> None:
     """Their names were made before they were counted."""
-    many = Shape(stages=1 << 40, pipelines=1, tensor=1 << 20, microbatches=1)
+    many = CheckpointShape(stages=1 << 40, pipelines=1, tensor=1 << 20, microbatches=1)
     (tmp_path / name_of(5)).mkdir()
     Manifest(5, 5, 0, many, {"stage-0-part-0": 1}).write(tmp_path / name_of(5))
     found, damaged = CheckpointFolder(tmp_path).look()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from recycle_runtime.checkpoint.manifest import Manifest, Shape
+from recycle_runtime.checkpoint.manifest import CheckpointShape, Manifest
 from recycle_runtime.checkpoint.writer import BackgroundWriter, restore
 from recycle_runtime.execution.chunk import Chunk, build_chunks
 from recycle_runtime.plan.bundle import Bundle
@@ -79,7 +79,7 @@ def kept(folder: Path, chunk: Chunk) -> Path:
     writer.wait()
     (written,) = heard
     assert isinstance(written, CheckpointWritten)
-    shape = Shape(2, 2, 1, 2, layers=10)
+    shape = CheckpointShape(2, 2, 1, 2, layers=10)
     for name in set(shape.shards) - written.shards.keys():
         (folder / "step-00000000" / name).mkdir()
         (folder / "step-00000000" / name / "part.json").touch()

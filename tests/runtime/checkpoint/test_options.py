@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from recycle_runtime.checkpoint.manifest import Manifest, Shape
+from recycle_runtime.checkpoint.manifest import CheckpointShape, Manifest
 from recycle_runtime.cli.main import main
 from tests.runtime.checkpoint.runs import JOB, plans
 from tests.runtime.training.compare import MLP
@@ -13,7 +13,7 @@ from tests.runtime.training.compare import MLP
 @pytest.fixture
 def kept(tmp_path: Path) -> Path:
     """A folder with a checkpoint of step 5, made with seed 3."""
-    shape = Shape(JOB.stages, JOB.pipelines, 1, JOB.microbatches)
+    shape = CheckpointShape(JOB.stages, JOB.pipelines, 1, JOB.microbatches)
     folder = tmp_path / "kept" / "step-00000005"
     for name in shape.shards:
         (folder / name).mkdir(parents=True)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from recycle_runtime.checkpoint import manifest as manifests
-from recycle_runtime.checkpoint.manifest import Manifest, Shape, write_sealed
+from recycle_runtime.checkpoint.manifest import CheckpointShape, Manifest, write_sealed
 from recycle_runtime.checkpoint.writer import BackgroundWriter, restore
 from recycle_runtime.execution.chunk import Chunk, build_chunks
 from recycle_runtime.launcher.local import RunError
@@ -125,7 +125,7 @@ def written(folder: Path, chunk: Chunk) -> Path:
     writer.wait()
     (reply,) = heard
     assert isinstance(reply, CheckpointWritten)
-    shape = Shape(1, 1, 1, 2).with_shards(reply.shards)
+    shape = CheckpointShape(1, 1, 1, 2).with_shards(reply.shards)
     Manifest(0, 0, 0, shape, dict(reply.shards)).write(folder / "step-00000000")
     return folder / "step-00000000"
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 
-from recycle_runtime.checkpoint.manifest import Manifest, Shape
+from recycle_runtime.checkpoint.manifest import CheckpointShape, Manifest
 from recycle_runtime.checkpoint.whole_model import CheckpointReader, CheckpointWeights
 from recycle_runtime.checkpoint.writer import BackgroundWriter
 from recycle_runtime.cli.main import main
@@ -43,7 +43,7 @@ def write(folder: Path, cut: Sequence[int], step: int = 0) -> Path:
     for reply in replies:
         assert isinstance(reply, CheckpointWritten)
         shards |= reply.shards
-    Manifest(step, 0, 0, Shape(len(cut), 1, 1, 2, LAYERS), shards).write(folder / "kept" / name)
+    Manifest(step, 0, 0, CheckpointShape(len(cut), 1, 1, 2, LAYERS), shards).write(folder / "kept" / name)
     return folder / "kept" / name
 
 

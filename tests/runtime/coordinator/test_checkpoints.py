@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 from recycle_runtime.checkpoint.checkpoint_folder import Beginning, CheckpointFolder
-from recycle_runtime.checkpoint.manifest import Shape
+from recycle_runtime.checkpoint.manifest import CheckpointShape
 from recycle_runtime.coordinator.checkpoint_files import CheckpointFiles
 from recycle_runtime.coordinator.checkpoints import Checkpoints
 from recycle_runtime.coordinator.events import (
@@ -26,7 +26,7 @@ from recycle_runtime.protocol.messages.checkpoints import (
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.state.names import shard_name
 
-SHAPE = Shape(stages=2, pipelines=2, tensor=1, microbatches=3)
+SHAPE = CheckpointShape(stages=2, pipelines=2, tensor=1, microbatches=3)
 FIRST, SECOND = Member((0, 0), 0), Member((0, 1), 0)
 ALL = [Member((pipeline, stage), 0) for stage in range(2) for pipeline in range(2)]
 STAGES = {member.worker: member.worker[1] for member in ALL}

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recycle_compiler.ir.job import print_job
-from recycle_runtime.coordinator.drift import OpTimes, calibrated, measured_times, shift
+from recycle_runtime.coordinator.drift import SmoothedTimes, calibrated, measured_times, shift
 from recycle_runtime.coordinator.measured_job import JobText, StageTimes
 from tests.support.jobs import unit_job
 
@@ -14,9 +14,9 @@ SPLIT = {"F": 0.010, "I": 0.010, "W": 0.010, "R": 0.002, "O": 0.030}
 COUPLED = {"F": 0.010, "B": 0.030, "R": 0.002, "O": 0.030}
 
 
-def measured(steps: int = 10, **factors: float) -> OpTimes:
+def measured(steps: int = 10, **factors: float) -> SmoothedTimes:
     """Three pipelines of two stages; `w12=3.0` makes worker 1:2 slower."""
-    ops = OpTimes()
+    ops = SmoothedTimes()
     for _ in range(steps):
         for worker in [(p, s) for p in range(3) for s in range(2)]:
             factor = factors.get(f"w{worker[0]}{worker[1]}", 1.0)
@@ -41,7 +41,7 @@ def test_a_slot_is_what_work_takes() -> None:
 
 def test_real_times_need_no_calibration() -> None:
     text = print_job(unit_job(2, 3, 6)).replace("units slot", "units ms")
-    assert calibrated(JobText(text), OpTimes()) == 1e-9
+    assert calibrated(JobText(text), SmoothedTimes()) == 1e-9
 
 
 def test_one_slow_worker_does_not_count_for_its_stage() -> None:
@@ -71,7 +71,7 @@ def test_a_worker_that_watches_is_judged_by_its_optimizer() -> None:
 
 
 def test_a_coupled_backward_is_shared_out_as_planned() -> None:
-    ops = OpTimes()
+    ops = SmoothedTimes()
     for _ in range(10):
         for worker in [(p, s) for p in range(3) for s in range(2)]:
             ops.add(worker, COUPLED)
@@ -99,7 +99,7 @@ def test_a_hitch_is_not_a_trend() -> None:
 
 @given(st.floats(0.2, 5.0), st.integers(1, 40))
 def test_what_lasts_is_believed_in_the_end(factor: float, before: int) -> None:
-    ops = OpTimes()
+    ops = SmoothedTimes()
     for step in range(before + 80):
         for pipeline in range(2):
             by = factor if pipeline and step >= before else 1.0

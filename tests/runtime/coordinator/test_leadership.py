@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from recycle_runtime.coordinator.fence import Fence, Fenced
+from recycle_runtime.coordinator.fence import Fenced, LeaderFence
 from recycle_runtime.coordinator.leadership import Candidacy, Leadership, newest_term
 from recycle_runtime.protocol.messages.agents import AgentJoin, Heartbeat
 from recycle_runtime.protocol.messages.wire import Message
@@ -175,11 +175,11 @@ class EndedError(Exception):
     """In place of the end of the process."""
 
 
-def fenced(leadership: Leadership) -> tuple[Fence, Fenced, Heard]:
+def fenced(leadership: Leadership) -> tuple[LeaderFence, Fenced, Heard]:
     def end() -> None:
         raise EndedError
 
-    fence, heard = Fence(leadership, LEASE, end), Heard()
+    fence, heard = LeaderFence(leadership, LEASE, end), Heard()
     return fence, fence.around(heard), heard
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from recycle_runtime.checkpoint.checkpoint_folder import Beginning
-from recycle_runtime.checkpoint.manifest import FILE, Shape
+from recycle_runtime.checkpoint.manifest import FILE, CheckpointShape
 from recycle_runtime.coordinator.checkpoint_files import CheckpointFiles, begin_run
 from recycle_runtime.coordinator.events import BeginSave
 from recycle_runtime.coordinator.journal import Journal
@@ -40,7 +40,7 @@ def test_checkpoints_that_were_begun(tmp_path: Path) -> None:
 
 def test_saves_that_were_begun_by_any_coordinator_of_the_job(tmp_path: Path) -> None:
     first, second = (
-        SaveFiles(tmp_path / "own", Shape(2, 2, 2, 1), Beginning()) for _ in range(2)
+        SaveFiles(tmp_path / "own", CheckpointShape(2, 2, 2, 1), Beginning()) for _ in range(2)
     )  # fmt: skip
     paths = [
         files.begin(BeginSave(0, 4, str(tmp_path / "kept"))).path for files in (first, second, second)

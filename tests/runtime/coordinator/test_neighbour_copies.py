@@ -1,11 +1,11 @@
 """When copies in memory are made, who holds them, and which one counts."""
 
 from recycle_runtime.checkpoint.checkpoint_folder import Beginning, is_copy
-from recycle_runtime.checkpoint.manifest import Shape
+from recycle_runtime.checkpoint.manifest import CheckpointShape
 from recycle_runtime.checkpoint.script_state import ScriptState
 from recycle_runtime.coordinator.events import Note, Send, Tell
 from recycle_runtime.coordinator.journal import JournalLine, Lines
-from recycle_runtime.coordinator.neighbour_copies import CompleteCopy, Group, NeighbourCopies
+from recycle_runtime.coordinator.neighbour_copies import CompleteCopy, CopyGroup, NeighbourCopies
 from recycle_runtime.coordinator.scripts import Scripts
 from recycle_runtime.protocol.codec import decode, encode
 from recycle_runtime.protocol.messages.members import Member
@@ -20,7 +20,7 @@ from recycle_runtime.protocol.messages.neighbour_copies import (
 )
 from recycle_runtime.protocol.messages.steps import StepRow, StepSettled
 
-SHAPE = Shape(stages=2, pipelines=2, tensor=1, microbatches=3)
+SHAPE = CheckpointShape(stages=2, pipelines=2, tensor=1, microbatches=3)
 WORKERS = [(pipeline, stage) for pipeline in (0, 1) for stage in (0, 1)]
 FIRST, SECOND = Member((0, 0), 0), Member((0, 1), 0)
 THIRD = Member((1, 1), 0)
@@ -28,9 +28,9 @@ ONE_NODE = {worker: "a" for worker in WORKERS}
 TWO_NODES = {(0, 0): "a", (0, 1): "a", (1, 0): "b", (1, 1): "b"}
 
 
-def group(nodes: dict[tuple[int, int], str] = ONE_NODE) -> Group:
+def group(nodes: dict[tuple[int, int], str] = ONE_NODE) -> CopyGroup:
     members = [Member(worker, 0) for worker in WORKERS]
-    return Group(1, members, {worker: worker[1] for worker in WORKERS}, nodes)
+    return CopyGroup(1, members, {worker: worker[1] for worker in WORKERS}, nodes)
 
 
 def copies(steps: int = 100, scripts: Scripts | None = None) -> NeighbourCopies:
@@ -61,7 +61,7 @@ def test_where_groups_have_all_layers_one_of_them_copies() -> None:
     alone = (0, 2)
     nodes, stages = {**ONE_NODE, alone: "b"}, {worker: worker[1] for worker in [*WORKERS, alone]}
     members = [Member(worker, 0) for worker in [*WORKERS, alone]]
-    grouped = Group(1, members, stages, nodes, once=(0, 1))
+    grouped = CopyGroup(1, members, stages, nodes, once=(0, 1))
     assert grouped.writers() == {FIRST: 0, SECOND: 1}
     assert grouped.holders([FIRST]) == {FIRST: Member(alone, 0)}
 

@@ -31,7 +31,8 @@ def table() -> str:
 
 
 def test_the_table_on_the_page() -> None:
-    assert table() in PAGE.read_text(encoding="utf-8")
+    is_there = table() in PAGE.read_text(encoding="utf-8")
+    assert is_there, f"{PAGE}: paste what `python -m tests.runtime.coordinator.test_outlives` prints"
 
 
 def test_every_message_of_workers_has_one_row() -> None:

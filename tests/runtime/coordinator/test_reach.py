@@ -4,7 +4,7 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from recycle_runtime.coordinator.reach import Reachability, Verdict
+from recycle_runtime.coordinator.reach import Reachability, ReachVerdict
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.protocol.identity import node_number, process_number
 from recycle_runtime.protocol.messages.generations import Reach
@@ -33,7 +33,7 @@ class _Talk:
         self.reach = Reachability()
         self.missed = missed
 
-    def go_on(self, seconds: int, can_lose: Callable[[set[Worker]], bool] = _can_lose) -> Verdict | None:
+    def go_on(self, seconds: int, can_lose: Callable[[set[Worker]], bool] = _can_lose) -> ReachVerdict | None:
         for _ in range(seconds):
             for worker in _LIVE:
                 missed = self.missed(worker)
@@ -44,7 +44,7 @@ class _Talk:
         return None
 
 
-def _failed(verdict: Verdict | None) -> list[Worker]:
+def _failed(verdict: ReachVerdict | None) -> list[Worker]:
     assert verdict is not None
     assert verdict.error is None
     return [worker for worker, _ in verdict.failed]

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from recycle_runtime.checkpoint.checkpoint_folder import Beginning, CheckpointFolder
-from recycle_runtime.checkpoint.manifest import Shape
+from recycle_runtime.checkpoint.manifest import CheckpointShape
 from recycle_runtime.coordinator.cells import Cells
 from recycle_runtime.coordinator.events import (
     BeginSave,
@@ -101,12 +101,12 @@ def test_scripts_that_save_to_different_folders() -> None:
 
 
 def test_folders_are_new_and_errors_sentences(tmp_path: Path) -> None:
-    files = SaveFiles(tmp_path / "own", Shape(2, 2, 1, 2, 2), Beginning())
+    files = SaveFiles(tmp_path / "own", CheckpointShape(2, 2, 1, 2, 2), Beginning())
     kept = str(tmp_path / "kept")
     assert files.begin(BeginSave(0, 4, kept)) == SaveBegun(0, f"{kept}/step-00000004", None)
     assert files.begin(BeginSave(1, 4, kept)) == SaveBegun(1, f"{kept}/step-00000004.1", None)
     assert files.begin(BeginSave(2, 4, "")).path == str(tmp_path / "own" / "step-00000004")
-    beside = SaveFiles(tmp_path / "own", Shape(2, 2, 1, 2, 2), Beginning(), kept)
+    beside = SaveFiles(tmp_path / "own", CheckpointShape(2, 2, 1, 2, 2), Beginning(), kept)
     assert beside.begin(BeginSave(0, 4, kept)).path == f"{kept}/step-00000004.1000"
     (tmp_path / "file").touch()
     refused = files.begin(BeginSave(3, 4, f"{tmp_path}/file/kept"))

@@ -17,7 +17,7 @@ from recycle_runtime.coordinator.events import Rename
 from recycle_runtime.coordinator.service import JobOptions, Service
 from recycle_runtime.protocol.channel import Channel
 from recycle_runtime.protocol.codec import ProtocolError, WireError
-from recycle_runtime.protocol.framing import Session, new_token
+from recycle_runtime.protocol.framing import FramingSession, new_token
 from recycle_runtime.protocol.messages.agents import AgentJoin, Heartbeat, RunningProcess
 from recycle_runtime.protocol.messages.generations import BundleRequest, Failed, Join, Leave
 from recycle_runtime.protocol.messages.members import Member
@@ -140,7 +140,7 @@ class Line:
 
     def __init__(self) -> None:
         self.is_open = True
-        self._session = Session(TOKEN, "server", "", "")
+        self._session = FramingSession(TOKEN, "server", "", "")
 
     def send(self, message: Message) -> None:
         self._session.frame(message)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from recycle_runtime.launcher.engines import EngineError, Place, find_place, first_host
+from recycle_runtime.launcher.engines import EngineError, NodePlace, find_place, first_host
 
 TORCHRUN = {
     "TORCHELASTIC_RUN_ID": "none",
@@ -33,26 +33,26 @@ PLAIN = {"MASTER_ADDR": "first", "MASTER_PORT": "4000", "NODE_RANK": "3"}
     ("environment", "place"),
     [
         # torchrun itself listens at its port.
-        (TORCHRUN, Place(1, "10.0.0.1", 29401, 4)),
-        (SLURM, Place(0, "gpu003", 24567, 4)),
+        (TORCHRUN, NodePlace(1, "10.0.0.1", 29401, 4)),
+        (SLURM, NodePlace(0, "gpu003", 24567, 4)),
         (
             SLURM | {"SLURM_STEP_NODELIST": "gpu[004,006]", "SLURM_STEP_NUM_NODES": "2", "SLURM_NODEID": "1"},
-            Place(1, "gpu004", 24567, 2),
+            NodePlace(1, "gpu004", 24567, 2),
         ),
-        (SLURM | {"MASTER_ADDR": "ib3", "MASTER_PORT": "5"}, Place(0, "ib3", 5, 4)),
-        (SLURM | {"MASTER_PORT": "5"}, Place(0, "gpu003", 5, 4)),
-        (POD, Place(12, "train-0.train", 29500, None)),
+        (SLURM | {"MASTER_ADDR": "ib3", "MASTER_PORT": "5"}, NodePlace(0, "ib3", 5, 4)),
+        (SLURM | {"MASTER_PORT": "5"}, NodePlace(0, "gpu003", 5, 4)),
+        (POD, NodePlace(12, "train-0.train", 29500, None)),
         (
             POD | {"MASTER_ADDR": "train-0.other.default.svc"},
-            Place(12, "train-0.other.default.svc", 29500, None),
+            NodePlace(12, "train-0.other.default.svc", 29500, None),
         ),
-        (PLAIN, Place(3, "first", 4000, None)),
-        (PLAIN | {"MASTER_ADDR": "fd00::1"}, Place(3, "fd00::1", 4000, None)),
-        (PLAIN | {"NNODES": "4", "MASTER_PORT": ""}, Place(3, "first", 29500, 4)),
-        (TORCHRUN | SLURM, Place(1, "10.0.0.1", 29401, 4)),
+        (PLAIN, NodePlace(3, "first", 4000, None)),
+        (PLAIN | {"MASTER_ADDR": "fd00::1"}, NodePlace(3, "fd00::1", 4000, None)),
+        (PLAIN | {"NNODES": "4", "MASTER_PORT": ""}, NodePlace(3, "first", 29500, 4)),
+        (TORCHRUN | SLURM, NodePlace(1, "10.0.0.1", 29401, 4)),
     ],
 )
-def test_each_engine(environment: dict[str, str], place: Place) -> None:
+def test_each_engine(environment: dict[str, str], place: NodePlace) -> None:
     assert find_place(environment) == place
     assert place.is_first == (place.node == 0)
     assert find_place(environment, 7).port == 7

@@ -6,10 +6,10 @@ import zlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recycle_runtime.plan.codec import MOST_UNPACKED, Columns, Shape, decode_stream, unpack_bytes
+from recycle_runtime.plan.codec import MOST_UNPACKED, Columns, StreamShape, decode_stream, unpack_bytes
 from recycle_runtime.plan.isa import NONE, Instruction, Opcode
 
-SHAPE = Shape(chunks=4, stages=4, pipelines=3, microbatches=6)
+SHAPE = StreamShape(chunks=4, stages=4, pipelines=3, microbatches=6)
 
 
 def columns(*rows: Instruction, width: int = 1) -> Columns:
@@ -61,7 +61,7 @@ def test_numbers_out_of_range_are_refused() -> None:
     for field in Instruction._fields[1:]:
         odd = good._replace(**{field: getattr(good, field) + 1})
         assert decode_stream(columns(odd, width=4), 0, 1, (0, 1), SHAPE) is None
-    for opcode in (NONE, 0, 14, 200):
+    for opcode in (NONE, 0, max(Opcode) + 1, 200):
         odd = good._replace(opcode=opcode)  # pyright: ignore[reportArgumentType]
         assert decode_stream(columns(odd, width=4), 0, 1, (0, 1), SHAPE) is None
 

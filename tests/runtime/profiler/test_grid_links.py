@@ -14,7 +14,7 @@ from recycle_runtime.plan.isa import Opcode
 from recycle_runtime.plan.message_counts import most_waiting
 from recycle_runtime.profiler import Options, profile
 from recycle_runtime.profiler.grid_links import (
-    Shape,
+    GridShape,
     grid_links,
     neighbour_stream,
     ring_factor,
@@ -24,7 +24,7 @@ from recycle_runtime.profiler.grid_links import (
 from recycle_runtime.profiler.meters import NOTHING, Timing
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.loading import load_program
-from recycle_runtime.transport.nccl import ENVIRONMENT, Channel, channels_of
+from recycle_runtime.transport.nccl import ENVIRONMENT, NcclChannel, channels_of
 from tests.runtime.nvidia_smi import H200, MIG, fake_nvidia_smi
 
 LAYERED = Path(__file__).resolve().parents[3] / "tests" / "runtime" / "training" / "programs" / "layered.py"
@@ -64,18 +64,18 @@ def test_more_peers_take_longer() -> None:
 
 
 def test_a_worker_has_a_channel_in_each_direction_to_each_neighbour() -> None:
-    shape = Shape(3, 2)
+    shape = GridShape(3, 2)
     middle = neighbour_stream(shape, (1, 1))
     assert channels_of(middle, (1, 1), 2) == [
-        Channel((1, 0), (1, 1)),
-        Channel((1, 1), (1, 0)),
-        Channel((1, 1), (1, 2)),
-        Channel((1, 2), (1, 1)),
+        NcclChannel((1, 0), (1, 1)),
+        NcclChannel((1, 1), (1, 0)),
+        NcclChannel((1, 1), (1, 2)),
+        NcclChannel((1, 2), (1, 1)),
     ]
     assert most_waiting(middle, 2) == {(1, 0): 1, (1, 2): 1}
     first = [each.opcode for each in neighbour_stream(shape, (0, 0))]
     assert first == [Opcode.SEND_ACTIVATION, Opcode.RECV_GRADIENT, Opcode.BACKWARD]
-    assert neighbour_stream(Shape(1, 2), (0, 0)) == []
+    assert neighbour_stream(GridShape(1, 2), (0, 0)) == []
 
 
 def test_links_of_a_grid_are_measured_together_while_all_processes_live() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from recycle_runtime.protocol import channel as channel_module
 from recycle_runtime.protocol.channel import Channel
 from recycle_runtime.protocol.codec import ProtocolError, WireError
-from recycle_runtime.protocol.framing import Challenge, Session, frame_handshake, new_nonce, new_token
+from recycle_runtime.protocol.framing import Challenge, FramingSession, frame_handshake, new_nonce, new_token
 from recycle_runtime.protocol.messages.agents import JobOver
 from recycle_runtime.protocol.messages.store import StoreSet
 from recycle_runtime.protocol.messages.wire import VERSION
@@ -93,10 +93,10 @@ def test_the_order_of_records_is_part_of_them(change: str) -> None:
 
 def test_a_record_of_the_other_direction_is_none() -> None:
     token, servers, clients = new_token(), new_nonce(), new_nonce()
-    client = Session(token, "client", servers, clients)
+    client = FramingSession(token, "client", servers, clients)
     with pytest.raises(ProtocolError):
         client.unframe(bytearray(client.frame(JobOver())))
-    server = Session(token, "server", servers, clients)
+    server = FramingSession(token, "server", servers, clients)
     assert client.unframe(bytearray(server.frame(JobOver()))) == JobOver()
 
 

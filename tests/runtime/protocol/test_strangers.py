@@ -18,9 +18,9 @@ from recycle_runtime.protocol.channel import Channel
 from recycle_runtime.protocol.codec import WireError
 from recycle_runtime.protocol.framing import (
     Challenge,
+    FramingSession,
     Refused,
     Response,
-    Session,
     Welcome,
     frame_handshake,
     new_token,
@@ -343,7 +343,7 @@ def test_a_coordinator_of_another_version_is_refused_too() -> None:
 @given(st.text(max_size=30), st.text(max_size=30))
 def test_messages_survive(key: str, value: str) -> None:
     message = StoreSet(key, value)
-    client, server = (Session(TOKEN, side, "n", "m") for side in ("client", "server"))
+    client, server = (FramingSession(TOKEN, side, "n", "m") for side in ("client", "server"))
     whole = client.frame(message)
     buffer = bytearray()
     for byte in whole[:-1]:

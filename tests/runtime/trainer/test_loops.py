@@ -9,7 +9,7 @@ import pytest
 from recycle_runtime.protocol.messages.steps import StepRow
 from recycle_runtime.trainer import context
 from recycle_runtime.trainer.trainer import Trainer
-from recycle_runtime.worker.requests import Start
+from recycle_runtime.worker.requests import ScriptStart
 
 TOTALS = (10, 20)
 
@@ -17,13 +17,13 @@ TOTALS = (10, 20)
 class FakeRequests:
     """A group that makes every step at once; `begun` is where its other scripts have begun their loops."""
 
-    def __init__(self, start: Start, begun: Mapping[int, int]) -> None:
+    def __init__(self, start: ScriptStart, begun: Mapping[int, int]) -> None:
         self._start, self._begun = start, begun
         self.made: list[int] = []
         self.wanted: list[tuple[int, int | None]] = []
         self.is_main = True
 
-    def begin(self) -> Start:
+    def begin(self) -> ScriptStart:
         return self._start
 
     def want(self, steps: int, begins: int | None) -> int:
@@ -79,7 +79,7 @@ def loops(trainer: Trainer, leaves: int) -> list[list[int]]:
 
 @pytest.mark.parametrize("leaves", [4, 99])
 def test_one_loop_goes_on_where_the_one_before_was_left(trainer: Any, leaves: int) -> None:
-    requests = FakeRequests(Start(0, is_made=False, run_begins=0), {})
+    requests = FakeRequests(ScriptStart(0, is_made=False, run_begins=0), {})
     first, second = loops(trainer(requests), leaves)
     end = min(leaves + 1, TOTALS[0])
     assert first == list(range(end)) and second == list(range(end, TOTALS[1]))
@@ -99,7 +99,7 @@ def test_one_loop_goes_on_where_the_one_before_was_left(trainer: Any, leaves: in
 def test_a_worker_that_joins_finds_the_loop_of_the_others(
     trainer: Any, last: int, begun: dict[int, int], expected: tuple[int, int]
 ) -> None:
-    requests = FakeRequests(Start(last, is_made=True, run_begins=0), begun)
+    requests = FakeRequests(ScriptStart(last, is_made=True, run_begins=0), begun)
     first, second = loops(trainer(requests), 4)
     begins, border = expected
     assert first == list(range(begins, border)) and second == list(range(max(begins, border), TOTALS[1]))
@@ -107,5 +107,5 @@ def test_a_worker_that_joins_finds_the_loop_of_the_others(
 
 
 def test_nothing_is_known_of_loops_in_an_old_checkpoint(trainer: Any) -> None:
-    requests = FakeRequests(Start(12, is_made=True, run_begins=13), {})
+    requests = FakeRequests(ScriptStart(12, is_made=True, run_begins=13), {})
     assert loops(trainer(requests), 99) == [[], list(range(12, TOTALS[1]))]

@@ -12,7 +12,7 @@ from recycle_compiler.ir.streams import Streams
 from recycle_compiler.planner.compile import plan_failed
 from recycle_runtime.plan.isa import RECEIVES, USES_NEIGHBOUR, Instruction, Opcode
 from recycle_runtime.plan.worker_ids import Worker, numbered_worker
-from recycle_runtime.transport.nccl import Channel, channels_of
+from recycle_runtime.transport.nccl import NcclChannel, channels_of
 from tests.support.jobs import figure3, quick_plans
 
 FAILED = [[], [(1, 2)], [(1, 2), (0, 0)], [(1, 2), (0, 0), (2, 2)]]
@@ -37,7 +37,7 @@ def waits(streams: Lists, pipelines: int) -> TopologicalSorter[object]:
     """What waits for what if each worker had one queue for receives, one for sends and one for the rest."""
     graph: TopologicalSorter[object] = TopologicalSorter()
     for worker, stream in streams.items():
-        counts: Counter[Channel] = Counter()
+        counts: Counter[NcclChannel] = Counter()
         arrived: dict[int, object] = {}
         computed: object = None
         last: dict[str, object] = {}
@@ -45,7 +45,7 @@ def waits(streams: Lists, pipelines: int) -> TopologicalSorter[object]:
             if instruction.opcode in USES_NEIGHBOUR:
                 receives = instruction.opcode in RECEIVES
                 other = numbered_worker(instruction.neighbour, pipelines)
-                channel = Channel(other, worker) if receives else Channel(worker, other)
+                channel = NcclChannel(other, worker) if receives else NcclChannel(worker, other)
                 message = (channel, counts[channel])
                 counts[channel] += 1
                 queue = "in" if receives else "out"

@@ -15,10 +15,10 @@ from recycle_runtime.devices import SHARED_DEVICE
 from recycle_runtime.protocol.remote_store import StoreError
 from recycle_runtime.transport import choose
 from recycle_runtime.transport.choose import (
-    Choice,
     DeviceStartError,
-    Place,
     PlacementError,
+    ProcessPlace,
+    TransportChoice,
     Way,
     beside_others,
     choose_way,
@@ -34,12 +34,12 @@ SECOND = timedelta(seconds=1)
 CUDA = torch.device("cuda", 0)
 
 
-def whole(host: str, gpu: str) -> Place:
-    return Place(host, gpu, gpu)
+def whole(host: str, gpu: str) -> ProcessPlace:
+    return ProcessPlace(host, gpu, gpu)
 
 
-def mig(host: str, number: int, gpu: str = "GPU-0") -> Place:
-    return Place(host, f"MIG-{gpu}-{number}", gpu)
+def mig(host: str, number: int, gpu: str = "GPU-0") -> ProcessPlace:
+    return ProcessPlace(host, f"MIG-{gpu}-{number}", gpu)
 
 
 def test_a_gpu_for_each_on_one_host_or_several() -> None:
@@ -83,15 +83,15 @@ def test_one_process_has_its_own_gpu() -> None:
         ([whole("a", f"GPU-{n // 2}") for n in range(20)], "GPU-7 on a: rank 14, 15; and 2 more\nhint: "),
     ],
 )
-def test_anything_else_is_refused(places: list[Place], said: str) -> None:
+def test_anything_else_is_refused(places: list[ProcessPlace], said: str) -> None:
     with pytest.raises(PlacementError) as caught:
         decide(places)
     assert said in str(caught.value)
     assert "CUDA_VISIBLE_DEVICES" in str(caught.value)
 
 
-def choose_together(places: list[Place]) -> list[Choice | str]:
-    store, said = dist.HashStore(), dict[int, Choice | str]()
+def choose_together(places: list[ProcessPlace]) -> list[TransportChoice | str]:
+    store, said = dist.HashStore(), dict[int, TransportChoice | str]()
 
     def ask(rank: int) -> None:
         try:
@@ -105,11 +105,11 @@ def choose_together(places: list[Place]) -> list[Choice | str]:
 
 
 def test_everyone_hears_the_same() -> None:
-    assert choose_together([whole("a", f"GPU-{n}") for n in range(5)]) == [Choice(Way.NCCL)] * 5
-    assert choose_together([whole("a", "GPU-0")] * 5) == [Choice(Way.SHARED_GPU)] * 5
+    assert choose_together([whole("a", f"GPU-{n}") for n in range(5)]) == [TransportChoice(Way.NCCL)] * 5
+    assert choose_together([whole("a", "GPU-0")] * 5) == [TransportChoice(Way.SHARED_GPU)] * 5
     assert (
         choose_together([mig("a", 0), mig("a", 1), whole("a", "GPU-1")])
-        == [Choice(Way.NCCL, frozenset({0, 1}))] * 3
+        == [TransportChoice(Way.NCCL, frozenset({0, 1}))] * 3
     )
     answers = choose_together([whole("a", "GPU-0"), whole("a", "GPU-0"), whole("a", "GPU-1")])
     assert len(set(answers)) == 1
@@ -156,14 +156,16 @@ def test_a_mig_device_goes_by_its_name(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if setting is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", setting)
-    assert place_of(CUDA) == Place(socket.gethostname(), device, "fa529bc3")
+    assert place_of(CUDA) == ProcessPlace(socket.gethostname(), device, "fa529bc3")
 
 
-def host_id_after_connecting(own: Place, other: Place, monkeypatch: pytest.MonkeyPatch) -> str | None:
+def host_id_after_connecting(
+    own: ProcessPlace, other: ProcessPlace, monkeypatch: pytest.MonkeyPatch
+) -> str | None:
     """NCCL_HOSTID as NCCL finds it."""
     seen: list[str | None] = []
 
-    def place(device: torch.device) -> Place:
+    def place(device: torch.device) -> ProcessPlace:
         return own
 
     def join(*told: object) -> None:

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from recycle_runtime.plan.isa import Instruction, Opcode
-from recycle_runtime.transport.cuda_ipc import CudaIpcTransport, SharedCounters, Stopped
+from recycle_runtime.transport.cuda_ipc import CudaIpcTransport, SharedCounters, WaitEnded
 from recycle_runtime.transport.interface import Grid, TensorSpec
 from recycle_runtime.transport.nccl import NcclTransport
 from tests.runtime.transport.shared_host import SharedHost
@@ -206,7 +206,7 @@ def test_a_wait_for_a_sender_that_is_gone_can_be_ended() -> None:
     _, receiver = both(Shared())
     arrival = receiver.receive(FIRST, [TensorSpec((1,), torch.float32)])
     threading.Timer(0.05, receiver.abort).start()
-    with pytest.raises(Stopped):
+    with pytest.raises(WaitEnded):
         arrival.wait()
 
 

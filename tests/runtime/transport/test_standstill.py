@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from recycle_runtime.transport.cuda_ipc import CudaIpcTransport, SharedCounters
 from recycle_runtime.transport.interface import Grid, TensorSpec
-from recycle_runtime.transport.standstill import LONGEST_LOOK, Standstill, StandstillError
+from recycle_runtime.transport.standstill import LONGEST_LOOK, StandstillError, WaitBoard
 from tests.runtime.transport.shared_host import SharedHost
 from tests.runtime.transport.workers import in_threads
 
@@ -22,7 +22,7 @@ PATIENCE = timedelta(seconds=120)
 
 def test_all_wait() -> None:
     numbers, time = [0, 0], [0.0]
-    sides = [Standstill(numbers, 0, 2, me, SECONDS, lambda: time[0]) for me in range(2)]
+    sides = [WaitBoard(numbers, 0, 2, me, SECONDS, lambda: time[0]) for me in range(2)]
     with sides[0].waiting():
         sides[0].look()
         for _ in range(100):
@@ -38,7 +38,7 @@ def test_all_wait() -> None:
 
 def test_one_that_was_stopped_itself_starts_counting_anew() -> None:
     numbers, time = [0, 0], [0.0]
-    sides = [Standstill(numbers, 0, 2, me, SECONDS, lambda: time[0]) for me in range(2)]
+    sides = [WaitBoard(numbers, 0, 2, me, SECONDS, lambda: time[0]) for me in range(2)]
     with sides[0].waiting(), sides[1].waiting():
         sides[0].look()
         time[0] += 1000.0
@@ -47,7 +47,7 @@ def test_one_that_was_stopped_itself_starts_counting_anew() -> None:
 
 def test_short_waits_of_the_others_are_progress() -> None:
     numbers, time = [0, 0], [0.0]
-    sides = [Standstill(numbers, 0, 2, me, SECONDS, lambda: time[0]) for me in range(2)]
+    sides = [WaitBoard(numbers, 0, 2, me, SECONDS, lambda: time[0]) for me in range(2)]
     with sides[0].waiting():
         for _ in range(100):
             with sides[1].waiting():

@@ -17,7 +17,7 @@ import torch
 from recycle_runtime.execution.chunk import Chunk, Setting
 from recycle_runtime.execution.optimizer import StepOptions, Stepper, Totals
 from recycle_runtime.execution.optimizer.norm import Progress
-from recycle_runtime.execution.optimizer.stepper import Phase
+from recycle_runtime.execution.optimizer.stepper import StepPhase
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Opcode
 
@@ -331,7 +331,7 @@ class NumberStepper(Stepper):
         self.optimizer = cast(Any, Optimizers(layers))
         self.undo = cast(Any, Undo(numbers))
         self.norm = cast(Any, Norm())
-        self.phase = Phase.ACCUMULATING
+        self.phase = StepPhase.ACCUMULATING
         self.progress = Progress(0, 0, 0, options.patience)
         self.record = self.totals = None
         self._rank, self._before = 0, self.progress

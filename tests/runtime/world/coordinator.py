@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from recycle_runtime.coordinator.connections import Line
+from recycle_runtime.coordinator.connections import ClientLine
 from recycle_runtime.coordinator.journal import Journal
 from recycle_runtime.coordinator.outside import Outside
 from recycle_runtime.coordinator.plans import Planner, Request
@@ -234,7 +234,7 @@ class _Attentive(Service):
         super().__init__(options, outside)
         self._note_wrong = note_wrong
 
-    def message(self, connection: Line, message: Message) -> None:
+    def message(self, connection: ClientLine, message: Message) -> None:
         try:
             super().message(connection, message)
         except ProtocolError as error:

@@ -15,7 +15,7 @@ from recycle_runtime.checkpoint.soundness import check_shard
 from recycle_runtime.execution.chunk import Chunk, Setting, chunks_of
 from recycle_runtime.execution.interpreter import RunAgain, StreamError
 from recycle_runtime.execution.layer import Layer
-from recycle_runtime.execution.optimizer import Phase
+from recycle_runtime.execution.optimizer import StepPhase
 from recycle_runtime.execution.session import Role, StepReport
 from recycle_runtime.execution.steps import WorkerSteps
 from recycle_runtime.plan.bundle import Bundle
@@ -67,7 +67,7 @@ from tests.runtime.world.standing import Queued, StandingTransport, StandingWire
 
 _CPU = torch.device("cpu")
 _OP_SECONDS = 0.004
-_BETWEEN_STEPS = (Phase.ACCUMULATING, Phase.UNSETTLED)
+_BETWEEN_STEPS = (StepPhase.ACCUMULATING, StepPhase.UNSETTLED)
 
 
 class Job(NamedTuple):
@@ -449,7 +449,7 @@ class NumberSession:
     def _can_reduce(self, chunk: int) -> bool:
         """Whether the verdict on the last step is known, and lets it stand."""
         stepper: Any = self._chunks[chunk].stepper
-        if stepper.phase is not Phase.UNSETTLED:
+        if stepper.phase is not StepPhase.UNSETTLED:
             return True
         under_way = stepper.norm.under_way
         return under_way.is_whole and stepper.options.accepts(under_way.total())
@@ -581,7 +581,7 @@ class NumberSession:
     async def _norm_arrives(self) -> None:
         for chunk in self._chunks.values():
             norm: Any = chunk.stepper.norm
-            if chunk.stepper.phase is Phase.UNSETTLED and norm.under_way is not None:
+            if chunk.stepper.phase is StepPhase.UNSETTLED and norm.under_way is not None:
                 await norm.under_way.arrive()
 
     def _compute(self) -> Pending:

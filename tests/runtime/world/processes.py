@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 from recycle_runtime.agent.process_signs import Signs
 from recycle_runtime.protocol.access import Token, access_of
 from recycle_runtime.protocol.codec import WireError
-from recycle_runtime.protocol.heartbeat_board import Board, Line
+from recycle_runtime.protocol.heartbeat_board import Board, BoardLine
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.transport.sockets import Ends
 from tests.runtime.world.loop import (
@@ -232,13 +232,13 @@ class MemoryBoard(Board):
     """Without a file."""
 
     def __init__(self, lines: int) -> None:
-        self._lines = [Line(0, 0, 0, 0, 0, 0, 0) for _ in range(lines)]
+        self._lines = [BoardLine(0, 0, 0, 0, 0, 0, 0) for _ in range(lines)]
         self.lines, self.path = lines, ""
 
-    def read(self, number: int) -> Line:
+    def read(self, number: int) -> BoardLine:
         return self._lines[number]
 
-    def write(self, number: int, line: Line) -> None:
+    def write(self, number: int, line: BoardLine) -> None:
         self._lines[number] = line
 
     def dump(self, number: int) -> str:

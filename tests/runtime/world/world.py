@@ -44,7 +44,7 @@ from recycle_runtime.protocol.messages.steps import StepRow
 from recycle_runtime.protocol.messages.wire import Message
 from recycle_runtime.protocol.node_memory import SLOTS, NodeMemory
 from recycle_runtime.protocol.server import Served
-from recycle_runtime.worker.heartbeat import Heartbeat
+from recycle_runtime.worker.heartbeat import HeartbeatWriter
 from recycle_runtime.worker.link import CoordinatorGoneError
 from recycle_runtime.worker.options import ProcessOptions
 from recycle_runtime.worker.process import WorkerProcess
@@ -632,7 +632,7 @@ class World:
         building = self._builds.choice((0.0, self._builds.uniform(0.0, scenario.building)))
 
         async def live() -> None:
-            heartbeat = Heartbeat(node.board, line, process)
+            heartbeat = HeartbeatWriter(node.board, line, process)
             await process.sleep(seconds)
             engine = NumberEngine(process, self.job, member.tp_rank, options)
             worker = WorkerProcess(

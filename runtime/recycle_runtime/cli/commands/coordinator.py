@@ -20,8 +20,8 @@ from recycle_runtime.cli.options.watching import Watchers, check_pages, steady_v
 from recycle_runtime.cli.output import DONE, INPUT_ERROR, NO_PLAN, Output, UsageError, UserError
 from recycle_runtime.cli.parser import Arguments
 from recycle_runtime.cli.signals import StopRequests, stop_requests
-from recycle_runtime.coordinator.fence import Fence, stand_by
-from recycle_runtime.coordinator.hooks import Hooks
+from recycle_runtime.coordinator.fence import LeaderFence, stand_by
+from recycle_runtime.coordinator.hooks import CoordinatorHooks
 from recycle_runtime.coordinator.journal import FILE, JournalError
 from recycle_runtime.coordinator.leadership import Candidacy, Leadership
 from recycle_runtime.coordinator.neighbour_copies import prepare
@@ -85,14 +85,14 @@ def run(arguments: Namespace, output: Output) -> int:
         found = stand_by(leadership, lambda: requests.number is not None)
     if found is not Candidacy.LEADS:
         return DONE if found is Candidacy.OVER or requests.number is None else 128 + requests.number
-    fence = Fence(leadership, lease)
+    fence = LeaderFence(leadership, lease)
     fence.keep()
     status = _coordinate(given, arguments, output, fence)
     fence.end()
     return status
 
 
-def _coordinate(given: RunOptions, arguments: Namespace, output: Output, fence: Fence | None) -> int:
+def _coordinate(given: RunOptions, arguments: Namespace, output: Output, fence: LeaderFence | None) -> int:
     """Until the job has ended; the exit status."""
     listens_at, port = address("--listen", arguments.listen, least=0)
     known_as = host("--advertise", arguments.advertise) if arguments.advertise else listens_at
@@ -157,7 +157,7 @@ def _run(
     where: str,
     requests: StopRequests,
     watching: Watchers,
-    fence: Fence | None,
+    fence: LeaderFence | None,
     output: Output,
 ) -> tuple[Service, JobEnded]:
     """From the beginning, or from where a coordinator before this one was; how the job has ended."""
@@ -196,7 +196,7 @@ def _run(
 
 @contextmanager
 def _reading(
-    options: JobOptions, serve: Callable[..., Server], listener: int, where: str, fence: Fence | None
+    options: JobOptions, serve: Callable[..., Server], listener: int, where: str, fence: LeaderFence | None
 ) -> Generator[None]:
     """Whoever looks for the coordinator finds it, though it reads a checkpoint."""
     if fence is not None:
@@ -240,7 +240,7 @@ def _wants_more(options: JobOptions, end: JobEnded) -> bool:
 
 def _serve(
     serve: Callable[..., Server],
-    fence: Fence | None,
+    fence: LeaderFence | None,
     host: str,
     port: int,
     token: Token,
@@ -265,10 +265,10 @@ def _port(listener: int) -> int:
         return int(sock.getsockname()[1])
 
 
-def _hooks(options: RunOptions) -> Hooks:
+def _hooks(options: RunOptions) -> CoordinatorHooks:
     """What injects the faults that were asked for; without any, nothing is loaded for it."""
     if not (options.faults or options.returns):
-        return Hooks()
+        return CoordinatorHooks()
     from recycle_runtime.testing.timetable import parse_faults, parse_returns, timetable
 
     try:

@@ -26,9 +26,9 @@ from recycle_runtime.execution.optimizer.norm import (
     Verdict,
 )
 from recycle_runtime.execution.optimizer.stepper import (
-    Phase,
     StepOrderError,
     Stepper,
+    StepPhase,
     check_optimizer,
 )
 from recycle_runtime.execution.optimizer.undo import Undo, UndoError
@@ -41,11 +41,11 @@ __all__ = [
     "Masters",
     "Moving",
     "Pending",
-    "Phase",
     "Progress",
     "StartSum",
     "StepOptions",
     "StepOrderError",
+    "StepPhase",
     "StepRecord",
     "Stepper",
     "Tied",

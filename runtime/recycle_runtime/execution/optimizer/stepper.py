@@ -80,7 +80,7 @@ class StepOrderError(RuntimeError):
     """The stepper was asked for something that cannot come next."""
 
 
-class Phase(Enum):
+class StepPhase(Enum):
     """Where a worker stands within a step; the value completes the sentence `the gradients are ...`."""
 
     ACCUMULATING = "being accumulated"
@@ -113,7 +113,7 @@ class Stepper:
         if not self.options.keeps_undo:
             self.undo.forget("it was switched off (recoverable)")
         self.norm = NormSum()
-        self.phase = Phase.ACCUMULATING
+        self.phase = StepPhase.ACCUMULATING
         self.progress = Progress(0, 0, 0, self.options.patience)
         self.record: StepRecord | None = None
         """Of the last settled step."""
@@ -138,13 +138,13 @@ class Stepper:
     @property
     def unsettled(self) -> Totals | None:
         """What this worker has put into the sums of its last step, while the verdict on it is open."""
-        is_open = self.phase in (Phase.STEPPED, Phase.UNSETTLED)
+        is_open = self.phase in (StepPhase.STEPPED, StepPhase.UNSETTLED)
         return self.norm.own() if is_open else None
 
     def reduce(self, start_sum: StartSum, start_tied_sum: StartSum | None = None) -> None:
         """REDUCE: sum gradients over the live workers that hold the chunk, and those of tied parameters over
         all that hold one of the tied chunks."""
-        self._expect(Phase.ACCUMULATING, "reduce")
+        self._expect(StepPhase.ACCUMULATING, "reduce")
         self._has_used_sums = False
         self.gradients.gather()
         tied = self.gradients.tied_buffers
@@ -158,11 +158,11 @@ class Stepper:
         self.gradients.look()
         if self.options.clip_value is not None:
             self.gradients.clamp(self.options.clip_value)
-        self.phase = Phase.REDUCED
+        self.phase = StepPhase.REDUCED
 
     def start_norm(self, start_sum: StartSum) -> None:
         """Measure these gradients, and start the sum of the norm over all workers."""
-        self._expect(Phase.REDUCED, "sum the norm")
+        self._expect(StepPhase.REDUCED, "sum the norm")
         self.norm.measure(self.gradients.sum_of_squares(self._rank))
         self.norm.start(start_sum)
 
@@ -171,7 +171,7 @@ class Stepper:
 
         If the sum fails, the gradients are still there: call again with another sum, or what others know.
         """
-        self._expect(Phase.REDUCED, "step")
+        self._expect(StepPhase.REDUCED, "step")
         waits = self.waits_for_norm
         if waits and known is None:
             self.start_norm(start_sum)
@@ -191,23 +191,23 @@ class Stepper:
         self.gradients.zero()
         if not self.options.validate:
             self.record = StepRecord(self._before.steps, None, 1.0, redone=False)
-        self.phase = Phase.STEPPED if self.options.validate else Phase.ACCUMULATING
+        self.phase = StepPhase.STEPPED if self.options.validate else StepPhase.ACCUMULATING
 
     def validate(self, start_sum: StartSum) -> None:
         """VALIDATE: start the sum of the norm over all workers, and go on; again if the sum has failed."""
-        if self.phase in (Phase.STEPPED, Phase.UNSETTLED):
+        if self.phase in (StepPhase.STEPPED, StepPhase.UNSETTLED):
             self.norm.start(start_sum)
-            self.phase = Phase.UNSETTLED
+            self.phase = StepPhase.UNSETTLED
         else:
             # The step has waited for the norm, or it is not wanted.
-            self._expect(Phase.ACCUMULATING, "validate")
+            self._expect(StepPhase.ACCUMULATING, "validate")
 
     def settle(self, known: Totals | None = None) -> Verdict:
         """Before the next REDUCE, and after the last step; `known` replaces a sum that failed."""
-        if self.phase is Phase.STEPPED and known is None:
+        if self.phase is StepPhase.STEPPED and known is None:
             raise StepOrderError(f"cannot settle: the gradients are {self.phase.value}")
-        if self.phase not in (Phase.STEPPED, Phase.UNSETTLED):
-            self._expect(Phase.ACCUMULATING, "settle")
+        if self.phase not in (StepPhase.STEPPED, StepPhase.UNSETTLED):
+            self._expect(StepPhase.ACCUMULATING, "settle")
             return Verdict.KEEP
         totals = self.norm.wait() if known is None else known
         stands = self.options.accepts(totals)
@@ -230,9 +230,9 @@ class Stepper:
         None where the step was not made here, and nobody has told.
         """
         steps = self.progress.steps
-        if self.phase is not Phase.UNSETTLED and self.record is not None:
+        if self.phase is not StepPhase.UNSETTLED and self.record is not None:
             return self.record
-        totals = self.norm.wait() if self.phase is Phase.UNSETTLED else self.totals
+        totals = self.norm.wait() if self.phase is StepPhase.UNSETTLED else self.totals
         if totals is None:
             return None
         factor = self.options.factor(totals) if totals.finite else 0.0
@@ -240,8 +240,8 @@ class Stepper:
 
     def discard(self) -> None:
         """Throw away the gradients of the step under way, to run it again; the last step stays as it is."""
-        if self.phase is Phase.REDUCED:
-            self.phase = Phase.ACCUMULATING
+        if self.phase is StepPhase.REDUCED:
+            self.phase = StepPhase.ACCUMULATING
         self.gradients.zero()
 
     def take_back(self) -> bool:
@@ -259,17 +259,17 @@ class Stepper:
         self.progress = self._before
         self.record = self.totals = None
         self.norm.drop()
-        self.phase = Phase.ACCUMULATING
+        self.phase = StepPhase.ACCUMULATING
         self.gradients.zero()
 
     def state_dict(self) -> dict[str, int]:
         """What a worker that joins must know beside parameters and optimizer state; of a settled step."""
-        self._expect(Phase.ACCUMULATING, "save")
+        self._expect(StepPhase.ACCUMULATING, "save")
         return self.progress._asdict()
 
     def carry_on(self, before: "Stepper") -> None:
         """Stand where another stepper of this process stands, between two steps; gradients are dropped."""
-        before._expect(Phase.ACCUMULATING, "hand over")
+        before._expect(StepPhase.ACCUMULATING, "hand over")
         self.progress, self._before = before.progress, before._before
         self.record, self.totals = before.record, before.totals
 
@@ -280,7 +280,7 @@ class Stepper:
         self.undo.forget("the state was loaded after the last step")
         self.record = self.totals = None
         self.norm.drop()
-        self.phase = Phase.ACCUMULATING
+        self.phase = StepPhase.ACCUMULATING
         self.gradients.zero()
 
     def _make_properly(self, totals: Totals, redone: bool) -> None:
@@ -317,8 +317,8 @@ class Stepper:
         self.progress = self.progress._replace(calm=min(calm, self.options.patience))
         self.totals = totals
         self.norm.drop()
-        self.phase = Phase.ACCUMULATING
+        self.phase = StepPhase.ACCUMULATING
 
-    def _expect(self, phase: Phase, doing: str) -> None:
+    def _expect(self, phase: StepPhase, doing: str) -> None:
         if self.phase is not phase:
             raise StepOrderError(f"cannot {doing}: the gradients are {self.phase.value}")

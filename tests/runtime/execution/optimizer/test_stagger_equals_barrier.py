@@ -14,10 +14,10 @@ from recycle_runtime.execution.optimizer import (
     LayerOptimizers,
     LayerUndo,
     Moving,
-    Phase,
     Progress,
     StepOptions,
     Stepper,
+    StepPhase,
     Verdict,
 )
 from tests.runtime.execution.optimizer.fakes import alone
@@ -168,13 +168,13 @@ def train_with_accidents(
             with pytest.raises(ConnectionError):
                 stepper.step(broken)
         stepper.step(alone)
-        if event == "failed-validate" and stepper.phase is Phase.STEPPED:
+        if event == "failed-validate" and stepper.phase is StepPhase.STEPPED:
             stepper.validate(lambda _: FailedSum())
             with pytest.raises(ConnectionError):
                 stepper.settle()
         stepper.validate(alone)
         if event == "told" and stepper.record is not None:
-            known = stepper.norm.wait() if stepper.phase is Phase.UNSETTLED else None
+            known = stepper.norm.wait() if stepper.phase is StepPhase.UNSETTLED else None
             stepper.settle(known)
     stepper.settle()
     return optimizer, layer.moving.state_dict(), stepper.progress

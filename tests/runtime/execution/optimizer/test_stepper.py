@@ -11,10 +11,10 @@ from recycle_runtime.execution.optimizer import (
     LayerOptimizers,
     LayerUndo,
     Moving,
-    Phase,
     StepOptions,
     StepOrderError,
     Stepper,
+    StepPhase,
     Totals,
     UndoError,
     Verdict,
@@ -61,7 +61,7 @@ def test_a_step_that_stands() -> None:
     stepper = plain_stepper(weight)
     whole_step(stepper, weight, 0.25)
     assert numbers(weight) == [0.75, 0.75]
-    assert stepper.phase is Phase.UNSETTLED
+    assert stepper.phase is StepPhase.UNSETTLED
     assert stepper.settle() is Verdict.KEEP
     assert stepper.record is not None
     assert stepper.record._asdict() == {
@@ -175,7 +175,7 @@ def test_a_wait_that_fails_can_be_repeated() -> None:
     stepper.reduce(alone)
     with pytest.raises(ConnectionError):
         stepper.step(fail)
-    assert stepper.phase is Phase.REDUCED and numbers(weight) == [1.0, 1.0]
+    assert stepper.phase is StepPhase.REDUCED and numbers(weight) == [1.0, 1.0]
     stepper.step(fail, known=Totals(squares=3600.0, not_finite=0.0))
     assert numbers(weight) == [1 - 3.0 * (1.0 / (60 + 1e-6))] * 2
 
@@ -294,7 +294,7 @@ def test_discard_throws_away_gradients_only() -> None:
     whole_step(stepper, weight, 0.25)
     accumulate(weight, 5.0)
     stepper.discard()
-    assert stepper.phase is Phase.UNSETTLED
+    assert stepper.phase is StepPhase.UNSETTLED
     assert stepper.settle() is Verdict.KEEP
     accumulate(weight, 5.0)
     stepper.reduce(alone)
