@@ -132,7 +132,7 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _serve(pipe: _Pipe, settings: logs.Settings) -> None:
+def _serve(pipe: _Pipe, settings: logs.LogSettings) -> None:
     """In a process of its own: do what comes through the pipe until it closes."""
     # A lock that some library makes has no name then, and nothing of it stays when we are killed.
     multiprocessing.set_start_method("fork", force=True)

@@ -89,8 +89,8 @@ def test_levels_on_stderr(
 
 
 def test_children_get_the_same_settings() -> None:
-    assert logs.Settings().options() == []
-    assert logs.Settings("debug", "x.log").options() == ["--log-level", "debug", "--log-file", "x.log"]
+    assert logs.LogSettings().options() == []
+    assert logs.LogSettings("debug", "x.log").options() == ["--log-level", "debug", "--log-file", "x.log"]
 
 
 def test_a_file_that_cannot_be_opened_changes_nothing(tmp_path: Path) -> None:
