@@ -32,7 +32,7 @@ def test_numbers_come_back_from_the_files(tmp_path: Path) -> None:
 
 def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensorboard, "has_tensorboard", lambda: False)
-    with pytest.raises(UsageError, match="recyclec.tensorboard"):
+    with pytest.raises(UsageError, match=r"recyclec\[tensorboard\]"):
         check_pages(WatchOptions(tensorboard="logs"))
 
 
