@@ -65,7 +65,7 @@ _GRACE = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentOptions(RunOptions):
-    """What an agent is told when it starts: the options of the run, and where it finds itself."""
+    """Options of an agent: those of the run, and where it finds itself."""
 
     host: str
     port: int

@@ -1,4 +1,4 @@
-"""What the kernel knows about a process: whether it is stopped, runs, or just waits. Needs no torch.
+"""Signs of a process in the kernel: stopped, running, or just waiting. Needs no torch.
 
 A worker that holds the interpreter lock in one long call sends no heartbeat, and neither does one that a
 loaded machine does not let run; both are busy, and the kernel can tell. One that uses no processor, and of

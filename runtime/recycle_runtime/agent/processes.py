@@ -1,4 +1,4 @@
-"""How an agent deals with the kernel: processes are started, watched and killed. No torch."""
+"""Processes of an agent, started, watched and killed through the kernel. No torch."""
 
 import os
 import selectors

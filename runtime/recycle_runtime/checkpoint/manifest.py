@@ -1,4 +1,4 @@
-"""What is known about a complete checkpoint. No torch.
+"""Manifest of a complete checkpoint. No torch.
 
 The manifest is written last: without it there is no checkpoint. Like every other description in a checkpoint
 it is a sealed JSON file: whole or not there, with a checksum of its content.

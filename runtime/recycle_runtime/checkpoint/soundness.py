@@ -1,4 +1,4 @@
-"""Whether every byte of a checkpoint is as it was written. Needs no torch."""
+"""Check that every byte of a checkpoint is as it was written. Needs no torch."""
 
 import zlib
 from concurrent.futures import ThreadPoolExecutor

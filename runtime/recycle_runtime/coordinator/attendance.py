@@ -44,11 +44,11 @@ from recycle_runtime.protocol.messages.members import Member
 _LOGGER = logging.getLogger(__name__)
 _TURN = 0.05
 RETURN_SECONDS = 5.0
-"""How long a restarted coordinator waits for the processes of the journal."""
+"""Seconds for which a restarted coordinator waits for the processes of the journal."""
 _LAST_RETURN_SECONDS = 30.0
 """The same for those without which the job would end: they look for it so long, and may be cut off."""
 _NODES_SECONDS = 30.0
-"""How long the next of the nodes that were announced may take to arrive."""
+"""Seconds for the next of the nodes that were announced to arrive."""
 _UNHEARD_SECONDS = 0.5
 """For workers whose agent is gone to connect themselves while the others wait: it takes them milliseconds."""
 _WITH_ITS_NODE = "was on a node that is gone"
@@ -80,7 +80,7 @@ class Attendance:
         self._job, self._tensor, self._clock, self._hooks = job, tensor, clock, hooks
         self._connections, self._agents = connections, agents
         self.programs = programs
-        """What every process must have."""
+        """Program, seed and plans that every process must have."""
         self._happen, self._tell, self._say_start = happen, tell, say_start
         self._timeout, self._has_relays, self._restarts_workers = timeout, has_relays, restarts_workers
         self._book = job.book
@@ -118,7 +118,7 @@ class Attendance:
 
     @property
     def awaits_some(self) -> bool:
-        """Whether processes of the journal have not come back yet."""
+        """True while processes of the journal have not come back."""
         return bool(self._returning)
 
     def await_nobody(self) -> None:
@@ -180,7 +180,7 @@ class Attendance:
             self._happen(Joined(member, message.generation > 0, message.asked))
 
     def _is_apart(self, member: Member, pid: int) -> bool:
-        """Whether another rank of the same worker has come from another node, where the rest of it may be."""
+        """True if another rank of the same worker has come from another node, where the rest of it may be."""
         others = (Member(member.worker, rank) for rank in range(self._tensor) if rank != member.tp_rank)
         known = (self._connections.pid_of(other) for other in others if other in self._job.roster)
         return any(other is not None and node_of(other) != node_of(pid) for other in known)
@@ -193,7 +193,7 @@ class Attendance:
             self._happen(AllReturned())
 
     def checked(self, member: Member, message: Any) -> Any:
-        """What a process says; one that cannot train with the others has failed."""
+        """The message of a process; one that cannot train with the others has failed."""
         if isinstance(message, LeftGroup):
             mistake = self.programs.mistake(member, message, self._host)
             if mistake is not None:
@@ -266,7 +266,7 @@ class Attendance:
                 self._lost_starts.forget(worker)
 
     def _is_wanted(self, worker: Worker) -> bool:
-        """Whether it has not come, and should."""
+        """True if it has not come, and should."""
         job = self._job
         if job.phase is Phase.FORMING:
             return worker in job.expected
@@ -380,7 +380,7 @@ class Attendance:
             self._start_expected()
 
     def _was_expected(self, connection: ClientLine, member: Member, pid: int) -> bool:
-        """Whether the end of this process is the end of a worker process, told for the first time."""
+        """True if this is the end of a worker process, told for the first time."""
         was_watched = self._agents.gone(connection, member, pid)
         known = self._process_of(member)
         if known is not None:
@@ -483,7 +483,7 @@ class Attendance:
                 self._fail(member, "is on a node without a heartbeat")
 
     def _can_go_on_without(self, workers: set[Worker]) -> bool:
-        """Whether every stage has a worker left; one that may never be heard of again is none."""
+        """True if every stage has a worker left; one that may never be heard of again is none."""
         unsure = (*self._returning, *self._doubtful, *self._unheard)
         return self._job.can_go_on_without(workers | {member.worker for member in unsure})
 

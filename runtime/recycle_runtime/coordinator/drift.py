@@ -1,4 +1,4 @@
-"""How long ops take now, from what workers measure while they train. Needs no torch.
+"""Op times as workers measure them while they train. Needs no torch.
 
 Each worker says the median time of its ops of each kind, step by step; here they are smoothed. A stage takes
 as long as its typical worker, the lower of two in the middle, so that one who is slow does not count for its

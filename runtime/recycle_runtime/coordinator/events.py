@@ -420,11 +420,11 @@ Order = (
 
 @dataclass(frozen=True, slots=True)
 class ScriptsKeep:
-    """What the scripts keep before a step is known, or never will be."""
+    """The state that scripts keep before a step is known, or never will be."""
 
     step: int
     is_known: bool
 
 
 Answer = Order | GivenUp | ScriptsKeep
-"""What participants answer: orders, and what is for the state machine alone."""
+"""Answers of participants: orders, and news for the state machine alone."""

@@ -1,4 +1,4 @@
-"""What stands between a coordinator that may be replaced and the rest of its job. Needs no torch.
+"""Fence between a coordinator that may be replaced and the rest of its job. Needs no torch.
 
 Before anything that clients say or that time brings is handled, the lease is looked at. A coordinator without
 one ends at once, as if it had been killed: it tells nobody anything, writes nothing, and whoever keeps it

@@ -47,7 +47,7 @@ class Lines(NamedTuple):
     all: tuple[JournalLine, ...] = ()
 
     def values(self, name: str) -> list[Any]:
-        """What the lines that have this field say, in order."""
+        """Values of this field, in the order of lines."""
         return [line.fields[name] for line in self.all if name in line.fields]
 
 

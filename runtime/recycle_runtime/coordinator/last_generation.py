@@ -51,7 +51,7 @@ class RunningPlan(NamedTuple):
 
 
 class Setup(NamedTuple):
-    """What every worker process must have, as the first of them had it."""
+    """Program, seed and plans that every worker process must have, as the first of them had them."""
 
     who: str
     """That process, as messages name it."""
@@ -71,7 +71,7 @@ class Remembered(NamedTuple):
     places: tuple[Worker, ...]
     """Who trains in it."""
     plan: RunningPlan | None = None
-    """What they run, if it was written down."""
+    """The plan that they run, if it was written down."""
     cells: Mapping[Worker, Worker] = MappingProxyType({})
     """Where they stand in the grid of their plan, if not where their names say."""
     joiners: Mapping[Worker, Worker] = MappingProxyType({})
@@ -81,7 +81,7 @@ class Remembered(NamedTuple):
     job: str = ""
     """The digest of the job, if it was written down."""
     setup: Setup | None = None
-    """What its workers have, if it was."""
+    """The setup of its workers, if it was written down."""
     restore: str | None = None
     """The checkpoint that the run begins with, if not every process has read it yet."""
     first_step: int = 0
@@ -89,9 +89,9 @@ class Remembered(NamedTuple):
     move: str | None = None
     """The layout to which layers were on their way."""
     moves: int = 0
-    """How often layers have begun to travel."""
+    """Count of moves of layers that have begun."""
     ended: JobEnded | None = None
-    """How the job has ended, if it has."""
+    """The end of the job, if it has ended."""
 
 
 _Place = tuple[Natural, Natural]
@@ -250,7 +250,7 @@ def check_fits(lines: Lines, state: Remembered, book: PlanBook) -> None:
 
 
 def _misfit(state: Remembered, book: PlanBook) -> str | None:
-    """What cannot be true, in a few words."""
+    """Something that cannot be true, in a few words."""
     names = (*state.places, *state.joiners)
     if strange := [name for name in names if not book.has(name)]:
         return f"the job has no worker {worker_text(strange[0])}"

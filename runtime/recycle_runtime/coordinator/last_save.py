@@ -13,13 +13,13 @@ from recycle_runtime.protocol.messages.members import Member
 
 
 class LastSave(NamedTuple):
-    """What was begun."""
+    """The last save that was begun."""
 
     steps: int
     saving: tuple[tuple[Member, int | None], ...]
     """Processes that should write, with their stages; None: they have no state of any."""
     error: str | None
-    """What had gone wrong by then."""
+    """The error of the job by then."""
 
 
 class LastSaving(Participant):
@@ -41,7 +41,7 @@ class LastSaving(Participant):
         self.begun: LastSave | None = None
         """None until all steps are made."""
         self.error: str | None = None
-        """What has gone wrong."""
+        """The error of the job."""
         self._saving: dict[Member, int | None] = {}
         """Processes that have not written yet, with their stages."""
         self._saved: set[tuple[int | None, int]] = set()

@@ -42,7 +42,7 @@ class ModelParameters(Participant):
         return {Parameters: self._hear_parameters, FirstGradients: self._hear_first_gradients}
 
     def _hear_parameters(self, member: Member, said: Parameters) -> list[Answer]:
-        """What is wrong with the model as a whole is known once all stages have spoken."""
+        """Mistakes in the model as a whole are known once all stages have spoken."""
         stage = self.job.cells.stage(member.worker) if member in self.job.roster else None
         if stage is None or not self.hear(stage, said):
             return []

@@ -84,7 +84,7 @@ def newest_copy(lines: Lines) -> CompleteCopy | None:
 def script_state(
     begins: Beginning, checkpoints: str | None, copied: CompleteCopy | None
 ) -> ScriptState | None:
-    """What the scripts kept where a run begins, in a checkpoint of this folder or in a copy."""
+    """State that scripts kept where a run begins, in a checkpoint of this folder or in a copy."""
     if begins.checkpoint is None:
         return None
     if is_copy(begins.checkpoint):

@@ -5,6 +5,7 @@ after the coordinator was killed. The state machine tells every participant what
 what it answers to its own orders. `participants` has the list of all. Needs no torch.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +33,7 @@ Kind = TypeVar("Kind", bound="Participant")
 
 
 class Memory(NamedTuple):
-    """How something that workers say, or that follows from it, outlives the coordinator."""
+    """The way in which something that workers say, or that follows from it, outlives the coordinator."""
 
     what: str
     said: tuple[type[object], ...] = ()
@@ -47,7 +48,7 @@ class Memory(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What participants are asked for, and what they work with."""
+    """Demands on participants, and things that they work with."""
 
     steps: int
     has_scripts: bool = False
@@ -55,9 +56,9 @@ class Asked:
     journal: Lines = field(default_factory=lambda: Lines(""))
     """As it was when this coordinator started."""
     script: ScriptState | None = None
-    """What the scripts kept where the run begins."""
+    """State that scripts kept where the run begins."""
     is_under_way: bool = False
-    """Whether a coordinator before this one has begun with the run, or the run goes on from a copy."""
+    """True if a coordinator before this one has begun with the run, or the run goes on from a copy."""
     max_skipped: int | None = None
     """None: as many as usual."""
     shape: CheckpointShape | None = None
@@ -71,7 +72,7 @@ class Asked:
     copies: int = 0
     """Steps from one copy in memory to the next; 0: none are made."""
     run: int = 0
-    """How often the job may still go on by itself: tells copies of different runs apart."""
+    """Times that the job may still go on by itself: tells copies of different runs apart."""
     nodes: Callable[[], Mapping[Worker, str]] = dict
     """Which node each worker is on."""
     file_thread: Callable[[str], FileThread] = RealFileThread
@@ -84,7 +85,7 @@ class View:
     roster: Roster
     cells: Cells
     is_current: Callable[[Member, int], bool]
-    """Whether what a process says is about the generation that runs."""
+    """True if a process speaks about the generation that runs."""
     participants: list["Participant"] = field(default_factory=list["Participant"])
 
     def find(self, kind: type[Kind]) -> Kind | None:
@@ -114,16 +115,16 @@ class NewGeneration(NamedTuple):
         return frozenset(member for member in self.members if member.worker in first.values())
 
 
-class Participant:
+class Participant(ABC):
     """One that takes no part in anything."""
 
     memory: ClassVar[tuple[Memory, ...]] = ()
     job: View
 
     @classmethod
+    @abstractmethod
     def open(cls, asked: Asked, job: View) -> "Participant | None":
         """None if it is not asked for."""
-        raise NotImplementedError
 
     # What it is told, and by whom.
 
@@ -161,7 +162,7 @@ class Participant:
         return ()
 
     def asked_of(self, member: Member) -> CheckpointOrder | None:
-        """What a process is told to write when a generation begins, if anything."""
+        """The order to write that a process gets when a generation begins, if there is one."""
 
     def progress(self, rows: Sequence[StepRow]) -> Answers:
         """These steps have been made by all."""
@@ -172,7 +173,7 @@ class Participant:
         return ()
 
     def kept(self, step: int, *, is_known: bool) -> Answers:
-        """What the scripts keep before a step is known now, or never will be."""
+        """The state that scripts keep before a step is known now, or never will be."""
         return ()
 
     def drop(self, member: Member) -> None:
@@ -187,11 +188,11 @@ class Participant:
     # The end.
 
     failure: str | None = None
-    """What went wrong, for the user when the job ends."""
+    """An error, for the user when the job ends."""
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing has to be waited for at the end of the run."""
+        """True if nothing has to be waited for at the end of the run."""
         return True
 
     def stop(self) -> None:
@@ -200,7 +201,7 @@ class Participant:
     # Its files.
 
     def take(self) -> Iterable[Event]:
-        """What has become of them since."""
+        """News of them."""
         return ()
 
     def finish(self) -> Iterable[Event]:

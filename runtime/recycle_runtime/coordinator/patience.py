@@ -1,4 +1,4 @@
-"""How long the coordinator waits for workers that are alive. Needs no torch."""
+"""Limits of the coordinator's wait for workers that are alive. Needs no torch."""
 
 import time
 from collections.abc import Callable

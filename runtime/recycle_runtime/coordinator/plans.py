@@ -83,7 +83,7 @@ class PlanFiles:
         """What the job was started with."""
 
     def recall(self, lines: Lines, running: int = 0) -> None:
-        """What the coordinator before this one had.
+        """Take over the plans of the coordinator before this one.
 
         Standbys are cells of the grid of the bundle that runs. A file that cannot be read is left out;
         PlanGoneError if it is that one.

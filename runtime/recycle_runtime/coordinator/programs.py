@@ -1,4 +1,4 @@
-"""Whether all worker processes of a job have the same program, seed and plans. Needs no torch.
+"""Check that all worker processes of a job have the same program, seed and plans. Needs no torch.
 
 Nodes may have copies of their own of these files, one of them old, and each agent is started with options of
 its own. What workers with different programs train together is neither program's; workers with different

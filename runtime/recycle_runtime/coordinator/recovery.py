@@ -1,4 +1,4 @@
-"""How long each change of generation took. Needs no torch."""
+"""Times of each change of generation. Needs no torch."""
 
 from dataclasses import dataclass, field
 
@@ -7,7 +7,7 @@ from recycle_runtime.protocol.messages.observers import Recovered
 
 @dataclass(slots=True)
 class Recovery:
-    """How one change of generation went; times in seconds of the machine's monotonic clock."""
+    """One change of generation; times in seconds of the machine's monotonic clock."""
 
     generation: int
     causes: list[str] = field(default_factory=list[str])
@@ -22,15 +22,15 @@ class Recovery:
     step: int = 0
     """Where training goes on."""
     undone: int = 0
-    """How many workers took a step back."""
+    """Count of workers that took a step back."""
     repeated: float = 0.0
     """Seconds of training that are run again."""
     plan: str = ""
     reason: str = ""
-    """What the first worker said whose own work failed."""
+    """The error of the first worker whose own work failed."""
 
     def told(self) -> Recovered:
-        """What happened and how long each phase of it took."""
+        """The change as observers are told it, with the time of each phase."""
         start = self.began if self.fault_at is None else self.fault_at
         return Recovered(
             generation=self.generation,

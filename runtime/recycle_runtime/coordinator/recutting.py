@@ -79,7 +79,7 @@ class Recutting:
     def weigh(
         self, way: Recut, layout: str, saving: float, outlook: Outlook, costs: CostOfMoves
     ) -> tuple[JobEvent, float | None]:
-        """What is told about a re-cut; seconds until its layers have travelled, if it should be made."""
+        """The line about a re-cut, and seconds until its layers have travelled if it should be made."""
         moving = way.seconds(costs.rate)
         change = JobChange(f"layout {layout}", "re-cut", outlook, saving, costs.regroup, moving, way.size)
         if self._when == "always" and saving > 0 and not change.pays:
@@ -143,7 +143,7 @@ class Recutting:
     def turn(
         self, job: StateMachine, rows: int, costs: CostOfMoves, outlook: Outlook
     ) -> list[JobEvent | RecutWanted]:
-        """What should be done now, with a line for whatever is weighed for the first time."""
+        """Things to do now, with a line for whatever is weighed for the first time."""
         if self._untold:
             told, self._untold = JobEvent(self._untold), ""
             return [told]

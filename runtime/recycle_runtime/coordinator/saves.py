@@ -179,7 +179,7 @@ class Saves(Participant):
         return found
 
     def generation(self, new: NewGeneration) -> list[Order]:
-        """What is not on disk is written again."""
+        """Saves that are not on disk are written again."""
         self.go_on(new)
         orders: list[Order] = []
         for key, wanted in self._open.items():

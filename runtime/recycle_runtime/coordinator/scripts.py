@@ -291,7 +291,7 @@ class Scripts(Participant):
         return [Send(member, KeptState(step, data)) for member in self._keepers.pop(step, ())]
 
     def state_before(self, step: int) -> ScriptState | None:
-        """What a checkpoint of this step holds of the scripts, if it is known by now."""
+        """The state of scripts for a checkpoint of this step, if it is known by now."""
         kept, row = self._kept.get(step), self._rows.get(step - 1)
         if kept is None or row is None:
             return None

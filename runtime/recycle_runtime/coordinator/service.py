@@ -119,7 +119,7 @@ _LINGER_AFTER_ALL = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions(RunOptions):
-    """What a coordinator is told when it starts: the options of the run, and where it finds itself."""
+    """Options of a coordinator: those of the run, and where it finds itself."""
 
     steps: int = ENDLESS
     host: str
@@ -129,12 +129,12 @@ class JobOptions(RunOptions):
     """A folder for what must outlive the process."""
     restarts_workers: bool = True
     relay: bool = False
-    """Whether worker processes speak through the agents of their nodes."""
+    """True if worker processes speak through the agents of their nodes."""
     hooks: CoordinatorHooks = field(default_factory=CoordinatorHooks)
     start_seconds: float = 300.0
     """How long the first workers may take to arrive."""
     is_continued: bool = False
-    """Whether the job has gone on from its newest checkpoint by itself: all steps may be made then, and what
+    """True if the job has gone on from its newest checkpoint by itself: all steps may be made then, and what
     is left is to save them."""
     patience: Patience = field(default_factory=Patience)
     takes_over: bool = False

@@ -304,7 +304,7 @@ class StateMachine:
         return self._is_as_at_the_beginning or self.roster.has_state(worker)
 
     def can_go_on_without(self, without: Collection[Worker]) -> bool:
-        """Whether every stage, or every stage of a group, has another worker that holds what it works on."""
+        """True if every stage, or every stage of a group, has another worker that holds its state."""
         holders = (one for one in self.roster.whole() if one not in without and self.has_state(one))
         stages = {stage for worker in holders if (stage := self.cells.stage(worker)) is not None}
         return len(stages) == self.book.stages or self.book.alone(stages) is not None
@@ -342,7 +342,7 @@ class StateMachine:
         self._take(ask(*told))
 
     def _take(self, answers: Iterable[Answer]) -> None:
-        """What a participant answers: its orders, and what others have to know."""
+        """Carry out the answers of a participant: its orders, and news for others."""
         rows: list[StepRow] = []
         for answer in answers:
             match answer:
@@ -1182,7 +1182,7 @@ class StateMachine:
             self._say_where_to_stop(member)
 
     def _recall(self, member: Member) -> None:
-        """What a process has said of steps, and its script has asked, may not have been heard."""
+        """Ask a process to say again what may not have been heard: its steps, and questions of its script."""
         self._send(member, Recall(self.rows.next))
 
     def _end(

@@ -1,4 +1,4 @@
-"""What a run looks like while it goes on, and in the end. No torch.
+"""View of a run in the terminal, while it goes on and in the end. No torch.
 
 On a terminal a few lines are drawn again and again; elsewhere every event is a line, and every step or, where
 that would fill a log, one from time to time.

@@ -1,4 +1,4 @@
-"""What is known of a run at a moment, from the news that observers get. No torch."""
+"""State of a run at a moment, from the news that observers get. No torch."""
 
 import math
 import threading

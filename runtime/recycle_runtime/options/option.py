@@ -55,7 +55,7 @@ class Option:
     needs: str = ""
     """The option without which it has no meaning, its value, and what that is."""
     is_shared_path: bool = False
-    """Whether it is a path that nodes share; a relative one would mean another place in each process."""
+    """True for a path that nodes share; a relative one would mean another place in each process."""
     differs: Mapping[str, Mapping[str, Any]]
     """Fields of this class that are others in a command."""
 

@@ -97,7 +97,7 @@ def _one_worker(word: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AdaptationOptions:
-    """What a job changes by itself while it runs."""
+    """Options of changes that a job makes by itself while it runs."""
 
     mtbf: float = seconds(
         3600.0,
@@ -160,7 +160,7 @@ class WatchOptions:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What a run is asked for. A coordinator or agent has the defaults of options that are not for it."""
+    """Options of a run. A coordinator or agent has the defaults of options that are not for it."""
 
     bundle: str
     program: str = option(
@@ -453,7 +453,7 @@ class RunOptions:
 
 
 def told(options: RunOptions, command: str) -> dict[str, Any]:
-    """What a process that is started with this command is told, by the name of each option."""
+    """Values for a process that is started with this command, by the name of each option."""
     found = {path[-1]: reduce(getattr, path, options) for path, _ in options_of(RunOptions, command)}
     return {"bundle": options.bundle} | found
 

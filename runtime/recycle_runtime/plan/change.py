@@ -33,7 +33,7 @@ class JobChange(NamedTuple):
     what: str
     """Such as `layout 3x2,3x2`."""
     made: str
-    """What is said when it is made, such as `re-cut`."""
+    """The word for it when it is made, such as `re-cut`."""
     outlook: Outlook
     saving: float
     """Share of a step."""

@@ -1,4 +1,4 @@
-"""What lets a process into its job: the token, and whether connections are encrypted. Needs no torch.
+"""Access of a process to its job: the token, and encryption of connections. Needs no torch.
 
 The token may stand in a file instead, and be exchanged while the job runs: the file is read for every new
 connection. Whoever connects proves the first line, or the next if that is not accepted; whoever listens

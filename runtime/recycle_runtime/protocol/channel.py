@@ -45,7 +45,7 @@ class Channel:
     """Several threads may send, one receives."""
 
     _can_encrypt = True
-    """Whether TLS is spoken where the job wants it."""
+    """True if TLS is spoken where the job wants it."""
 
     def __init__(self, host: str, port: int, token: Token, timeout: float = PROVED_WITHIN) -> None:
         """`timeout` is for all that comes before the first message."""

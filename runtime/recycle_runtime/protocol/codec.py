@@ -49,7 +49,7 @@ class Travels(ABC):
 
     @abstractmethod
     def to_json(self) -> Any:
-        """What `encode` takes."""
+        """The value for `encode`."""
 
     @classmethod
     @abstractmethod
@@ -63,7 +63,7 @@ def encode(value: object) -> Any:
 
 
 def _plain(value: object) -> object:
-    """What msgspec can encode, of a value that it cannot."""
+    """A value that msgspec can encode, for one that it cannot."""
     match value:
         case Travels():
             return value.to_json()

@@ -21,7 +21,7 @@ def new_nonce() -> bytes:
 
 
 def meeting(name: str, end: int, own: bytes, others: bytes) -> bytes:
-    """What both ends know of each other by now, as end 0 or 1 sees it: a proof is good for nothing else.
+    """Facts that both ends know of each other, as end 0 or 1 sees it: a proof is good for nothing else.
 
     The name says what they meet for and who they are; then come the nonces of end 0 and of end 1.
     """

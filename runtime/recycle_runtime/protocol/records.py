@@ -1,4 +1,4 @@
-"""What is said after the handshake, in records that only the two ends can make. No torch.
+"""Messages after the handshake, in records that only the two ends can make. No torch.
 
 Each direction of a connection has a key of its own, made of the job's token and both nonces, and counts its
 records. A record carries a tag over its number and all that is in it. Whoever stands in between can cut the

@@ -48,7 +48,7 @@ _STRANGERS_FOR_EACH = 16
 """The same in jobs with many clients, for each of these."""
 _MOST_WAITING_TO_BE_SENT = 1 << 29
 _LAST_WORDS_SECONDS = 5.0
-"""How long clients may take to receive what was sent last, when the server is closed."""
+"""Seconds for clients to receive the last messages, when the server is closed."""
 _LAST_WORDS_EVERY = 0.01
 _TLS_HANDSHAKE = 22
 """The first byte of what a client says in TLS; that of a frame is 0."""
@@ -337,7 +337,7 @@ class Server:
 
 
 def _has_rest(client: Connection) -> bool:
-    """Whether something that was sent has not arrived on the machine of the client. What has can be read
+    """True if something that was sent has not arrived on the machine of the client. What has can be read
     there after the connection is closed; the rest may not be, if something from there was left unread."""
     if client.outgoing or not client.is_open:
         return client.is_open

@@ -1,4 +1,4 @@
-"""What lies around a process that is not its own: time, threads, the network. No torch.
+"""OS interface of a process (clock, threads, network), replaced in the simulated world. No torch.
 
 Whatever waits is written as a coroutine. In a real process what it awaits blocks, so it is never suspended,
 and `completed` runs it to its end on the thread that calls. In a simulated world it is

@@ -1,4 +1,4 @@
-"""What follows for the whole model from what its chunks say of their gradients. No torch."""
+"""Conclusions for the whole model from what its chunks say of their gradients. No torch."""
 
 from collections.abc import Iterable, Iterator
 

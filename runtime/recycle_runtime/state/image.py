@@ -119,7 +119,7 @@ class Image(NamedTuple):
         return [str(state.get("name")) for state in self.states]
 
     def about(self, name: str) -> Fields:
-        """What one of the states says about itself."""
+        """The description of one of the states."""
         says: Any = self._found(name).get("about")
         if not isinstance(says, dict):
             raise self._damaged(name)
@@ -179,7 +179,7 @@ def images_in(files: Iterable[int], name: str) -> list[Image]:
 
 
 def read_file(descriptor: int) -> Image | None:
-    """What lies in a file of a node's memory; None if that is nothing whole."""
+    """The image in a file of a node's memory; None if that is nothing whole."""
     size = os.fstat(descriptor).st_size
     if size < _BEGIN:
         return None
@@ -187,7 +187,7 @@ def read_file(descriptor: int) -> Image | None:
 
 
 def read_image(data: torch.Tensor) -> Image | None:
-    """What these bytes are; None if that is nothing whole."""
+    """The image that these bytes are; None if that is nothing whole."""
     view = bytes_of(data)
     if len(view) < _BEGIN:
         return None
@@ -202,7 +202,7 @@ def read_image(data: torch.Tensor) -> Image | None:
 
 
 def write_image(descriptor: int, data: torch.Tensor) -> None:
-    """What another process has sent, as it is; it counts once this returns."""
+    """Write an image that another process has sent; it counts once this returns."""
     fcntl.lockf(descriptor, fcntl.LOCK_EX)
     os.pwrite(descriptor, bytes(_BEGIN), 0)
     os.posix_fallocate(descriptor, 0, len(data))

@@ -37,7 +37,7 @@ class LayerState(NamedTuple):
 
     name: str
     about: Fields
-    """What it must say about itself to be of use."""
+    """Facts by which it is known: step, seed, rank, program, layer or stage."""
     tree: Any
     tensors: Tensors
 
@@ -129,7 +129,7 @@ def ends(chunk: Chunk) -> list[Layer]:
 
 
 def about(chunk: Chunk, layer: Layer, step: int) -> Fields:
-    """What the state of a layer must say about itself; the names are those of the format."""
+    """Facts that the state of a layer must say about itself; the names are those of the format."""
     common: Fields = {"step": step, SEED: chunk.seed, "part": chunk.tp_rank}
     common[PROGRAM] = chunk.program.source_digest
     if chunk.program.is_layered:

@@ -5,7 +5,7 @@ tensor-parallel rank.
 """
 
 ACCEPT = "--accept-changes resumes from it all the same"
-"""How a refusal ends that a user may overrule."""
+"""The end of a refusal that a user may overrule."""
 LAYER = "layer-"
 
 

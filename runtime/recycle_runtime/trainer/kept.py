@@ -17,7 +17,7 @@ _LARGEST = 64 << 20
 """Bytes: it is copied after every step."""
 
 
-class KeptObject(Protocol):
+class KeepsState(Protocol):
     """As modules, optimizers, schedulers, samplers and loaders of torch are."""
 
     def state_dict(self) -> Any: ...
@@ -29,13 +29,13 @@ class Kept:
     """Objects by name."""
 
     def __init__(self) -> None:
-        self._objects: dict[str, KeptObject] = {}
+        self._objects: dict[str, KeepsState] = {}
         self._is_checked = False
 
     def __bool__(self) -> bool:
         return bool(self._objects)
 
-    def add(self, name: str, thing: KeptObject) -> None:
+    def add(self, name: str, thing: KeepsState) -> None:
         for method in ("state_dict", "load_state_dict"):
             if not callable(getattr(thing, method, None)):
                 raise ProgramError(f"trainer.keep({name!r}, ...): {kind_of(thing)} has no {method}")

@@ -14,7 +14,7 @@ from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.loading import Program
 from recycle_runtime.protocol.messages.scripts import Saved
 from recycle_runtime.trainer import context
-from recycle_runtime.trainer.kept import Kept, KeptObject
+from recycle_runtime.trainer.kept import KeepsState, Kept
 from recycle_runtime.trainer.names import GivenData, Model, evaluation_items, model_names
 from recycle_runtime.trainer.report import Report
 from recycle_runtime.trainer.script import preserved_random
@@ -249,7 +249,7 @@ class Trainer:
         start = self._requests.begin()
         return start.run_begins if self._position is None else min(self._position, self._total)
 
-    def keep(self, name: str, thing: KeptObject) -> None:
+    def keep(self, name: str, thing: KeepsState) -> None:
         """Keep the state of an object of the script that changes from step to step, before the first loop.
 
         A worker that joins and a run that is resumed begin their loop with the state that the object had

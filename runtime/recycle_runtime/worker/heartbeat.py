@@ -1,4 +1,4 @@
-"""What a worker process shows on its node's board, and the thread that shows it. No torch."""
+"""Heartbeat of a worker process on its node's board, and the thread that writes it. No torch."""
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager

@@ -33,7 +33,7 @@ class Outgoing:
 
     @property
     def waiting(self) -> int:
-        """How many have not been sent."""
+        """Count of those that have not been sent."""
         return self._waiting.qsize()
 
     def put(self, what: str, states: list[LayerState], note: Fields) -> None:
@@ -99,7 +99,7 @@ class Incoming:
 
 
 def image_of(data: torch.Tensor) -> Image:
-    """What was sent; RuntimeError if these bytes are something else."""
+    """The image that was sent; RuntimeError if these bytes are something else."""
     if (image := read_image(data)) is None:
         raise RuntimeError("what was sent is no state")
     return image

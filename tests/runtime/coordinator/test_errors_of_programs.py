@@ -1,4 +1,4 @@
-"""What is told when the work of a worker raises: once, and as what it turns out to be."""
+"""News of a worker whose work raises: told once, and as what it turns out to be."""
 
 from recycle_runtime.coordinator.adaptation import AdaptationOptions
 from recycle_runtime.coordinator.events import Order, Said, Tell

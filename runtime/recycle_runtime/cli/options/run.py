@@ -22,7 +22,7 @@ def add_options(parser: Arguments, command: str, *only: str) -> None:
 
 
 def read_options(arguments: Namespace) -> RunOptions:
-    """What the user has asked for; UsageError when something cannot be meant."""
+    """The options that the user has asked for; UsageError when something cannot be meant."""
     script: list[str] = getattr(arguments, "script_words", [])
     values: dict[Path, Any] = {("bundle",): arguments.bundle, ("script",): tuple(script)}
     for path, option in options_of(RunOptions, arguments.command):

@@ -1,4 +1,4 @@
-"""What to train with: files, workers and devices, most of it checked before torch is loaded."""
+"""Things to train with: files, workers and devices, most of it checked before torch is loaded."""
 
 from pathlib import Path
 
