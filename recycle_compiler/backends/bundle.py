@@ -67,6 +67,7 @@ def bundle_bytes(*, source: str, plans: Sequence[Streams], recuts: Sequence[Sequ
         cut=job.cut,
         tied_chunks=job.tied_chunks,
         groups=job.groups,
+        owners=job.owners,
         plans=tuple(map(_entry, plans)),
         layouts=tuple(layout for layout, _ in encoded),
     )

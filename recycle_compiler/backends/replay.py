@@ -23,7 +23,7 @@ _KINDS = {
 }
 
 
-_FINISH = {Opcode.REDUCE: OpKind.R, Opcode.OPTIMIZER: OpKind.O}
+_FINISH = {Opcode.REDUCE: OpKind.R, Opcode.OPTIMIZER: OpKind.O, Opcode.GATHER: OpKind.G}
 
 
 def replay(streams: Streams) -> Schedule:
@@ -124,13 +124,15 @@ def _schedule(streams: Streams, timed: list[tuple[Op, int]], clock: dict[Worker,
 def _endings_of_groups(streams: Streams, last: list[int]) -> list[tuple[Op, int]]:
     """Reductions and steps where holders of a chunk hold others too: a sum waits for all of them."""
     job = streams.job
-    sums, steps = ending_starts(job, last)
+    sums, steps, gathers = ending_starts(job, last)
     found: list[tuple[Op, int]] = []
     for worker in streams.workers:
         number = worker_number(worker, job.pipelines)
         for chunk in job.held[worker.stage]:
-            starts = (sums[chunk], steps[worker.stage, chunk])
-            for kind, start in zip((OpKind.R, OpKind.O), starts, strict=True):
+            starts = {OpKind.R: sums[chunk], OpKind.O: steps[worker.stage, chunk]}
+            if gathers:
+                starts[OpKind.G] = gathers[chunk]
+            for kind, start in starts.items():
                 found.append((Op(kind, UNSET, UNSET, chunk, number, op_duration(job, kind, chunk)), start))
     return found
 

@@ -18,6 +18,7 @@ from recycle_compiler.frontend.cut import (
 from recycle_compiler.frontend.diagnostics import Report, count, quote
 from recycle_compiler.frontend.gpt_model import read_model
 from recycle_compiler.frontend.layers import read_layers_block
+from recycle_compiler.frontend.optimizer_state import read_owners
 from recycle_compiler.frontend.profile import read_profile_block
 from recycle_compiler.frontend.profile_file import read_profile_file
 from recycle_compiler.frontend.shape import MOST_GPUS, Shape, read_shape
@@ -46,9 +47,12 @@ def resolve(job: Job, folder: Path, report: Report) -> JobSpec | None:
     techniques = read_techniques(sections)
     failures = read_failures(sections, shape, report)
     solver = read_solver(sections, report)
+    owners = read_owners(sections, shape, report)
     placed = _place(source, failures, sections, shape, report)
     # Narrowed one by one, so that the type checker sees what an error-free report implies.
     if placed is None or shape.tensor is None or failures is None or solver is None:
+        return None
+    if owners is None:
         return None
     costs = placed.costs
     ties = read_ties(sections, source, report) if source else None
@@ -66,6 +70,7 @@ def resolve(job: Job, folder: Path, report: Report) -> JobSpec | None:
         techniques=techniques,
         failures=failures,
         solver=solver,
+        owners=owners,
         **costs.per_stage(),
         **placed.layered,
     )

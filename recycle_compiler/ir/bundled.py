@@ -21,7 +21,17 @@ def read_job(bundle: Bundle) -> JobSpec:
         job = parse_job(bundle.job_text.splitlines())
     except TextError as cause:
         raise BundleError(f"damaged: its job cannot be read: {cause}") from cause
-    names = ("stages", "pipelines", "tensor", "microbatches", "chunk_stages", "cut", "tied_chunks", "groups")
+    names = (
+        "stages",
+        "pipelines",
+        "tensor",
+        "microbatches",
+        "chunk_stages",
+        "cut",
+        "tied_chunks",
+        "groups",
+        "owners",
+    )
     if any(getattr(job, name) != getattr(bundle, name) for name in names):
         raise BundleError("damaged: its job and its index do not have the same shape")
     return job

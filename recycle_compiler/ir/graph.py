@@ -116,9 +116,9 @@ def _goes_forward(graph: Graph) -> bool:
     """Whether every edge goes with the flow of training, which has no cycles; quick, and mostly true."""
     kind, chunks = graph.ops.kind, graph.job.chunks
     last = 2 * chunks
-    # F down the chunks, B or I back up, then W, S, R, O.
-    rank = np.array([0, last - 1, last - 1, last, last + 1, last + 2, last + 3])[kind]
-    rank = rank + np.array([1, -1, -1, 0, 0, 0, 0])[kind] * graph.ops.chunk
+    # F down the chunks, B or I back up, then W, S, R, O, G.
+    rank = np.array([0, last - 1, last - 1, last, last + 1, last + 2, last + 3, last + 4])[kind]
+    rank = rank + np.array([1, -1, -1, 0, 0, 0, 0, 0])[kind] * graph.ops.chunk
     return bool((rank[graph.before] < rank[graph.after]).all())
 
 

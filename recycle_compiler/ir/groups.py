@@ -18,6 +18,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 from recycle_compiler.ir.failure import FailureSet, failed_per_stage, normal_form
 from recycle_compiler.ir.job import JobSpec
@@ -187,6 +188,7 @@ def _group(job: JobSpec, failed: FailureSet, number: int, first_unit: int) -> Gr
         backward_input=summed(job.backward_input),
         backward_weight=summed(job.backward_weight),
         optimizer=summed(job.optimizer),
+        gather=summed(job.gather),
         reduce=summed(job.reduce),
         transfer=tuple(job.transfer[chunks[-1]] for chunks in held[:-1]),
         activation=summed(job.activation),
@@ -202,7 +204,18 @@ def _group(job: JobSpec, failed: FailureSet, number: int, first_unit: int) -> Gr
     return Group(derived, absent, first_unit, stages, held)
 
 
-def ending_starts(job: JobSpec, last: Sequence[int]) -> tuple[list[int], dict[tuple[int, int], int]]:
+class EndingStarts(NamedTuple):
+    """When what ends a step begins."""
+
+    sums: list[int]
+    """Of each chunk."""
+    steps: dict[tuple[int, int], int]
+    """Of each stage, and each chunk that it holds."""
+    gathers: list[int]
+    """Of each chunk, where the state is sharded."""
+
+
+def ending_starts(job: JobSpec, last: Sequence[int]) -> EndingStarts:
     """When the sum of each chunk begins, and the step of each chunk on each stage that holds it.
 
     `last` has when the work of each stage ends. Without stagger all wait for each other.
@@ -214,8 +227,13 @@ def ending_starts(job: JobSpec, last: Sequence[int]) -> tuple[list[int], dict[tu
         for stage in stages:
             free[stage] = sums[-1] + reduce
     steps: dict[tuple[int, int], int] = {}
-    for stage, chunks in enumerate(job.held):
-        for chunk in chunks:
+    gathers: list[int] = []
+    for chunk, stages in enumerate(job.holders):
+        for stage in stages:
             steps[stage, chunk] = free[stage]
             free[stage] += job.optimizer[chunk]
-    return sums, steps
+        if job.owners:
+            gathers.append(max(free[stage] for stage in stages))
+            for stage in stages:
+                free[stage] = gathers[-1] + job.gather[chunk]
+    return EndingStarts(sums, steps, gathers)

@@ -21,11 +21,12 @@ it can be cut anew; `split 40000` if micro-batches may be split in two, `parts 2
 if the compiler chooses where its 32 workers start. Where layers share parameters, `tied 0 9` names them and
 `tied_reduce 400` is what their sum takes. Where groups of pipelines have cuts of their own, `groups 0,0 1,2`
 says for each group which stage holds each chunk, and `shares 30 2` how many micro-batches each group has;
-`grouping off` if no plan may have them.
+`grouping off` if no plan may have them. Where the optimizer's state is sharded, `owners 2` says how many
+workers own each shard, and `gather 20 20` how long it takes to send the weights to all holders of a chunk.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -124,10 +125,17 @@ class JobSpec:
     that of `chunk_stages`. Empty where all pipelines have one cut."""
     shares: tuple[int, ...] = ()
     """How many micro-batches each group has: the first so many are those of the first group, and so on."""
+    owners: int = 0
+    """How many workers own each shard of the optimizer's state, all of them where fewer hold it; 0: every
+    worker has the whole state."""
+    gather: tuple[int, ...] = ()
+    """Where the state is sharded: how long the new weights of each chunk take to all that hold it; else 0."""
 
     def __post_init__(self) -> None:
         if not self.chunk_stages:
             object.__setattr__(self, "chunk_stages", tuple(range(self.stages)))
+        if not (self.owners and self.gather):
+            object.__setattr__(self, "gather", (0,) * self.chunks)
 
     @property
     def chunks(self) -> int:
@@ -178,13 +186,13 @@ class JobSpec:
 
     @property
     def finish(self) -> tuple[int, ...]:
-        """How long a worker of each stage takes to reduce and step, for all chunks that it holds."""
+        """How long a worker of each stage takes to reduce, step and gather, for all chunks that it holds."""
         if self.groups:
             ends = reduction_ends(self)
-            return tuple(ends[held[-1]] + sum(self.optimizer[chunk] for chunk in held) for held in self.held)
+            return tuple(step_ends(self, {s: ends[held[-1]] for s, held in enumerate(self.held)}).values())
         whole = [0] * self.stages
-        for stage, reduce, optimizer in zip(self.chunk_stages, self.reduce, self.optimizer, strict=True):
-            whole[stage] += reduce + optimizer
+        for stage, *times in zip(self.chunk_stages, self.reduce, self.optimizer, self.gather, strict=True):
+            whole[stage] += sum(times)
         return tuple(whole)
 
     @property
@@ -217,7 +225,14 @@ class JobSpec:
             yield f"unknown unit {self.unit} or {self.memory_unit}"
         if not 0 <= self.failures <= self.workers:
             yield f"failures must be between 0 and {self.workers}, got {self.failures}"
+        yield from self._verify_owners()
         yield from self._verify_layers()
+
+    def _verify_owners(self) -> Iterator[str]:
+        if self.owners < 0:
+            yield f"owners must be at least 0, got {self.owners}"
+        if len(self.gather) != self.chunks or min(self.gather, default=0) < 0:
+            yield f"gather needs {self.chunks} values of at least 0, got {self.gather}"
 
     def _verify_groups(self) -> Iterator[str]:
         if len(self.groups) != len(self.shares) or len(self.groups) == 1:
@@ -299,6 +314,22 @@ def reduction_ends(job: JobSpec) -> tuple[int, ...]:
     return tuple(ends)
 
 
+def step_ends(job: JobSpec, summed: Mapping[int, int]) -> dict[int, int]:
+    """When the workers of each stage have stepped all their chunks and have the weights of all of them.
+
+    `summed` has when each stage has its last sum; stages that it does not name are left out. A worker steps
+    its chunks in order. Weights go to all holders of a chunk at once, when the last of them has stepped it.
+    """
+    free = dict(summed)
+    for chunk, holders in enumerate(job.holders):
+        stages = [stage for stage in holders if stage in free]
+        for stage in stages:
+            free[stage] += job.optimizer[chunk]
+        if job.owners and stages:
+            free |= dict.fromkeys(stages, max(free[stage] for stage in stages) + job.gather[chunk])
+    return free
+
+
 def leading_chunks(job: JobSpec) -> list[int]:
     """For each chunk the first of those that it is tied to; itself, if it is not tied."""
     tied = job.tied_chunks
@@ -338,6 +369,8 @@ def print_job(job: JobSpec) -> str:
         lines += print_layers(job.layer_costs)
     if job.tied:
         lines += [" ".join(("tied", *map(str, job.tied))), f"tied_reduce {job.tied_reduce}"]
+    if job.owners:
+        lines += [f"owners {job.owners}", " ".join(("gather", *map(str, job.gather)))]
     lines += [line for line, is_told in _choices(job) if is_told]
     lines.append(" ".join(("techniques", *job.techniques.names)))
     lines += [f"failures {job.failures}", f"solver {solver}"]
@@ -364,7 +397,7 @@ def parse_job(lines: Iterable[str]) -> JobSpec:
         fields[words[0]] = words[1:]
     expected = {"job", "shape", "units", "techniques", "failures", "solver", *PER_CHUNK}
     optional = {"chunks", "cut", "redundancy", "split", "parts", "tied", "tied_reduce", "free"}
-    optional |= {"groups", "shares", "grouping"}
+    optional |= {"groups", "shares", "grouping", "owners", "gather"}
     if "layer_forward" in fields:
         expected |= {f"layer_{name}" for name in (*PER_LAYER, "capacity")}
     if fields.keys() - optional != expected:
@@ -410,6 +443,8 @@ def _job_from(fields: dict[str, list[str]]) -> JobSpec:
         grouping=_is_on(fields.get("grouping", ["on"])),
         groups=groups,
         shares=tuple(int(word) for word in fields.get("shares", ())),
+        owners=int(fields.get("owners", ["0"])[0]),
+        gather=tuple(int(word) for word in fields.get("gather", ())),
         **shape,
         **per_chunk,
     )

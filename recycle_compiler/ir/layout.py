@@ -127,6 +127,7 @@ def cut_into(
         backward_input=summed(costs.backward_input),
         backward_weight=summed(costs.backward_weight),
         optimizer=summed(costs.optimizer),
+        gather=(0,) * len(chunks),
         reduce=summed(costs.reduce),
         transfer=tuple(costs.transfer[end - 1] for _, end in chunks[:-1]),
         activation=summed(costs.activation),

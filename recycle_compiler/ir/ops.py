@@ -33,6 +33,8 @@ class OpKind(IntEnum):
     """Reduction of a chunk's gradients over the live workers that hold it."""
     O = 6  # noqa: E741
     """Optimizer step of a chunk."""
+    G = 7
+    """Gathering of a chunk's weights from the owners of their shards, where the state is sharded."""
 
 
 MICROBATCH_KINDS = (OpKind.F, OpKind.B, OpKind.I, OpKind.W)
@@ -107,5 +109,6 @@ def op_duration(job: JobSpec, kind: OpKind, chunk: int) -> int:
         OpKind.W: weight,
         OpKind.R: job.reduce[chunk],
         OpKind.O: job.optimizer[chunk],
+        OpKind.G: job.gather[chunk],
     }
     return durations[kind]

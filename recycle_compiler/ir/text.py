@@ -316,7 +316,7 @@ def _parse_op(name: str, worker: str, duration: int, job: JobSpec) -> Op:
     return Op(OpKind[kind], pipeline, microbatch, chunk, number, duration)
 
 
-_LABEL = re.compile(r"([FBIWRO])(?:(\d+)\.(\d+))?(?:\.c(\d+))?")
+_LABEL = re.compile(r"([FBIWROG])(?:(\d+)\.(\d+))?(?:\.c(\d+))?")
 
 
 def _from_label(label: str, worker: Worker, job: JobSpec) -> Op:

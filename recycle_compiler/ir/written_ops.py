@@ -22,6 +22,7 @@ _SAME_WORK = {
     OpKind.W: (OpKind.W, OpKind.B),
     OpKind.R: (OpKind.R,),
     OpKind.O: (OpKind.O,),
+    OpKind.G: (OpKind.G,),
 }
 """For each kind those of which a micro-batch has none beside it."""
 

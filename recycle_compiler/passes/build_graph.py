@@ -2,6 +2,7 @@
 
     F(c) -> F(c+1) -> ... -> F(last) -> B(last) -> ... -> B(c)       for every micro-batch
     every B -> S -> R of every chunk on every live worker -> its O   one barrier for all
+    O -> G                                                           where the optimizer's state is sharded
 
 This is plain synchronous training: nothing is routed, split or staggered yet.
 """
@@ -32,11 +33,12 @@ class BuildGraph(Pass[Target, Graph]):
         held = [(chunk, worker) for chunk, workers in enumerate(target.live) for worker in workers]
         reductions = [Op(OpKind.R, UNSET, UNSET, c, w, job.reduce[c]) for c, w in held]
         optimizers = [Op(OpKind.O, UNSET, UNSET, c, w, job.optimizer[c]) for c, w in held]
+        gathers = [Op(OpKind.G, UNSET, UNSET, c, w, job.gather[c]) for c, w in held if job.owners]
         ops = concatenate(
             [
                 _microbatch_ops(job, OpKind.F, job.forward),
                 _microbatch_ops(job, OpKind.B, backward),
-                op_table(barrier + reductions + optimizers),
+                op_table(barrier + reductions + optimizers + gathers),
             ]
         )
         sync = 2 * size
@@ -45,8 +47,10 @@ class BuildGraph(Pass[Target, Graph]):
         joins = (np.arange(size, 2 * size), np.full(size, sync))
         after_sync = (np.full(len(held), sync), reduction)
         steps = (reduction, reduction + len(held))
+        sharing = (steps[1], steps[1] + len(held)) if job.owners else (reduction[:0], reduction[:0])
         free = [
-            (before, after, np.zeros(len(before), np.int64)) for before, after in (joins, after_sync, steps)
+            (before, after, np.zeros(len(before), np.int64))
+            for before, after in (joins, after_sync, steps, sharing)
         ]
         before, after, lag = (np.concatenate(parts) for parts in zip(*chains, *free, strict=True))
         return Graph(job, target.failed, ops, before, after, lag, *memory_of(job, ops))

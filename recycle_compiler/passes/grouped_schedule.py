@@ -26,7 +26,7 @@ import numpy as np
 
 from recycle_compiler.ir.graph import Graph
 from recycle_compiler.ir.groups import Group, ending_starts, groups_of
-from recycle_compiler.ir.job import JobSpec, SolverOptions, reduction_ends
+from recycle_compiler.ir.job import JobSpec, SolverOptions, reduction_ends, step_ends
 from recycle_compiler.ir.ops import Column, OpKind, OpTable
 from recycle_compiler.ir.schedule import Schedule, schedule_order
 from recycle_compiler.ir.streams import Claims
@@ -150,7 +150,8 @@ def _opens(job: JobSpec, group: Group, ends: tuple[int, ...]) -> tuple[int, ...]
 
     `ends` has when the sum of each chunk ends.
     """
-    steps = [ends[held[-1]] + sum(job.optimizer[chunk] for chunk in held) for held in group.held]
+    stepped = step_ends(job, {stage: ends[held[-1]] for stage, held in enumerate(job.held)})
+    steps = [stepped[stage] for stage in group.stages]
     return tuple(max(0, step - steps[0]) for step in steps)
 
 
@@ -169,11 +170,8 @@ def _reductions(job: JobSpec, spans: _Spans) -> list[int]:
 
 def _period(job: JobSpec, spans: _Spans) -> int:
     starts = _reductions(job, spans)
-    ends = {
-        stage: starts[held[-1]] + job.reduce[held[-1]] + sum(job.optimizer[chunk] for chunk in held)
-        for stage, held in enumerate(job.held)
-        if stage in spans
-    }
+    last = {stage: job.held[stage][-1] for stage in spans}
+    ends = step_ends(job, {stage: starts[chunk] + job.reduce[chunk] for stage, chunk in last.items()})
     if not job.techniques.stagger:
         return max(ends.values()) - min(span.first for span in spans.values())
     return max(ends[stage] - span.first for stage, span in spans.items())
@@ -252,10 +250,12 @@ def _divide(job: JobSpec, part: _Part, place: int, shift: int, begin: Column) ->
 
 
 def _endings(job: JobSpec, ops: OpTable, spans: _Spans) -> Column:
-    """The start of every reduction and optimizer step; of other ops, anything."""
-    sums, steps = ending_starts(job, [spans[stage].last for stage in range(job.stages)])
+    """The start of every reduction, optimizer step and gathering; of other ops, anything."""
+    sums, steps, gathers = ending_starts(job, [spans[stage].last for stage in range(job.stages)])
     step = np.zeros((job.stages, job.chunks), dtype=np.int64)
     for place, start in steps.items():
         step[place] = start
     reduction = np.array(sums, dtype=np.int64)[ops.chunk]
-    return np.where(ops.kind == OpKind.R, reduction, step[ops.worker // job.pipelines, ops.chunk])
+    gathering = np.array(gathers or sums, dtype=np.int64)[ops.chunk]
+    late = np.where(ops.kind == OpKind.G, gathering, step[ops.worker // job.pipelines, ops.chunk])
+    return np.where(ops.kind == OpKind.R, reduction, late)

@@ -25,7 +25,7 @@ from recycle_runtime.plan.isa import NONE, USES_CHUNK, Opcode
 Mask = NDArray[np.bool_]
 
 _RECEIVE, _SEND, _LOAD, _COMPUTE, _BARRIER, _REDUCE, _OPTIMIZER, _VALIDATE = range(8)
-"""Rank among instructions of one worker at one time."""
+"""Rank among instructions of one worker at one time; the weights of a chunk follow its step."""
 
 _COMPUTE_OPCODE = np.array(
     [Opcode.FORWARD, Opcode.BACKWARD, Opcode.BACKWARD_INPUT, Opcode.BACKWARD_WEIGHT], dtype=np.int64
@@ -80,13 +80,14 @@ class InsertTransfers(Pass[Schedule, Streams]):
 
 
 def _among_equals(schedule: Schedule, rows: _Rows) -> Column:
-    """The order of instructions that a worker has at one time: by rank, pipeline, micro-batch and chunk."""
+    """The order of a worker's instructions at one time: by rank, pipeline, micro-batch, chunk and opcode."""
     job, place = schedule.job, rows.rank
-    # One number, since sorting by one key is faster than by four; NONE comes before all others.
+    # One number, since sorting by one key is faster than by five; NONE comes before all others.
     for column, size in (
         (rows.pipeline, job.pipelines),
         (rows.microbatch, job.microbatches),
         (rows.chunk, job.chunks),
+        (rows.opcode, max(Opcode) + 1),
     ):
         place = place * (size + 1) + column - NONE
     return place
@@ -142,13 +143,14 @@ def _transfers(schedule: Schedule) -> list[_Rows]:
 def _endings(schedule: Schedule) -> list[_Rows]:
     """Reduction and optimizer of every chunk, behind one barrier or before one validation of the worker."""
     ops = schedule.ops
-    reductions, steps = ops.kind == OpKind.R, ops.kind == OpKind.O
+    reductions, steps, gathers = (ops.kind == kind for kind in (OpKind.R, OpKind.O, OpKind.G))
     found = [
         _rows(schedule, reductions, schedule.start[reductions], _REDUCE, Opcode.REDUCE),
         _rows(schedule, steps, schedule.start[steps], _OPTIMIZER, Opcode.OPTIMIZER),
+        _rows(schedule, gathers, schedule.start[gathers], _OPTIMIZER, Opcode.GATHER),
     ]
     if schedule.job.techniques.stagger:
-        last = _first_of_each_worker(schedule, steps, -schedule.end)
+        last = _first_of_each_worker(schedule, gathers if gathers.any() else steps, -schedule.end)
         return [*found, _rows(schedule, last, schedule.end[last], _VALIDATE, Opcode.VALIDATE)]
     first = _first_of_each_worker(schedule, reductions, schedule.start)
     return [*found, _rows(schedule, first, schedule.start[first], _BARRIER, Opcode.BARRIER)]

@@ -65,7 +65,7 @@ class Problem:
     transfer: tuple[int, ...]
     """From chunk c to c + 1 and back; one value fewer than there are chunks."""
     finish: tuple[int, ...]
-    """Reduction and optimizer of the chunk."""
+    """Reduction, optimizer and gathering of the chunk."""
     optimizer: tuple[int, ...]
     activation: tuple[int, ...]
     kept: tuple[int, ...]
@@ -166,8 +166,8 @@ def problem_of(graph: Graph) -> Problem:
     tasks = _tasks(graph)
     duration = tasks.duration.reshape(3, -1, job.chunks)
     weights = _weights(graph)
-    reduce, optimizer = (_finishing(ops, kind, job.chunks) for kind in (OpKind.R, OpKind.O))
-    finish = tuple(r + o for r, o in zip(reduce, optimizer, strict=True))
+    ends = [_finishing(ops, kind, job.chunks) for kind in (OpKind.R, OpKind.O, OpKind.G)]
+    finish = tuple(map(sum, zip(*ends, strict=True)))
     hosts = _hosts(graph)
     barriers = _barriers(graph)
     capacity = tuple(UNLIMITED if amount is None else amount for amount in job.capacity)
@@ -182,7 +182,7 @@ def problem_of(graph: Graph) -> Problem:
         split=tuple(bool(weights[:, chunk].any()) for chunk in range(job.chunks)),
         transfer=_transfers(job, tasks.edges),
         finish=finish,
-        optimizer=optimizer,
+        optimizer=ends[1],
         activation=_least(tasks.takes.reshape(3, -1, job.chunks)[0]),
         kept=_least(tasks.frees.reshape(3, -1, job.chunks)[2]),
         capacity=(),
@@ -267,16 +267,22 @@ def _tasks(graph: Graph) -> Tasks:
     return Tasks(of_forward, duration, takes, frees, edges)
 
 
-_ENDS = ((OpKind.B, OpKind.S), (OpKind.W, OpKind.S), (OpKind.S, OpKind.R), (OpKind.R, OpKind.O))
+_ENDS = (
+    (OpKind.B, OpKind.S),
+    (OpKind.W, OpKind.S),
+    (OpKind.S, OpKind.R),
+    (OpKind.R, OpKind.O),
+    (OpKind.O, OpKind.G),
+)
 
 
 def _check_ends(graph: Graph, chosen: NDArray[np.bool_]) -> None:
-    """Windows end as the scheduler knows it: B or W, then S, R and O, each at once after the other."""
+    """Windows end as the scheduler knows it: B or W, then S, R, O and G, each at once after the other."""
     kinds = len(OpKind)
     pairs = graph.ops.kind[graph.before[chosen]] * kinds + graph.ops.kind[graph.after[chosen]]
     known = [before * kinds + after for before, after in _ENDS]
-    assert np.isin(pairs, known).all(), "an edge ties work to S, R or O in a way that cannot be scheduled"
-    assert not graph.lag[chosen].any(), "S, R and O follow without a lag"
+    assert np.isin(pairs, known).all(), "an edge ties work to S, R, O or G in a way that cannot be scheduled"
+    assert not graph.lag[chosen].any(), "S, R, O and G follow without a lag"
 
 
 def _weights(graph: Graph) -> NDArray[np.bool_]:
@@ -298,7 +304,7 @@ def _least(values: Ints, where: NDArray[np.bool_] | None = None) -> tuple[int, .
 
 
 def _finishing(ops: OpTable, kind: OpKind, chunks: int) -> tuple[int, ...]:
-    """How long R or O of each chunk takes at least."""
+    """How long R, O or G of each chunk takes at least; 0 where there is none."""
     rows = [ops.duration[(ops.kind == kind) & (ops.chunk == chunk)] for chunk in range(chunks)]
     return tuple(int(times.min()) if len(times) else 0 for times in rows)
 

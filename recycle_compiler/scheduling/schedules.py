@@ -52,14 +52,15 @@ def schedule_from(graph: Graph, problem: Problem, plan: Plan) -> Schedule:
 def _finish_starts(problem: Problem, ops: OpTable, end: Column) -> Column:
     """When reductions and optimizer steps start: after all work of their window, one after the other.
 
-    A worker reduces all its chunks before it steps, so that peers stay together whoever steps slower.
+    A worker reduces all its chunks before it steps, so that peers stay together whoever steps slower. Where
+    state is sharded, the weights of a chunk follow its step.
     """
     work = ops.kind <= OpKind.W
     window = np.array(problem.window)[list(problem.pool)][ops.chunk]
     last = np.zeros(int(window.max()) + 1, dtype=np.int64)
     np.maximum.at(last, window[work], end[work])
     rows = np.flatnonzero(~work)
-    by_worker = rows[np.lexsort((ops.chunk[rows], ops.kind[rows], ops.worker[rows]))]
+    by_worker = rows[schedule_order(ops.take(rows), np.zeros(len(rows), dtype=np.int64))]
     before = np.cumsum(ops.duration[by_worker]) - ops.duration[by_worker]
     firsts = np.flatnonzero(np.diff(ops.worker[by_worker], prepend=-1))
     before -= np.repeat(before[firsts], np.diff(np.append(firsts, len(by_worker))))
@@ -99,13 +100,15 @@ def graph_of(schedule: Schedule) -> Graph:
     split = np.zeros(job.chunks, dtype=np.bool_)
     split[ops.chunk[ops.kind == OpKind.W]] = True
     ends = np.flatnonzero((ops.kind == OpKind.B) | (ops.kind == OpKind.W))
-    reductions, steps = (np.flatnonzero(ops.kind == kind) for kind in (OpKind.R, OpKind.O))
-    reduction_of = np.full((job.workers, job.chunks), UNSET)
+    reductions, steps, gathers = (np.flatnonzero(ops.kind == kind) for kind in (OpKind.R, OpKind.O, OpKind.G))
+    reduction_of, step_of = (np.full((job.workers, job.chunks), UNSET) for _ in range(2))
     reduction_of[ops.worker[reductions], ops.chunk[reductions]] = reductions
+    step_of[ops.worker[steps], ops.chunk[steps]] = steps
     at_once = [
         (ends, sync_of[ends]),
         (sync_of[reductions], reductions),
         (reduction_of[ops.worker[steps], ops.chunk[steps]], steps),
+        (step_of[ops.worker[gathers], ops.chunk[gathers]], gathers),
     ]
     parts = [
         data_edges(job, ops),

@@ -26,6 +26,7 @@ class Costs:
     backward_weight: tuple[float, ...]
     reduce: tuple[float, ...]
     optimizer: tuple[float, ...]
+    gather: tuple[float, ...]
     transfer: tuple[float, ...]
     """From each chunk to the next and back; one fewer than there are chunks."""
 
@@ -47,6 +48,7 @@ def costs_of(job: JobSpec) -> Costs:
         job.backward_weight,
         job.reduce,
         job.optimizer,
+        job.gather,
         job.transfer,
     )
 
@@ -60,13 +62,14 @@ def durations(streams: Streams, costs: Costs, slow: Mapping[Worker, float]) -> F
     table[Opcode.BACKWARD_WEIGHT] = costs.backward_weight
     table[Opcode.REDUCE] = costs.reduce
     table[Opcode.OPTIMIZER] = costs.optimizer
+    table[Opcode.GATHER] = costs.gather
     worker = streams.worker
     # What has no chunk takes no time.
     found = table[streams.opcode, streams.chunk]
     if not slow:
         return found
     factor = np.array([slow.get(each, 1.0) for each in streams.workers])
-    return np.where(streams.opcode == Opcode.REDUCE, found, found * factor[worker])
+    return np.where(streams.is_any((Opcode.REDUCE, Opcode.GATHER)), found, found * factor[worker])
 
 
 def in_ticks(times: Floats) -> Column:

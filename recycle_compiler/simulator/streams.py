@@ -19,7 +19,7 @@ Mask = NDArray[np.bool_]
 
 WORK = (Opcode.FORWARD, Opcode.BACKWARD, Opcode.BACKWARD_INPUT, Opcode.BACKWARD_WEIGHT)
 """Opcodes of work on a micro-batch."""
-TIMED = (*WORK, Opcode.REDUCE, Opcode.OPTIMIZER)
+TIMED = (*WORK, Opcode.REDUCE, Opcode.OPTIMIZER, Opcode.GATHER)
 """Opcodes that take time."""
 
 

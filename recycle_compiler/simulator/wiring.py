@@ -15,6 +15,7 @@ from recycle_compiler.simulator.streams import WORK, Mask, Streams
 from recycle_runtime.plan.isa import CONSUMES, NONE, RECEIVES, Opcode
 
 SENDS = (Opcode.SEND_ACTIVATION, Opcode.SEND_GRADIENT)
+_GATHERS = (Opcode.BARRIER, Opcode.REDUCE, Opcode.GATHER)
 _NOBODY = -1
 
 
@@ -48,7 +49,7 @@ class Wiring:
 def wire(streams: Streams, job: JobSpec) -> Wiring:
     """Connect the streams."""
     opcode = streams.opcode
-    sends, gathers = streams.is_any(SENDS), streams.is_any((Opcode.BARRIER, Opcode.REDUCE))
+    sends, gathers = streams.is_any(SENDS), streams.is_any(_GATHERS)
     takes_part = sends | gathers | streams.is_any((*WORK, Opcode.OPTIMIZER))
     row = np.flatnonzero(takes_part)
     step_of_row = np.cumsum(takes_part) - 1
@@ -124,11 +125,12 @@ def _sources(streams: Streams, job: JobSpec, send_of_receive: Column) -> Column:
 
 
 def _gatherings(streams: Streams, job: JobSpec, gathers: Mask) -> tuple[Column, Column]:
-    """The number of each gathering, and who takes part: holders of the chunk in a sum, all at a barrier."""
+    """The number of each gathering, and who takes part: all at a barrier, else those that hold the chunk."""
     rows = np.flatnonzero(gathers)
     worker, stages = streams.worker[rows], streams.stages
     # Group 0 is all workers, group c + 1 those that hold chunk c, the last those that hold a tied one.
     is_tied, last_group = np.isin(streams.chunk[rows], job.tied_chunks), job.chunks + 1
+    is_tied &= streams.opcode[rows] == Opcode.REDUCE
     group = np.where(is_tied, last_group, streams.chunk[rows] + 1)
     group = np.where(streams.opcode[rows] == Opcode.BARRIER, 0, group)
     nth = _numbered(worker * (job.chunks + 2) + group, len(streams)) % (len(streams) + 1)

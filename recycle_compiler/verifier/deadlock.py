@@ -142,11 +142,15 @@ def _steps(plan: Plan, both: tuple[Link, Link]) -> Steps:
         action[takes] = Action.TAKE
         channel[takes], rank[takes] = channel[receives], rank[receives]
         other[takes] = worker_at[table.neighbour[receives]]
-    for opcode in (Opcode.BARRIER, Opcode.REDUCE):
-        rows = np.flatnonzero(table.opcode == opcode)
-        action[rows] = Action.GATHER
-        channel[rows] = _EVERYBODY if opcode is Opcode.BARRIER else _group_of_chunk(plan)[table.chunk[rows]]
-        rank[rows] = rank_within(table.worker[rows] * (plan.job.chunks + 2) + channel[rows])
+    barrier, reduce, gather = (
+        table.opcode == each for each in (Opcode.BARRIER, Opcode.REDUCE, Opcode.GATHER)
+    )
+    action[barrier | reduce | gather] = Action.GATHER
+    channel[barrier] = _EVERYBODY
+    channel[reduce] = _group_of_chunk(plan)[table.chunk[reduce]]
+    channel[gather] = table.chunk[gather] + 1
+    rows = np.flatnonzero(barrier | reduce | gather)
+    rank[rows] = rank_within(table.worker[rows] * (plan.job.chunks + 2) + channel[rows])
     rows = np.flatnonzero(action >= 0)
     here = np.bincount([worker.stage for worker in table.workers], minlength=plan.job.stages)
     holders = np.array([here[list(stages)].sum() for stages in plan.job.holders], dtype=np.int64)

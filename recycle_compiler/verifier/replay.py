@@ -140,14 +140,15 @@ def _finish(plan: Plan, rows: Column, end: Column) -> tuple[tuple[int, ...], tup
         return _finish_of_groups(plan, last)
     ends = list(last)
     for chunk, holder in enumerate(job.chunk_stages):
-        ends[holder] += job.reduce[chunk] + job.optimizer[chunk]
+        ends[holder] += job.reduce[chunk] + job.optimizer[chunk] + job.gather[chunk]
     return tuple(last), tuple(ends)
 
 
 def _finish_of_groups(plan: Plan, last: list[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The same where stages of several groups meet for a sum: it begins when the last of them is there.
 
-    They do so chunk after chunk, and step when all chunks of the stage are summed.
+    They do so chunk after chunk, and step when all chunks of the stage are summed. Where state is sharded,
+    they meet again after the step of each chunk.
     """
     job = plan.job
     begins, free = [MISSING] * job.stages, list(last)
@@ -157,5 +158,9 @@ def _finish_of_groups(plan: Plan, last: list[int]) -> tuple[tuple[int, ...], tup
         for stage in there:
             begins[stage] = start if begins[stage] == MISSING else begins[stage]
             free[stage] = start + job.reduce[chunk]
-    steps = [sum(job.optimizer[chunk] for chunk in plan.chunks_of(stage)) for stage in range(job.stages)]
-    return tuple(begins), tuple(map(sum, zip(free, steps, strict=True)))
+    for chunk in range(job.chunks):
+        there = [stage for stage in range(job.stages) if chunk in plan.chunks_of(stage)]
+        stepped = [free[stage] + job.optimizer[chunk] for stage in there]
+        for stage, end in zip(there, stepped, strict=True):
+            free[stage] = max(stepped) + job.gather[chunk] if job.owners else end
+    return tuple(begins), tuple(free)

@@ -216,7 +216,7 @@ def _same_unit_as_next(plan: Plan) -> Mask:
     return np.all([column[:-1] == column[1:] for column in columns], axis=0)
 
 
-_FINISH = (Opcode.BARRIER, Opcode.REDUCE, Opcode.OPTIMIZER, Opcode.VALIDATE)
+_FINISH = (Opcode.BARRIER, Opcode.REDUCE, Opcode.OPTIMIZER, Opcode.GATHER, Opcode.VALIDATE)
 
 
 def check_finish(plan: Plan) -> Iterator[Violation]:
@@ -224,7 +224,9 @@ def check_finish(plan: Plan) -> Iterator[Violation]:
     table = plan.table
     staggered = plan.job.techniques.stagger
     kind = "staggered" if staggered else "non-staggered"
-    opcodes = _FINISH[1:] if staggered else _FINISH[:-1]
+    opcodes = [opcode for opcode in (_FINISH[1:] if staggered else _FINISH[:-1])]
+    if not plan.job.owners:
+        opcodes.remove(Opcode.GATHER)
     held = [plan.chunks_of(worker.stage) for worker in table.workers]
     complete = np.ones(len(table.workers), dtype=np.bool_)
     for opcode in _FINISH:
@@ -236,7 +238,7 @@ def check_finish(plan: Plan) -> Iterator[Violation]:
             message = f"a {kind} stream has {wanted[worker]} {opcode.name.lower()}, found {found[worker]}"
             yield plan.of_worker(Rule.FINISH_STEPS, worker, message)
     for worker in where(complete):
-        expected = [each for each in opcodes for _ in range(len(held[worker]) if each in USES_CHUNK else 1)]
+        expected = _ending(opcodes, len(held[worker]))
         stop = int(table.offsets[worker + 1])
         rows = slice(stop - len(expected), stop)
         if table.opcode[rows].tolist() != expected or not _each_chunk_once(plan, rows, held[worker]):
@@ -244,14 +246,29 @@ def check_finish(plan: Plan) -> Iterator[Violation]:
             yield plan.of_worker(Rule.FINISH_STEPS, worker, f"a {kind} stream must end with {words}")
 
 
+def _ending(opcodes: list[Opcode], chunks: int) -> list[Opcode]:
+    """Each once, and those of chunks once for every chunk; weights are gathered right after their step."""
+    found: list[Opcode] = []
+    for opcode in opcodes:
+        if opcode is Opcode.GATHER:
+            found[-chunks:] = [Opcode.OPTIMIZER, Opcode.GATHER] * chunks
+        else:
+            found += [opcode] * (chunks if opcode in USES_CHUNK else 1)
+    return found
+
+
 def _each_chunk_once(plan: Plan, rows: slice, held: tuple[int, ...]) -> bool:
     """Whether the reductions are those of all chunks of the worker, and so the optimizer steps.
 
-    Where sums have different holders, they must be in order: else holders wait for each other.
+    Where sums have different holders, they must be in order: else holders wait for each other. So must steps
+    be where weights are gathered after each, and these are of the same chunk.
     """
     opcode, chunk = plan.table.opcode[rows], plan.table.chunk[rows]
-    if plan.job.groups and chunk[opcode == Opcode.REDUCE].tolist() != list(held):
-        return False
-    return all(
-        sorted(chunk[opcode == each].tolist()) == list(held) for each in (Opcode.REDUCE, Opcode.OPTIMIZER)
+    sums, steps, gathers = (
+        chunk[opcode == each].tolist() for each in (Opcode.REDUCE, Opcode.OPTIMIZER, Opcode.GATHER)
     )
+    if plan.job.groups and (sums != list(held) or (gathers and gathers != list(held))):
+        return False
+    if gathers and gathers != steps:
+        return False
+    return sorted(sums) == sorted(steps) == list(held)

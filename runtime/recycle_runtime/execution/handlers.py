@@ -42,6 +42,10 @@ class Steps(Protocol):
 
     def step(self, chunk: int) -> None: ...
 
+    def gather(self, chunk: int) -> None:
+        """Get the weights of a chunk from the owners of their shards, after its step."""
+        ...
+
     def validate(self) -> None: ...
 
     @property
@@ -370,6 +374,9 @@ class OpHandlers:
 
     def optimizer(self, instruction: Instruction) -> None:
         self._steps.step(instruction.chunk)
+
+    def gather(self, instruction: Instruction) -> None:
+        self._steps.gather(instruction.chunk)
 
     def validate(self, _: Instruction) -> None:
         self._steps.validate()

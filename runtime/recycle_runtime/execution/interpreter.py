@@ -7,7 +7,7 @@ from recycle_runtime.plan.isa import Instruction, Opcode
 
 Handler = Callable[[Instruction], None]
 
-_OF_WORKER = (Opcode.BARRIER, Opcode.REDUCE, Opcode.OPTIMIZER, Opcode.VALIDATE)
+_OF_WORKER = (Opcode.BARRIER, Opcode.REDUCE, Opcode.OPTIMIZER, Opcode.GATHER, Opcode.VALIDATE)
 """These are of no single micro-batch."""
 
 

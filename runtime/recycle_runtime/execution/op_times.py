@@ -22,6 +22,7 @@ _LETTERS = {
     Opcode.BACKWARD_WEIGHT: "W",
     Opcode.REDUCE: "R",
     Opcode.OPTIMIZER: "O",
+    Opcode.GATHER: "G",
 }
 _SAMPLED = 20
 """On a GPU, one step of so many."""

@@ -24,6 +24,7 @@ _LETTERS = {
     Opcode.BACKWARD_WEIGHT: "W",
     Opcode.REDUCE: "R",
     Opcode.OPTIMIZER: "O",
+    Opcode.GATHER: "G",
 }
 _LEAST_WAIT = 20_000
 """Nanoseconds: data that is there is handed over in less, and leaves no event."""

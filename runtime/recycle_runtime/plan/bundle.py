@@ -233,8 +233,11 @@ def _parse_recuts(index: Index, blocks: Sequence[bytes], *, is_recut: bool) -> t
             sum(recut.cut) != sum(index.cut)
             or units not in (whole, 2 * whole)
             or recut.tensor != index.tensor
+            or recut.owners != index.owners
         ):
-            raise BundleError("damaged: a re-cut has other layers, micro-batches or ranks than its job")
+            raise BundleError(
+                "damaged: a re-cut has other layers, micro-batches, ranks or owners than its job"
+            )
         recuts.append(recut)
     return tuple(recuts)
 

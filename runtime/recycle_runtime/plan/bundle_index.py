@@ -16,6 +16,9 @@ Numbers are written seven bits to a byte, the lowest first; the upper bit says t
                   the width of every column of its streams
                   of every live worker, by stage then pipeline, how many instructions its stream has
                   the SHA-256 of the columns, 32 bytes
+    ties        only if anything follows: how many chunks are tied, and each
+    groups      only if anything follows: how many, and for each the stage that holds each chunk
+    owners      only where the optimizer's state is sharded: how many workers own each shard
 """
 
 from dataclasses import dataclass
@@ -81,6 +84,9 @@ class Index:
     groups: tuple[tuple[int, ...], ...] = ()
     """For each group of pipelines the stage that holds each chunk, first `chunk_stages`; none where all
     pipelines have one cut."""
+    owners: int = 0
+    """How many workers own each shard of the optimizer's state, all of them where fewer hold it; 0: every
+    worker has the whole state."""
     recut_digests: tuple[bytes, ...] = ()
     """The content hash of each bundle for another cut."""
     plans: tuple[PlanEntry, ...]
@@ -123,11 +129,13 @@ def pack_index(index: Index) -> bytes:
             [len(cells), *skipped, *plan.release, *map(int, claims), plan.bound_over_cuts]
         )
         packed += _pack_numbers([*layout.widths, *layout.lengths]) + layout.digest
-    if index.tied_chunks or index.groups:
+    if index.tied_chunks or index.groups or index.owners:
         # Readers that know nothing of it refuse what they do not know.
         packed += _pack_numbers([len(index.tied_chunks), *index.tied_chunks])
-    if index.groups:
+    if index.groups or index.owners:
         packed += _pack_numbers([len(index.groups), *(stage for group in index.groups for stage in group)])
+    if index.owners:
+        packed += _pack_numbers([index.owners])
     return packed
 
 
@@ -149,6 +157,7 @@ def unpack_index(data: bytes) -> Index:
         layouts.append(_unpack_layout(numbers, stages * pipelines - len(plans[-1].failed)))
     tied_chunks = _unpack_tied(numbers, len(chunk_stages)) if numbers.left else ()
     groups = _unpack_groups(numbers, chunk_stages, stages) if numbers.left else ()
+    owners = numbers.next("the number of owners", 1, LARGEST_NUMBER) if numbers.left else 0
     if len({stage for group in groups or (chunk_stages,) for stage in group}) < stages:
         raise BundleError("damaged: a stage has no chunk")
     if numbers.left:
@@ -167,6 +176,7 @@ def unpack_index(data: bytes) -> Index:
         cut=cut,
         tied_chunks=tied_chunks,
         groups=groups,
+        owners=owners,
         recut_digests=recut_digests,
         plans=tuple(plans),
         layouts=tuple(layouts),
@@ -218,7 +228,11 @@ def _unpack_tied(numbers: "_Numbers", chunks: int) -> tuple[int, ...]:
 def _unpack_groups(
     numbers: "_Numbers", chunk_stages: tuple[int, ...], stages: int
 ) -> tuple[tuple[int, ...], ...]:
-    count = numbers.count("groups", least=2)
+    count = numbers.count("groups")
+    if count == 0 and numbers.left:
+        return ()
+    if count < 2:
+        raise BundleError(f"damaged: {count} groups")
     groups = tuple(
         tuple(numbers.next("the stage of a chunk", 0, stages - 1) for _ in chunk_stages) for _ in range(count)
     )

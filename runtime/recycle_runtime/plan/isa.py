@@ -33,11 +33,14 @@ class Opcode(IntEnum):
     BARRIER = 10
     """Wait until every worker is here."""
     REDUCE = 11
-    """Sum the gradients of a chunk over all live workers that hold it."""
+    """Sum the gradients of a chunk over all live workers that hold it; where the optimizer's state is
+    sharded, each shard for its owners."""
     OPTIMIZER = 12
     """Step the optimizer of a chunk."""
     VALIDATE = 13
     """Compare with the gradient norm of all chunks; undo and redo the step when it must be."""
+    GATHER = 14
+    """Send the weights of a chunk from the owners of their shards to all live workers that hold it."""
 
 
 NONE = -1
@@ -63,7 +66,13 @@ class Instruction(NamedTuple):
 
 USES_CHUNK = frozenset(Opcode) - {Opcode.BARRIER, Opcode.VALIDATE}
 """Other opcodes stand once per worker, however many chunks it holds."""
-USES_MICROBATCH = frozenset(Opcode) - {Opcode.BARRIER, Opcode.REDUCE, Opcode.OPTIMIZER, Opcode.VALIDATE}
+USES_MICROBATCH = frozenset(Opcode) - {
+    Opcode.BARRIER,
+    Opcode.REDUCE,
+    Opcode.OPTIMIZER,
+    Opcode.GATHER,
+    Opcode.VALIDATE,
+}
 USES_BUFFER = frozenset(
     {
         Opcode.LOAD,

@@ -20,7 +20,9 @@ from recycle_runtime.plan.moves import Counts, failed_counts
 from recycle_runtime.plan.plan_choice import Planned, best_placement, quickest_fit
 from recycle_runtime.plan.recut import LayerRange, layout_text, stage_ranges
 
-_WITHOUT_MICROBATCHES = frozenset({Opcode.BARRIER, Opcode.REDUCE, Opcode.OPTIMIZER, Opcode.VALIDATE})
+_WITHOUT_MICROBATCHES = frozenset(
+    {Opcode.BARRIER, Opcode.REDUCE, Opcode.OPTIMIZER, Opcode.GATHER, Opcode.VALIDATE}
+)
 
 
 class Assignment(NamedTuple):

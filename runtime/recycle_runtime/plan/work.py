@@ -80,6 +80,7 @@ class _Found:
         """What is in each buffer, and what was done with it last."""
         self._reduced: set[int] = set()
         self._stepped: set[int] = set()
+        self._gathered: set[int] = set()
         self._chunks: set[int] = set()
 
     def next(self, instruction: Instruction) -> str | None:
@@ -95,6 +96,10 @@ class _Found:
             is_right = chunk in self._reduced and chunk not in self._stepped
             self._stepped.add(chunk)
             return None if is_right else f"chunk {chunk} is not reduced once before each step"
+        if opcode is Opcode.GATHER:
+            is_right = chunk in self._stepped and chunk not in self._gathered
+            self._gathered.add(chunk)
+            return None if is_right else f"the weights of chunk {chunk} are not sent once after its step"
         return None
 
     def not_stepped(self) -> list[int]:

@@ -575,6 +575,9 @@ class NumberSession:
         stepper.step(self._sums.start_sum, stepper.norm.wait())
         self._check()
 
+    def _gather(self, instruction: Instruction) -> None:
+        self._steps.gather(instruction.chunk)
+
     def _validate(self, _: Instruction) -> None:
         self._steps.validate()
 
