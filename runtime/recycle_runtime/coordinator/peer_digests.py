@@ -7,7 +7,7 @@ from recycle_runtime.coordinator.events import GivenUp
 from recycle_runtime.coordinator.participant import Asked, Hears, Memory, Participant, View
 from recycle_runtime.plan.worker_ids import Worker, worker_text
 from recycle_runtime.protocol.messages.members import Member
-from recycle_runtime.protocol.messages.steps import PeerDigest
+from recycle_runtime.protocol.messages.steps import OF_SHARD, PeerDigest
 
 _SHOWN = 6
 """Fields that are named in a sentence."""
@@ -49,10 +49,14 @@ class PeerDigests(Participant):
 
     def __init__(self) -> None:
         self._first: dict[_Place, tuple[Worker, Mapping[str, str]]] = {}
+        """Who has spoken first, and what all peers must say too."""
+        self._shards: dict[_Place, dict[str, tuple[Worker, str]]] = {}
+        """Of what only owners of a shard say, who has said it first."""
 
     def differs(self, member: Member, stage: int | None, said: PeerDigest) -> str | None:
         """How a worker differs from a peer that has spoken of the same step; None if it does not."""
         place = _Place(said.generation, said.step, stage, member.tp_rank)
+        common = {name: value for name, value in said.fields.items() if not name.startswith(OF_SHARD)}
         first = self._first.get(place)
         if first is None:
             self._first = {
@@ -60,11 +64,18 @@ class PeerDigests(Participant):
                 for other, kept in self._first.items()
                 if other[2:] != place[2:] or other[:2] > place[:2]
             }
-            self._first[place] = member.worker, said.fields
-            return None
+            self._shards = {other: kept for other, kept in self._shards.items() if other in self._first}
+            first = self._first[place] = member.worker, common
         worker, fields = first
-        names = [name for name in fields if said.fields.get(name) != fields[name]]
-        names += [name for name in said.fields if name not in fields]
+        names = [name for name in fields if common.get(name) != fields[name]]
+        names += [name for name in common if name not in fields]
+        if not names:
+            known = self._shards.setdefault(place, {})
+            for name in sorted(said.fields.keys() - common.keys()):
+                worker, value = known.setdefault(name, (member.worker, said.fields[name]))
+                if value != said.fields[name]:
+                    names, fields = [name], {name: value}
+                    break
         if not names or worker == member.worker:
             return None
         shown = [_shown(name, fields.get(name), said.fields.get(name)) for name in names[:_SHOWN]]

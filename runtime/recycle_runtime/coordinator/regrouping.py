@@ -2,9 +2,11 @@
 
 Members are named by their cells in the grid of the current cut here; orders name them as users do.
 `applied` counts the steps that a member's parameters have seen. No stage is ever more than one step ahead of
-another, so the least of these counts is where all can stand: who is one ahead undoes one step. The last
-step that all have may still lack its verdict, because the sum of the norm broke off; then one who knows the
-sum tells it, or, if none does, what the processes had put into it is added up here. Needs no torch.
+another. A step that waits for the norm is made when all have summed their gradients: if one has made it, the
+others make it too, with the norm that is known. Of any other step the least of these counts is where all can
+stand: who is one ahead undoes one step. The last step that all have may still lack its verdict, because the
+sum of the norm broke off; then one who knows the sum tells it, or, if none does, what the processes had put
+into it is added up here. Needs no torch.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -30,9 +32,11 @@ class Standing(NamedTuple):
 
 
 class StageGone(NamedTuple):
-    """No live worker holds the parameters of these stages."""
+    """No live worker holds the parameters of these stages, or some shard of their optimizer state."""
 
     stages: tuple[int, ...]
+    shard: str = ""
+    """In words, where only a shard is lost."""
 
 
 class CannotAgreeError(RuntimeError):
@@ -58,6 +62,9 @@ def stand(
         if report.applied is not None and not report.is_fresh
     }
     step = min(seasoned.values(), default=0)
+    behind = [member for member, applied in seasoned.items() if applied == step]
+    if _settled(reports, step + 1) is not None and all(reports[each].can_go_forward for each in behind):
+        step += 1
     holders = _holders(reports, step)
     if odd := [member for member, applied in seasoned.items() if applied > step + 1]:
         raise CannotAgreeError(f"{_names(odd)} are more than one step ahead of step {step}")
@@ -71,6 +78,8 @@ def stand(
             if donor is None:
                 return StageGone((member.worker[1],))
             donors[member] = donor
+    if (lost := _lost_shard(reports, holders)) is not None:
+        return lost
     undo = frozenset(member for member, applied in holders.items() if applied == step + 1)
     counted = {
         member: applied for member, applied in holders.items() if once is None or member.worker[1] in once
@@ -96,6 +105,9 @@ def _donor(member: Member, holders: Mapping[Member, int]) -> Member | None:
 
 
 def _sums(reports: Mapping[Member, Report], holders: Mapping[Member, int], step: int) -> Sums | None:
+    if any(applied == step - 1 for applied in holders.values()):
+        # They make the step before with the norm that others know.
+        return _settled(reports, step)
     open_verdicts = {
         (member.worker[1], member.tp_rank): sums
         for member, applied in holders.items()
@@ -103,11 +115,31 @@ def _sums(reports: Mapping[Member, Report], holders: Mapping[Member, int], step:
     }
     if not open_verdicts:
         return None
-    for report in reports.values():
-        if report.settled is not None and report.settled_steps == step:
-            return report.settled
+    if (known := _settled(reports, step)) is not None:
+        return known
     squares = sum(open_verdicts[key].squares for key in sorted(open_verdicts))
     return Sums(squares, sum(sums.not_finite for sums in open_verdicts.values()))
+
+
+def _lost_shard(reports: Mapping[Member, Report], holders: Mapping[Member, int]) -> StageGone | None:
+    """One that none of the holders has; where there are several stages with a layer, any of them will do."""
+    held: dict[tuple[int, int], set[int]] = {}
+    counts: dict[tuple[int, int], tuple[int, int]] = {}
+    for member in sorted(holders):
+        for each in reports[member].shards:
+            place = each.layer, member.tp_rank
+            held.setdefault(place, set()).update(each.held)
+            counts.setdefault(place, (each.count, member.worker[1]))
+    for place, (count, stage) in sorted(counts.items()):
+        if missing := sorted(set(range(count)) - held[place]):
+            return StageGone((stage,), f"shard {missing[0]} of the optimizer state of layer {place[0]}")
+    return None
+
+
+def _settled(reports: Mapping[Member, Report], steps: int) -> Sums | None:
+    """What is known of the last of so many steps."""
+    found = (each.settled for each in reports.values() if each.settled_steps == steps)
+    return next((sums for sums in found if sums is not None), None)
 
 
 def _names(members: list[Member]) -> str:

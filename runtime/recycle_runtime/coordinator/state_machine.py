@@ -980,7 +980,7 @@ class StateMachine:
         if self._is_as_at_the_beginning and self.roster.new():
             # They hold as much as any other, once they have built it.
             return
-        words = f"no live worker holds the parameters of stage {gone.stages[0]}"
+        words = f"no live worker holds {gone.shard or f'the parameters of stage {gone.stages[0]}'}"
         if self.phase is Phase.FORMING and any(one.is_outdated for one in self.roster.entries.values()):
             words += ", and workers have trained of which the coordinator's journal does not know"
         self._end(words, is_lost=True)

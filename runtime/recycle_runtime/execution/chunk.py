@@ -32,7 +32,7 @@ from recycle_runtime.program.layers import chunk_layers, filled_stage, layers_of
 from recycle_runtime.program.loading import Program
 from recycle_runtime.program.precision import Precision
 from recycle_runtime.program.ties import parameter_called, take_values
-from recycle_runtime.protocol.messages.generations import Report, Sums
+from recycle_runtime.protocol.messages.generations import LayerShards, Report, Sums
 from recycle_runtime.transport.interface import TensorSpec
 
 UndoMemory = Literal["device", "host"]
@@ -55,11 +55,23 @@ class Setting:
     """Whether its work is captured as CUDA graphs."""
     undo: UndoMemory = "device"
     """Whose memory holds what undoes a step."""
+    shards: int = 0
+    """Of each layer's optimizer state; 0: it is in one piece."""
 
     @property
     def undo_on_host(self) -> bool:
         """Whether it is copied there while the next step is computed."""
         return self.undo == "host"
+
+    def layer(self, number: int, name: str, module: torch.nn.Module) -> Layer:
+        return Layer(
+            self.program,
+            number,
+            name,
+            module.to(self.device),
+            undo_on_host=self.undo_on_host,
+            shards=self.shards,
+        )
 
 
 class Chunk:
@@ -110,7 +122,7 @@ class Chunk:
             staggered=_is_staggered(bundle, number),
             recoverable=setting.recoverable,
         )
-        stepped = [layer.stepped for layer in self.layers if layer.stepped is not None]
+        stepped = [each for layer in self.layers for each in layer.steppers]
         self.stepper = Stepper(
             LayerOptimizers(stepped),
             [parameter for layer in self.layers for parameter in layer.parameters],
@@ -146,6 +158,11 @@ class Chunk:
         return self.is_whole and not self.is_fresh
 
     @property
+    def has_shards(self) -> bool:
+        """Whether optimizer state is in shards, of which this process owns some or none."""
+        return any(layer.shards for layer in self.layers)
+
+    @property
     def applied(self) -> int:
         """Steps that the parameters have seen."""
         return self.stepper.progress.steps
@@ -162,6 +179,12 @@ class Chunk:
             None if known is None else Sums(*known),
             self.applied - (own is not None),
             None if own is None else Sums(*own),
+            can_go_forward=self.stepper.waits_with_sums,
+            shards=tuple(
+                LayerShards(layer.number, len(layer.shards), tuple(sorted(layer.shards_here)))
+                for layer in self.layers
+                if layer.shards
+            ),
         )
 
     def settled(self) -> None:
@@ -170,8 +193,14 @@ class Chunk:
             self.on_settled()
 
     def stand(self, step: int, sums: Sums | None) -> None:
-        """Go back to where `step` begins, with the verdict on the step before it; gradients are dropped."""
-        if self.applied == step + 1:
+        """Go to where `step` begins, with the verdict on the step before it; gradients are dropped.
+
+        One step forward, if others have made it with gradients that are here too; or one step back.
+        """
+        if self.applied == step - 1 and not self.is_fresh:
+            assert sums is not None, "no worker knows the norm of the step to be made"
+            self.stepper.go_forward(Totals(*sums))
+        elif self.applied == step + 1:
             self.stepper.rollback()
             self.know(sums)
         else:
@@ -254,12 +283,17 @@ def build_chunks(
     per_step: int | None = None,
     graphs: Graphs = "off",
     undo: UndoMemory = "device",
+    shards: int | None = None,
 ) -> dict[int, Chunk]:
     """Those that a worker of this stage holds, by number, in the order of the model.
 
-    `per_step` are the micro-batches of a step where the plans of the bundle may split them.
+    `per_step` are the micro-batches of a step where the plans of the bundle may split them, `shards` those of
+    optimizer state where the bundle is a re-cut: as many as the job has pipelines.
     """
-    setting = Setting(program, seed, device, tp_rank, group, recoverable, graphs, undo)
+    count = bundle.pipelines if shards is None else shards
+    setting = Setting(
+        program, seed, device, tp_rank, group, recoverable, graphs, undo, count if bundle.owners else 0
+    )
     numbers = chunks_of(bundle, stage)
     count = bundle.pipelines * bundle.microbatches if per_step is None else per_step
     data = MicroBatches(program, seed, count)
@@ -344,12 +378,13 @@ def _layers(setting: Setting, bundle: Bundle, number: int) -> list[Layer]:
     if not program.is_layered:
         module = build_module(program, number, count, setting.seed, setting.group)
         _begin_as_first(setting, bundle, number, module)
-        return [Layer(program, number, "", module.to(setting.device), undo_on_host=setting.undo_on_host)]
+        return [setting.layer(number, "", module)]
     named = chunk_layers(program, bundle.cut, number, count, setting.seed, setting.group)
-    return [
-        Layer(program, layer, name, module.to(setting.device), undo_on_host=setting.undo_on_host)
-        for layer, (name, module) in named
-    ]
+    made = [setting.layer(layer, name, module) for layer, (name, module) in named]
+    if any(layer.why_whole for layer in made):
+        for layer in made:
+            layer.make_whole()
+    return made
 
 
 def _begin_as_first(setting: Setting, bundle: Bundle, number: int, module: torch.nn.Module) -> None:

@@ -2,19 +2,22 @@
 
 Parameters, optimizer state, options of groups, schedules and averages. Gradients are summed with the same
 bits on every peer, and all that follows is computed alike, so peers of a chunk are equal bit by bit after
-every settled step; also one that joined, since it has made the same steps. Buffers are left out: running
+every settled step; also one that joined, since it has made the same steps. Of optimizer state in shards,
+owners of the same shard are. Buffers are left out: running
 statistics are a worker's own.
 
 A tensor becomes the sum of its words as integers: one read of it on its device, and one wait for them all.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import torch
 
 from recycle_runtime.execution.layer import Layer
+from recycle_runtime.execution.optimizer import LayerOptimizer
 from recycle_runtime.execution.optimizer.plain_state import state_of
+from recycle_runtime.protocol.messages.steps import OF_SHARD
 
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _MASK = (1 << 64) - 1
@@ -33,10 +36,19 @@ def _fields(layer: Layer) -> Iterator[tuple[str, Any]]:
     frozen = ((name, value) for name, value in layer.module.named_parameters() if not value.requires_grad)
     for name, value in (*frozen, *zip(layer.parameter_names, layer.parameters, strict=True)):
         yield name, value
-    if layer.stepped is None:
-        return
-    optimizer, masters, title = layer.stepped.optimizer, layer.stepped.masters, layer.title
-    stepped = layer.parameters if masters is None else masters.parameters
+    if layer.stepped is not None:
+        yield from _of_optimizer(layer, layer.stepped, layer.parameters)
+    for shard, made in layer.owned.items():
+        for name, value in _of_optimizer(layer, made, made.rows):
+            yield f"{OF_SHARD}{shard}: {name}", value
+
+
+def _of_optimizer(
+    layer: Layer, made: LayerOptimizer, weights: Sequence[torch.Tensor]
+) -> Iterator[tuple[str, Any]]:
+    """What steps these weights, of a layer or of a shard of it."""
+    optimizer, masters, title = made.optimizer, made.masters, layer.title
+    stepped = weights if masters is None else masters.parameters
     if masters is not None:
         yield from ((f"{name} master", value) for name, value in _named(layer, masters.parameters))
     names = {parameter: name for name, parameter in _named(layer, stepped)}
@@ -47,7 +59,7 @@ def _fields(layer: Layer) -> Iterator[tuple[str, Any]]:
     for number, group in enumerate(optimizer.param_groups):
         options = {name: value for name, value in group.items() if name not in ("params", "param_names")}
         yield from _leaves(f"{title}: param_groups {number}", options)
-    for name, part in layer.stepped.moving.parts.items():
+    for name, part in made.moving.parts.items():
         yield from _leaves(f"{title}: {name}", _common_state(part))
 
 

@@ -3,14 +3,23 @@
 A program that gives whole stages has one of these for every chunk, which never moves.
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
 
 from recycle_runtime.execution.kept_buffers import BufferHistory
 from recycle_runtime.execution.optimizer import LayerOptimizer, Masters, check_optimizer, moving_of
-from recycle_runtime.execution.optimizer.plain_state import plain
+from recycle_runtime.execution.optimizer.by_layer import bytes_in
+from recycle_runtime.execution.optimizer.separable import Division, division_of
+from recycle_runtime.execution.optimizer.shards import (
+    Rows,
+    Shard,
+    cut_into_shards,
+    join_shards,
+    rows_of_state,
+    stepped_rows,
+)
 from recycle_runtime.execution.optimizer.undo import groups_of
 from recycle_runtime.program.copies import has_hooks
 from recycle_runtime.program.errors import ProgramError
@@ -20,7 +29,11 @@ from recycle_runtime.program.ties import whole_name
 
 
 class Layer:
-    """Module, optimizer, what moves with it, and buffers; its gradients belong to the chunk that it is in."""
+    """Module, optimizer, what moves with it, and buffers; its gradients belong to the chunk that it is in.
+
+    In `shards`, if there is more than one, the optimizer's work is divided: this process holds what steps
+    the shards that it owns, and nothing of the others.
+    """
 
     def __init__(
         self,
@@ -30,8 +43,9 @@ class Layer:
         module: torch.nn.Module,
         *,
         undo_on_host: bool = False,
+        shards: int = 0,
     ) -> None:
-        self._undo_on_host = undo_on_host
+        self._program, self._undo_on_host = program, undo_on_host
         self.number, self.module = number, module
         self.name = name_prefix(name, module)
         """What stands before the names of its parameters in the whole model, or nothing."""
@@ -40,13 +54,29 @@ class Layer:
         self._own_names = [each for each, _ in named]
         self.parameter_names = [f"{self.name}.{each}" if self.name else each for each in self._own_names]
         """Of the same, in the whole model."""
-        masters = _lowered(program, module, self.parameters)
+        self._values = _lowered(program, module, self.parameters)
+        """Of weights in a lower precision what they were before, until whoever steps them has taken it."""
         self.untrained: list[str] = []
         """Names of parameters that require gradients, and that the optimizer leaves out."""
         self.stepped: LayerOptimizer | None = None
-        """None where there is nothing to train, or nothing that the program wants to train."""
+        """None where there is nothing to train, or nothing that the program wants to train, or shards."""
+        self.shards: tuple[Shard, ...] = ()
+        """Rows of parameters; none where the optimizer is in one piece."""
+        self.owned: dict[int, LayerOptimizer] = {}
+        """What steps the shards that are held here, but those with nothing to step."""
+        self.held: set[int] = set()
+        """Shards whose state is here."""
+        self.waiting: dict[str, Any] | None = None
+        """What the optimizer keeps, as it was read: for shards that are to be owned."""
+        self.is_as_built = True
+        """Whether any shard can be made of what the program has built."""
+        self.why_whole = ""
+        """Why there are no shards, though some were asked for."""
         if self.parameters:
-            self.stepped = self._optimizer(program, masters)
+            self._divide(shards)
+        if self.parameters and not self.shards:
+            values, self._values = self._values, None
+            self.stepped = self._optimizer(self.parameters, values)
         self.buffers = BufferHistory(module)
 
     @property
@@ -61,51 +91,148 @@ class Layer:
 
     @property
     def optimizer(self) -> torch.optim.Optimizer | None:
-        return None if self.stepped is None else self.stepped.optimizer
+        """The one of the layer; of one in shards that of the first shard that is owned here."""
+        return next((each.optimizer for each in self.steppers), None)
+
+    @property
+    def steppers(self) -> list[LayerOptimizer]:
+        """All that is stepped here."""
+        owned = [self.owned[shard] for shard in sorted(self.owned)]
+        return owned if self.stepped is None else [self.stepped]
+
+    @property
+    def shards_here(self) -> set[int]:
+        """Those whose state this process has, or can make: as built, or as it was read."""
+        can_make = self.waiting is not None or self.is_as_built
+        return set(range(len(self.shards))) if can_make else set(self.held)
+
+    def make_whole(self) -> None:
+        """Keep the optimizer in one piece after all: another layer of the chunk has to."""
+        if self.shards:
+            self.shards, values, self._values = (), self._values, None
+            self.stepped = self._optimizer(self.parameters, values)
+
+    def own(self, shard: int, state: dict[str, Any] | None = None) -> None:
+        """Step this shard from now on: as a peer did, or as what was read says, or as built."""
+        rows = self.shards[shard]
+        weights = [stepped_rows(*each) for each in zip(self.parameters, rows, strict=True)]
+        values = self._values
+        if values is None and self._program.precision.weights is not None:
+            values = [_widened(parameter) for parameter in self.parameters]
+        if values is not None:
+            values = [each.of(value) for each, value in zip(rows, values, strict=True)]
+        self.held.add(shard)
+        made = self._optimizer(weights, values, weights) if any(rows) else None
+        if made is None:
+            return
+        self.owned[shard] = made
+        if state is None and self.waiting is not None:
+            state = rows_of_state(self.waiting, rows, self._shapes)
+        if state:
+            made.load(state)
+
+    def stepped_rows(self) -> list[tuple[torch.Tensor, torch.Tensor, Rows]]:
+        """Of each weight that is stepped here: itself, and which rows of which parameter it is."""
+        return [
+            each
+            for shard, made in self.owned.items()
+            for each in zip(made.rows, self.parameters, self.shards[shard], strict=True)
+            if each[2]
+        ]
+
+    def disown(self, shard: int) -> None:
+        self.held.discard(shard)
+        self.owned.pop(shard, None)
+
+    def forget_values(self) -> None:
+        """All shards that are to be owned here have been made."""
+        self._values = self.waiting = None
+        self.is_as_built = False
+
+    def shard_state(self, shard: int) -> dict[str, Any]:
+        """What an owner of this shard keeps; nothing is copied."""
+        made = self.owned.get(shard)
+        return {} if made is None else made.state()
 
     def state(self) -> dict[str, Any]:
-        """Everything that makes this layer what it is, between two steps; nothing is copied."""
+        """Everything that makes this layer what it is, between two steps, but shards; nothing is copied."""
         state: dict[str, Any] = {"model": self.module.state_dict(), "optimizer": None}
-        if self.stepped is None:
-            return state
-        state["optimizer"] = _plain_groups(self.stepped.optimizer.state_dict())
-        if not self.stepped.moving.is_empty:
-            state["moving"] = self.stepped.moving.state_dict()
-        if self.stepped.masters is not None:
-            state["masters"] = [master.detach() for master in self.stepped.masters.parameters]
-        return state
+        return state if self.stepped is None else {**state, **self.stepped.state()}
 
-    def load(self, state: dict[str, Any]) -> None:
-        """Take over a state that was read or received."""
-        self.module.load_state_dict(state["model"])
+    def load(self, state: dict[str, Any], *, is_stepping: bool = False) -> None:
+        """Take over a state that was read or received.
+
+        `is_stepping`: weights come from the owners of their shards, step by step.
+        """
+        model: dict[str, Any] = state["model"]
+        if is_stepping and self.shards:
+            model = {**model, **dict(zip(self._own_names, self.parameters, strict=True))}
+        self.module.load_state_dict(model)
         self.buffers.forget()
-        if self.stepped is None:
+        if self.stepped is None and not self.shards:
             return
-        self.stepped.optimizer.load_state_dict(state["optimizer"])
-        if not self.stepped.moving.is_empty:
-            self.stepped.moving.load_state_dict(state.get("moving", {}))
-        if self.stepped.masters is not None:
-            # A state without them was trained in another precision: its weights are the values.
-            model = state["model"]
-            self.stepped.masters.load(state.get("masters") or [model[name] for name in self._own_names])
+        given: list[dict[str, Any]] | None = state.get("shards")
+        if given:
+            rows = [tuple(Rows(*each) for each in one["rows"]) for one in given]
+            state = join_shards(
+                [(each, one["state"]) for each, one in zip(rows, given, strict=True)], self._shapes
+            )
+        # A state without masters was trained in another precision: its weights are the values.
+        state = {"masters": [model[name] for name in self._own_names], **state}
+        if self.stepped is not None:
+            self.stepped.load(state)
+        elif not is_stepping:
+            self.owned.clear()
+            self.held.clear()
+            # A peer sends no shards: their owners do.
+            self.waiting = None if state["optimizer"] is None else state
+            self._values, self.is_as_built = None, False
 
     @property
     def state_bytes(self) -> int:
         """About how many bytes a copy takes: parameters, buffers and what the optimizer keeps."""
         tensors = [*self.module.parameters(), *self.module.buffers()]
-        if self.stepped is not None:
-            kept = (value for state in self.stepped.optimizer.state.values() for value in state.values())
-            tensors += [value for value in kept if isinstance(value, torch.Tensor)]
-            tensors += [] if self.stepped.masters is None else self.stepped.masters.parameters
-            if not self.stepped.moving.is_empty:
-                tensors += _tensors(self.stepped.moving.state_dict())
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        return sum(map(bytes_in, tensors)) + sum(each.state_bytes for each in self.steppers)
 
-    def _optimizer(self, program: Program, masters: Masters | None) -> LayerOptimizer | None:
-        stepped = self.parameters if masters is None else masters.parameters
-        names = [whole_name(program.ties, name) for name in self.parameter_names]
+    @property
+    def _shapes(self) -> list[torch.Size]:
+        return [parameter.shape for parameter in self.parameters]
+
+    def _divide(self, shards: int) -> None:
+        """Find out how, if shards are asked for; whoever cannot be divided stays in one piece."""
+        division = division_of(self._program.optimizer, self.parameters, self._told_names())
+        if division is Division.TOGETHER:
+            raise ProgramError(
+                f"{self._program.path}: the optimizer works on all its parameters together: steps of "
+                f"{self.title} are not those of its parameters one by one",
+                "every layer has an optimizer of its own, so it would train something else here than in a "
+                "plain loop; use one that steps each parameter by itself, such as AdamW",
+            )
+        if not shards:
+            return
+        if division is Division.UNKNOWN:
+            self.why_whole = "its steps cannot be tried on small tensors, or draw random numbers"
+        elif self._program.has_movers:
+            self.why_whole = "averages of its weights move with its steps"
+        else:
+            by_rows = division is Division.ROWS
+            self.shards = cut_into_shards(self.parameters, shards, by_rows=by_rows, turn=self.number)
+
+    def _told_names(self) -> list[str]:
+        return [whole_name(self._program.ties, name) for name in self.parameter_names]
+
+    def _optimizer(
+        self,
+        weights: Sequence[torch.nn.Parameter],
+        values: Sequence[torch.Tensor] | None,
+        rows: Sequence[torch.nn.Parameter] = (),
+    ) -> LayerOptimizer | None:
+        """Of these weights; `values` are what masters of them begin with, where they have any."""
+        program = self._program
+        masters = None if values is None else Masters(weights, values)
+        stepped = list(weights) if masters is None else masters.parameters
         try:
-            optimizer = program.optimizer(stepped, names)
+            optimizer = program.optimizer(stepped, self._told_names())
         except ProgramError as error:
             if "empty parameter list" in str(error.__cause__):
                 # It chooses some parameters of the model, and none of this layer.
@@ -117,37 +244,26 @@ class Layer:
         named = zip(self.parameter_names, stepped, strict=True)
         self.untrained = [name for name, parameter in named if parameter not in held]
         moving = moving_of(program, self.module, optimizer)
-        return LayerOptimizer(optimizer, moving, masters, undo_on_host=self._undo_on_host)
+        return LayerOptimizer(optimizer, moving, masters, rows, undo_on_host=self._undo_on_host)
+
+
+def _widened(value: torch.Tensor) -> torch.Tensor:
+    return value.detach().to(torch.promote_types(value.dtype, torch.float32))
 
 
 def _lowered(
     program: Program, module: torch.nn.Module, parameters: list[torch.nn.Parameter]
-) -> Masters | None:
-    """Turn the module into the precision of weights that the program wants, if it wants one."""
+) -> list[torch.Tensor] | None:
+    """Turn the module into the precision of weights that the program wants, if it wants one; what they were
+    before."""
     dtype = program.precision.weights
     if dtype is None:
         return None
-    values = [value.detach().to(torch.promote_types(value.dtype, torch.float32)) for value in parameters]
+    values = [_widened(value) for value in parameters]
     module.to(dtype)
     for parameter in parameters:
         if hasattr(torch.Tensor, "grad_dtype"):
             # Sums over micro-batches and peers lose nothing that a bf16 gradient of one micro-batch has.
             parameter.grad = None
             cast(Any, parameter).grad_dtype = torch.promote_types(dtype, torch.float32)
-    return Masters(parameters, values)
-
-
-def _plain_groups(state: dict[str, Any]) -> dict[str, Any]:
-    """Rates that a schedule has computed with numpy are numbers."""
-    groups = cast("list[dict[str, Any]]", state["param_groups"])
-    return {**state, "param_groups": [plain(group, "param_groups") for group in groups]}
-
-
-def _tensors(value: Any) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, Mapping):
-        return [found for item in cast("Mapping[Any, Any]", value).values() for found in _tensors(item)]
-    if isinstance(value, list | tuple):
-        return [found for item in cast("list[Any]", value) for found in _tensors(item)]
-    return []
+    return values

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -13,6 +14,7 @@ from recycle_runtime.execution.gradient_reach import gradients_of
 from recycle_runtime.execution.handlers import OpHandlers
 from recycle_runtime.execution.interpreter import Interpreter, RunAgain
 from recycle_runtime.execution.op_times import OpTimes
+from recycle_runtime.execution.ownership import Ownership
 from recycle_runtime.execution.shapes import Looks, Shapes
 from recycle_runtime.execution.steps import WorkerSteps
 from recycle_runtime.execution.tracing import Tracer
@@ -74,7 +76,12 @@ class Session:
             chunk.split.fuse_weights(device.type == "cuda")
         answers_for = {number: role.grid.holders(number)[0] == role.worker for number in chunks}
         self.steps = WorkerSteps(
-            chunks, self.transport, answers_for, role.grid.tied_sum, has_peers=role.grid.has_peers
+            chunks,
+            self.transport,
+            answers_for,
+            role.grid.tied_sum,
+            has_peers=role.grid.has_peers,
+            ownership=_ownership(role, chunks, self.transport) if role.bundle.owners else None,
         )
         shapes = {
             number: Shapes(store, number, chunk.tp_rank, chunk.arriving) for number, chunk in chunks.items()
@@ -99,6 +106,10 @@ class Session:
         self.interpreter = Interpreter(
             role.stream, table, role.worker, role.plan, role.bundle.pipelines, before
         )
+
+    def agree(self) -> None:
+        """Before the first step: who owns which shards of optimizer state."""
+        self.steps.agree()
 
     def run(self, step: int) -> StepReport:
         """One step, as often as it takes to make it properly."""
@@ -160,6 +171,17 @@ class Session:
         self.handlers.drop()
         self._evaluation.drop()
         self.steps.drop()
+
+
+def _ownership(role: Role, chunks: Mapping[int, Chunk], transport: Transport) -> dict[int, Ownership]:
+    """Of each chunk, among the live workers that hold it."""
+    found: dict[int, Ownership] = {}
+    for number, chunk in chunks.items():
+        holders = role.grid.holders(number)
+        start = partial(transport.start_peer_sums, number)
+        me = holders.index(role.worker)
+        found[number] = Ownership(chunk, role.bundle.owners, me, len(holders), start)
+    return found
 
 
 def _looks(role: Role, store: dist.Store, tp_rank: int) -> Looks:

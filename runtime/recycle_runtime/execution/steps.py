@@ -12,6 +12,7 @@ import torch
 
 from recycle_runtime.execution.chunk import Chunk
 from recycle_runtime.execution.optimizer import StartSum, Stepper, StepPhase, Verdict
+from recycle_runtime.execution.ownership import Ownership
 from recycle_runtime.transport.interface import Pending, Transport
 
 _BETWEEN_STEPS = (StepPhase.ACCUMULATING, StepPhase.UNSETTLED)
@@ -28,16 +29,24 @@ class WorkerSteps:
         tied_sum: int | None = None,
         *,
         has_peers: bool = True,
+        ownership: Mapping[int, Ownership] | None = None,
     ) -> None:
         """`answers_for` says of each chunk whether this worker adds its gradients to the norm, `tied_sum` is
         the number of the sum over the holders of all tied chunks, `has_peers` whether any worker of the group
-        sums gradients with others."""
+        sums gradients with others, `ownership` of each chunk who owns its shards, where there are any."""
         self._chunks, self._transport, self._tied_sum = chunks, transport, tied_sum
-        self._has_peers = has_peers
+        self._has_peers, self._ownership = has_peers, ownership or {}
         self._due: list[int] = []
         """Chunks that wait for the norm before they are stepped."""
+        self._gathers: list[int] = []
+        """Those of them whose weights are wanted by their peers after that."""
         for number, chunk in chunks.items():
             chunk.stepper.norm.first_peer = answers_for[number]
+
+    def agree(self) -> None:
+        """When the group has come together: who owns which shards, and all have the same weights."""
+        for ownership in self._ownership.values():
+            ownership.agree()
 
     def reduce(self, chunk: int) -> bool:
         """Sum the gradients of a chunk over its holders; False if the last step was made again, and this one
@@ -49,7 +58,8 @@ class WorkerSteps:
             return False
         start = self._transport.start_peer_sum
         tied = None if self._tied_sum is None else partial(start, self._tied_sum)
-        self._chunks[chunk].stepper.reduce(partial(start, chunk), tied)
+        sums = partial(self._transport.start_peer_sums, chunk) if self._ownership else None
+        self._chunks[chunk].stepper.reduce(partial(start, chunk), tied, sums)
         return True
 
     @property
@@ -75,6 +85,15 @@ class WorkerSteps:
         totals = [stepper.norm.wait() for stepper in self._steppers]
         for stepper, known in zip(self._steppers, totals, strict=True):
             stepper.step(together, known)
+        while self._gathers:
+            self._ownership[self._gathers.pop(0)].gather()
+
+    def gather(self, chunk: int) -> None:
+        """Send weights from the owners of their shards to all peers, once the chunk is stepped."""
+        if chunk in self._due:
+            self._gathers.append(chunk)
+        else:
+            self._ownership[chunk].gather()
 
     def validate(self) -> None:
         together = self._sum_of_chunks()
@@ -96,12 +115,17 @@ class WorkerSteps:
     def drop(self) -> None:
         """Let go of sums under way: they would keep the group alive, and the group would wait for them."""
         self._due.clear()
+        self._gathers.clear()
         for stepper in self._steppers:
             stepper.norm.drop()
 
     def _settle(self) -> bool:
         """Whether the last step stands as it was made; all chunks of all workers see the same norm."""
         stands = all([stepper.settle() is not Verdict.REDO for stepper in self._steppers])
+        for ownership in self._ownership.values():
+            if not stands:
+                ownership.gather()
+            ownership.settled()
         for chunk in self._chunks.values():
             chunk.settled()
         return stands

@@ -15,7 +15,7 @@ from recycle_runtime.execution.interpreter import Handler
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.chrome_trace import DATA, Event
 from recycle_runtime.plan.isa import Instruction, Opcode
-from recycle_runtime.transport.interface import Arrival, Pending, TensorSpec, Transport
+from recycle_runtime.transport.interface import Arrival, PeerSum, Pending, TensorSpec, Transport
 
 _LETTERS = {
     Opcode.FORWARD: "F",
@@ -118,6 +118,11 @@ class _Listening:
 
     def start_peer_sum(self, chunk: int, tensor: torch.Tensor) -> Pending | None:
         return self._transport.start_peer_sum(chunk, tensor)
+
+    def start_peer_sums(
+        self, chunk: int, sums: Sequence[PeerSum], *, goes_on: bool = False
+    ) -> Pending | None:
+        return self._transport.start_peer_sums(chunk, sums, goes_on=goes_on)
 
     def start_sum(self, tensor: torch.Tensor) -> Pending | None:
         return self._listened(self._transport.start_sum(tensor))

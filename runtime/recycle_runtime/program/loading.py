@@ -491,6 +491,11 @@ class Program:
         """What the program wants to hear of each step; what it raises is left as it is."""
         return self._functions.get("on_step")
 
+    @property
+    def has_movers(self) -> bool:
+        """Whether anything of the program moves with steps beside optimizer and schedule."""
+        return "moves_with_steps" in self._functions
+
     def moves_with_steps(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[Any]:
         """What else moves with the steps of a layer."""
         if "moves_with_steps" not in self._functions:

@@ -65,6 +65,13 @@ def state_name(setting: Setting, number: int) -> str:
     return name(number, setting.tp_rank)
 
 
+def shard_state(chunk: Chunk, layer: Layer, shard: int) -> LayerState:
+    """What this process keeps as an owner of a shard of a layer; no tensor is copied."""
+    tree, tensors = take_apart(layer.shard_state(shard))
+    name = f"{state_name(chunk.setting, layer.number)}-shard-{shard}-of-{len(layer.shards)}"
+    return LayerState(name, about(chunk, layer, chunk.applied), tree, tensors)
+
+
 def states_of(chunks: Collection[Chunk], numbers: Collection[int] | None = None) -> Iterator[LayerState]:
     """Of the layers of these chunks, or of those with such numbers, as they are now; no tensor is copied."""
     for chunk in chunks:
@@ -152,7 +159,7 @@ def load(chunk: Chunk, states: Mapping[str, Any], source: str | Path, *, is_step
         name = state_name(chunk.setting, layer.number)
         state = states[name]
         with _blaming(Path(source) / name):
-            layer.load(state)
+            layer.load(state, is_stepping=is_stepping)
             if not is_stepping:
                 chunk.stepper.load_state_dict(state["stepper"])
         chunk.take_data_position(state.get("data") if layer in ends(chunk) else None)

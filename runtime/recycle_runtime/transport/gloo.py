@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from recycle_runtime.plan.assembly import Worker
-from recycle_runtime.transport.interface import Arrival, Grid, Pending, TensorSpec
+from recycle_runtime.transport.interface import Arrival, Grid, PeerSum, Pending, TensorSpec
 from recycle_runtime.transport.meeting import hold_meeting
 from recycle_runtime.transport.near_links import are_small, connect_near, is_small
 from recycle_runtime.transport.peer_proof import Prove
@@ -53,6 +53,8 @@ def drop(groups: list[Any], seconds: float = _PARTING_SECONDS) -> None:
 
 
 _TAG = 0
+_FIRST_OF_PEERS = 2
+"""The tag of the first of several copies among peers; 1 is that of the first hello."""
 _GLOO = dist.ProcessGroup.BackendType.GLOO
 
 
@@ -81,6 +83,43 @@ class _Departure:
             work.wait()
         self._works, self._tensors = [], []
         self._held.pop(self, None)
+
+
+class _PeerSums:
+    """Sums among the holders of a chunk: one holder gets each, and sends it to the other takers."""
+
+    def __init__(self, group: Any, sums: Sequence[PeerSum]) -> None:
+        self._group, self._sums = group, sums
+        self._me: int = group.rank()
+        self._copies = [
+            (number, each.tensor, (each.sources or each.takers or (0,))[0], each.takers)
+            for number, each in enumerate(sums)
+            if each.is_copy or len(each.takers) > 1
+        ]
+        """What goes from one holder to others."""
+        added = [each for each in sums if not each.is_copy]
+        self._works = [_start_sum(group, each) for each in added]
+
+    def wait(self) -> None:
+        for work in self._works:
+            work.wait()
+        works: list[Any] = []
+        for number, tensor, source, takers in self._copies:
+            others = [taker for taker in takers or range(self._group.size()) if taker != source]
+            if self._me == source:
+                works += [self._group.send([tensor], taker, _FIRST_OF_PEERS + number) for taker in others]
+            elif self._me in others:
+                works.append(self._group.recv([tensor], source, _FIRST_OF_PEERS + number))
+        for work in works:
+            work.wait()
+
+
+def _start_sum(group: Any, one: PeerSum) -> Any:
+    if not one.takers:
+        return group.allreduce([one.tensor])
+    options = dist.ReduceOptions()
+    options.rootRank = one.takers[0]
+    return group.reduce([one.tensor], options)
 
 
 class GlooTransport:
@@ -126,7 +165,11 @@ class GlooTransport:
         others = [grid.rank(neighbour, tp_rank) for neighbour in neighbours]
         self._all: Any = part("all", list(range(grid.size)), others)
         self._holders: dict[int, Any] = {
-            chunk: part(f"holders/{chunk}/{tp_rank}", grid.holder_ranks(chunk, tp_rank))
+            chunk: part(
+                f"holders/{chunk}/{tp_rank}",
+                ranks := grid.holder_ranks(chunk, tp_rank),
+                range(len(ranks)) if grid.has_shards else (),
+            )
             for chunk in ([] if is_beside else grid.sums_of(worker))
         }
         """Of each chunk of this worker, those that hold it."""
@@ -160,6 +203,12 @@ class GlooTransport:
     def start_peer_sum(self, chunk: int, tensor: torch.Tensor) -> Pending | None:
         holders = self._holders[chunk]
         return holders.allreduce([tensor]) if holders.size() > 1 else None
+
+    def start_peer_sums(
+        self, chunk: int, sums: Sequence[PeerSum], *, goes_on: bool = False
+    ) -> Pending | None:
+        holders = self._holders[chunk]
+        return _PeerSums(holders, sums) if holders.size() > 1 else None
 
     def start_sum(self, tensor: torch.Tensor) -> Pending | None:
         return self._all.allreduce([tensor])

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from recycle_runtime.plan.assembly import Worker
-from recycle_runtime.transport.interface import Arrival, Pending, TensorSpec, Transport
+from recycle_runtime.transport.interface import Arrival, PeerSum, Pending, TensorSpec, Transport
 
 _Result = TypeVar("_Result")
 
@@ -85,6 +85,11 @@ class GuardedTransport:
 
     def start_peer_sum(self, chunk: int, tensor: torch.Tensor) -> Pending | None:
         return self._started(lambda: self._inner.start_peer_sum(chunk, tensor))
+
+    def start_peer_sums(
+        self, chunk: int, sums: Sequence[PeerSum], *, goes_on: bool = False
+    ) -> Pending | None:
+        return self._started(lambda: self._inner.start_peer_sums(chunk, sums, goes_on=goes_on))
 
     def start_sum(self, tensor: torch.Tensor) -> Pending | None:
         return self._started(lambda: self._inner.start_sum(tensor))

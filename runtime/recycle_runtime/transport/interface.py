@@ -37,6 +37,22 @@ class Arrival(Protocol):
     def wait(self) -> list[torch.Tensor]: ...
 
 
+class PeerSum(NamedTuple):
+    """A tensor that some holders of a chunk add up, and that some of them get, in place.
+
+    Holders have numbers, in the order of `Grid.holders`; where none is named, all are meant. Sources are all,
+    or one: then it is a copy. In the memory of holders that are not among the takers, anything may be left.
+    """
+
+    tensor: torch.Tensor
+    sources: tuple[int, ...] = ()
+    takers: tuple[int, ...] = ()
+
+    @property
+    def is_copy(self) -> bool:
+        return len(self.sources) == 1
+
+
 class Transport(Protocol):
     """What a worker needs from the other workers."""
 
@@ -63,6 +79,13 @@ class Transport(Protocol):
         All of them start the sums of a chunk in the same order. In place of a chunk, `grid.tied_sum` stands
         for all chunks that are tied.
         """
+        ...
+
+    def start_peer_sums(
+        self, chunk: int, sums: Sequence[PeerSum], *, goes_on: bool = False
+    ) -> Pending | None:
+        """Start several sums among the holders of a chunk, which all of them name alike; takers of one sum
+        get the same bits. `goes_on`: they belong to the same step as those before."""
         ...
 
     def start_sum(self, tensor: torch.Tensor) -> Pending | None:
@@ -93,9 +116,12 @@ class Grid:
         chunk_stages: Sequence[int] | None = None,
         tied_chunks: Sequence[int] = (),
         groups: Sequence[Sequence[int]] = (),
+        *,
+        has_shards: bool = False,
     ) -> None:
+        """`has_shards`: holders of a chunk send each other parts of it."""
         self.workers = tuple(workers)
-        self.tensor = tensor
+        self.tensor, self.has_shards = tensor, has_shards
         self.pipelines = pipelines
         """Of the whole job, failed workers included: neighbours in streams have numbers that depend on it."""
         stages = 1 + max((stage for _, stage in self.workers), default=-1)
@@ -148,5 +174,11 @@ class Grid:
 def grid_of(bundle: Bundle, workers: Sequence[Worker]) -> Grid:
     """These workers of a job, as its bundle has them."""
     return Grid(
-        workers, bundle.tensor, bundle.pipelines, bundle.chunk_stages, bundle.tied_chunks, bundle.groups
+        workers,
+        bundle.tensor,
+        bundle.pipelines,
+        bundle.chunk_stages,
+        bundle.tied_chunks,
+        bundle.groups,
+        has_shards=bundle.owners > 0,
     )

@@ -83,6 +83,8 @@ class Building(NamedTuple):
     """Micro-batches of a step."""
     group: Any
     """Of the worker's tensor-parallel ranks."""
+    shards: int
+    """Of each layer's optimizer state, where it is in shards."""
 
 
 class TrainingSession(Protocol):
@@ -105,6 +107,10 @@ class TrainingSession(Protocol):
 
     def gradients(self, step: int) -> tuple[ChunkGradients, ...]:
         """What those of the last step, which is this one, have reached."""
+        ...
+
+    async def agree(self) -> None:
+        """Before the first step: who owns which shards of optimizer state, and all have the weights."""
         ...
 
     async def run(self, step: int, ends_at: int | None) -> StepReport:
@@ -263,6 +269,7 @@ class TorchEngine:
                 per_step=built.per_step,
                 graphs=self.options.graphs,
                 undo=self.options.undo,
+                shards=built.shards,
             )
         )
 
@@ -392,6 +399,9 @@ class _Session:
 
     def gradients(self, step: int) -> tuple[ChunkGradients, ...]:
         return self._inner.gradients(step)
+
+    async def agree(self) -> None:
+        self._inner.agree()
 
     async def run(self, step: int, ends_at: int | None) -> StepReport:
         self._inner.data.ends_at = ends_at

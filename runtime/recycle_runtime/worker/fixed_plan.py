@@ -76,6 +76,7 @@ class FixedPlanWorker:
 
     def train(self, report: Callable[[StepReport], None]) -> None:
         """All steps; the last one is settled before this returns."""
+        self.session.agree()
         for step in range(self.options.steps):
             made = self.session.run(step)
             if step == 0:

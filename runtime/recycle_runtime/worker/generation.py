@@ -148,6 +148,8 @@ class WorkerGeneration:
         )
         copied = await self._copy_state(chunks)
         await self._give_and_join(chunks)
+        self.go_on_or_leave()
+        await self._session.agree()
         logs.note(generation=self.number, step=self._order.step)
         _log.info(
             "joined generation %d as %s under plan %d of bundle %d, %d workers",

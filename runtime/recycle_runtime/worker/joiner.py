@@ -5,6 +5,9 @@ state yet to apply them to. It writes them down. A thread receives the state, as
 and puts it where it can be used at once; on a shared GPU that thread also rehearses the chunk (`warm_up`).
 Then what was written down is applied to the state, step by step, as the peers did: the same numbers, so the
 same parameters.
+
+Where optimizer state is in shards, it owns none at first, and gets weights with every step from those who do.
+Nothing has to be written down: what it waits for is buffers and the position of the data.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,6 +37,9 @@ class _Record:
         self.param_groups: list[dict[str, Any]] = []
 
     def step(self) -> None:
+        if not self.steps or self.steps[-1] is not None:
+            # Nothing was saved for an undo: steps are not undone.
+            self.steps.append(None)
         self.steps[-1] = [
             None if parameter.grad is None else parameter.grad.clone() for parameter in self._parameters
         ]
@@ -96,7 +102,8 @@ class CatchUp:
             for parameter, gradient in zip(parameters, gradients or [None] * len(parameters), strict=True):
                 parameter.grad = gradient
             # Only the last one can still be taken back, and each replaces what was kept before it.
-            self._undo.save()
+            if self._stepper.options.keeps_undo:
+                self._undo.save()
             if not left_out:
                 self._optimizer.step()
         for parameter, gradient in zip(parameters, shown, strict=True):
@@ -110,7 +117,9 @@ class Joiner:
     def __init__(self, chunk: Chunk, progress: dict[str, int], device: torch.device) -> None:
         """`progress` is that of its peers."""
         self._chunk, self._device = chunk, device
-        self._catch_up = CatchUp(chunk.stepper, progress)
+        self._catch_up = None if chunk.has_shards else CatchUp(chunk.stepper, progress)
+        if self._catch_up is None:
+            chunk.stepper.load_state_dict(progress)
         self._states: dict[str, Any] = {}
         """By name, once they are there."""
         self._incoming = Incoming(device, self._take)
@@ -128,12 +137,17 @@ class Joiner:
             if self._incoming.error is not None:
                 raise PeerError(self._incoming.error)
             return False
-        self._catch_up.catch_up(partial(load_sent, self._chunk, self._states, is_stepping=True))
+        load = partial(load_sent, self._chunk, self._states, is_stepping=True)
+        if self._catch_up is None:
+            load()
+        else:
+            self._catch_up.catch_up(load)
         return True
 
     def give_up(self) -> None:
         """The group is left before the state has come."""
-        self._catch_up.give_up()
+        if self._catch_up is not None:
+            self._catch_up.give_up()
 
     def _take(self, image: Image) -> None:
         states = states_in(image, self._chunk, self._device)

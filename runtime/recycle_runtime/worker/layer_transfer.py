@@ -44,7 +44,7 @@ def built_layers(setting: Setting, first: int, last: int) -> list[Layer]:
     """The real ones."""
     named = build_layers(setting.program, setting.seed, first, last, setting.group)
     return [
-        Layer(setting.program, number, name, module.to(setting.device), undo_on_host=setting.undo_on_host)
+        setting.layer(number, name, module)
         for number, (name, module) in zip(range(first, last), named, strict=True)
     ]
 

@@ -528,7 +528,9 @@ class WorkerProcess:
 
     def _build(self, bundle: Bundle, stage: int) -> HeldChunks:
         own = self._bundles[0]
-        built = Building(self._options.seed, own.pipelines * own.microbatches, self._tensor_group)
+        built = Building(
+            self._options.seed, own.pipelines * own.microbatches, self._tensor_group, own.pipelines
+        )
         return self._watched(self._equipment.engine.build(self._program, bundle, stage, built))
 
     def _watched(self, chunks: HeldChunks) -> HeldChunks:

@@ -15,7 +15,8 @@ from recycle_runtime.worker.held_chunks import HeldChunks
 def save_state(folder: Path, worker: Worker, tp_rank: int, options: RunOptions, chunks: HeldChunks) -> None:
     """Write the parameters of a worker to the folder of `--save`."""
     name = f"worker-{worker[0]}-{worker[1]}-{tp_rank}.pt"
-    stepped = {layer.title: layer.stepped for layer in chunks.layers if layer.stepped is not None}
+    # All shards of a layer have the same schedule.
+    stepped = {layer.title: each for layer in chunks.layers for each in layer.steppers[:1]}
     moving = {name: each.moving.state_dict() for name, each in stepped.items() if not each.moving.is_empty}
     about = told(options, AGENT) | {"worker": worker, "tp_rank": tp_rank}
     saved = {"options": json.dumps(about, default=str), "model": chunks.state_dict(), "moving": moving}

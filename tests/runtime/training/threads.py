@@ -11,7 +11,7 @@ import torch.distributed as dist
 from recycle_runtime.execution.session import StepReport
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle
-from recycle_runtime.transport.interface import Arrival, Grid, Pending, TensorSpec
+from recycle_runtime.transport.interface import Arrival, Grid, PeerSum, Pending, TensorSpec
 from recycle_runtime.worker.fixed_plan import FixedPlanWorker
 from recycle_runtime.worker.options import WorkerOptions
 
@@ -29,9 +29,11 @@ class _Sum:
         with self._lock:
             self._parts[rank] = tensor
             if len(self._parts) == self._size:
-                total = torch.stack([self._parts[key] for key in sorted(self._parts)]).sum(dim=0)
+                given = [self._parts[key] for key in sorted(self._parts) if self._parts[key].numel()]
+                total = torch.stack(given).sum(dim=0) if given else torch.zeros(0)
                 for part in self._parts.values():
-                    part.copy_(total)
+                    if part.numel():
+                        part.copy_(total)
                 self._ready.set()
 
     def give_up(self) -> None:
@@ -100,6 +102,21 @@ class _Arrival:
         return self._tensors
 
 
+class _PeerSums:
+    """Several sums; nonsense is left with those who are not to have them."""
+
+    def __init__(self, sums: list[tuple[PeerSum, torch.Tensor, _Sum]], me: int) -> None:
+        self._sums, self._me = sums, me
+
+    def wait(self) -> None:
+        for one, given, total in self._sums:
+            total.wait()
+            if not one.takers or self._me in one.takers:
+                one.tensor.copy_(given)
+            elif not one.is_copy:
+                one.tensor.fill_(float("nan"))
+
+
 class ThreadTransport:
     """One thread's side."""
 
@@ -121,6 +138,19 @@ class ThreadTransport:
 
     def start_peer_sum(self, chunk: int, tensor: torch.Tensor) -> Pending | None:
         return self._start(f"chunk {chunk}", len(self._grid.holders(chunk)), tensor)
+
+    def start_peer_sums(
+        self, chunk: int, sums: Sequence[PeerSum], *, goes_on: bool = False
+    ) -> Pending | None:
+        size = len(self._grid.holders(chunk))
+        me = self._grid.holders(chunk).index(self._worker)
+        under_way: list[tuple[PeerSum, torch.Tensor, _Sum]] = []
+        for each in sums:
+            # Whoever gives nothing adds zeros; whoever is not to get it finds nonsense in its memory.
+            gives = not each.sources or me in each.sources
+            given = each.tensor.clone() if gives else torch.zeros_like(each.tensor)
+            under_way.append((each, given, self._start(f"chunk {chunk}", size, given)))
+        return _PeerSums(under_way, me)
 
     def start_sum(self, tensor: torch.Tensor) -> Pending | None:
         return self._start("all", len(self._grid.workers), tensor)

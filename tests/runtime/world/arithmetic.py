@@ -182,6 +182,7 @@ class NumberLayer:
     has_hooks = False
     module = _Nothing()
     untrained: tuple[str, ...] = ()
+    shards: tuple[Any, ...] = ()
 
     def __init__(self, number: int, rank: int = 0) -> None:
         self.number, self.name = number, f"layers.{number}"
@@ -199,7 +200,7 @@ class NumberLayer:
     def state(self) -> dict[str, Any]:
         return {"value": self.weight.value}
 
-    def load(self, state: dict[str, Any]) -> None:
+    def load(self, state: dict[str, Any], *, is_stepping: bool = False) -> None:
         self.weight.value = int(state["value"])
 
 
@@ -209,6 +210,7 @@ class Gradients:
     def __init__(self, numbers: Sequence[Number]) -> None:
         self.parameters = list(numbers)
         self.tied_buffers: tuple[Any, ...] = ()
+        self.peer_sums = None
         self._kept: list[float | None] = []
 
     @property

@@ -1,6 +1,8 @@
 """From summed gradients to new parameters: clip, skip, step early, and take a step back.
 
     gradients   of a chunk, in a few long tensors
+    separable   how finely an optimizer's work can be divided
+    shards      of a layer: rows of its parameters, whose state only some peers hold
     norm        of the whole model: how it is added up over workers, and what follows from it
     undo        of the last step
     moving      what moves with the steps beside an optimizer: schedules, averages, counters
@@ -13,7 +15,7 @@ gradients of an early step when clipping is on.
 """
 
 from recycle_runtime.execution.optimizer.by_layer import LayerOptimizer, LayerOptimizers, LayerUndo
-from recycle_runtime.execution.optimizer.gradients import FlatGradients, Tied
+from recycle_runtime.execution.optimizer.gradients import FlatGradients, OwnedPiece, Tied
 from recycle_runtime.execution.optimizer.masters import Masters
 from recycle_runtime.execution.optimizer.moving import Moving, moving_of
 from recycle_runtime.execution.optimizer.norm import (
@@ -26,6 +28,7 @@ from recycle_runtime.execution.optimizer.norm import (
     Verdict,
 )
 from recycle_runtime.execution.optimizer.stepper import (
+    StartPeerSums,
     StepOrderError,
     Stepper,
     StepPhase,
@@ -40,8 +43,10 @@ __all__ = [
     "LayerUndo",
     "Masters",
     "Moving",
+    "OwnedPiece",
     "Pending",
     "Progress",
+    "StartPeerSums",
     "StartSum",
     "StepOptions",
     "StepOrderError",

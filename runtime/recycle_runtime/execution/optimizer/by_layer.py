@@ -4,33 +4,38 @@ Every layer has an optimizer of its own: what it does to a layer then depends on
 and a layer takes its optimizer along when the model is cut elsewhere.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 import torch
 
 from recycle_runtime.execution.optimizer.masters import Masters
 from recycle_runtime.execution.optimizer.moving import Moving
+from recycle_runtime.execution.optimizer.plain_state import plain
 from recycle_runtime.execution.optimizer.undo import Copies, Undo, groups_of
 
 
 class LayerOptimizer:
-    """The optimizer of one layer and everything that moves with its steps, stepped and undone as one."""
+    """The optimizer of one layer, or of one shard of it, and everything that moves with its steps, stepped
+    and undone as one."""
 
     def __init__(
         self,
         optimizer: torch.optim.Optimizer,
         moving: Moving,
         masters: Masters | None = None,
+        rows: Sequence[torch.nn.Parameter] = (),
         *,
         undo_on_host: bool = False,
     ) -> None:
-        """With `masters` the optimizer steps these, and the weights follow.
+        """With `masters` the optimizer steps these, and the weights follow. `rows` are what it trains
+        of each parameter of a layer that is in shards.
 
         `undo_on_host`: what undoes a step is in memory of the host, twice, so that what the next step changes
         can be copied while that step is computed and the last one can still be undone.
         """
         self.optimizer, self.moving, self.masters = optimizer, moving, masters
+        self.rows = tuple(rows)
         beside = None if moving.is_empty else moving
         self.undo_on_host = undo_on_host
         self._undo = Undo(optimizer, beside, on_host=undo_on_host)
@@ -49,6 +54,34 @@ class LayerOptimizer:
     def is_possible(self) -> bool:
         """Whether the last step can be undone."""
         return self._undo.is_possible
+
+    @property
+    def state_bytes(self) -> int:
+        """Of what the optimizer keeps, about."""
+        kept = (value for state in self.optimizer.state.values() for value in state.values())
+        tensors = [value for value in kept if isinstance(value, torch.Tensor)]
+        tensors += [] if self.masters is None else self.masters.parameters
+        if not self.moving.is_empty:
+            tensors += _tensors(self.moving.state_dict())
+        return sum(map(bytes_in, tensors))
+
+    def state(self) -> dict[str, Any]:
+        """Nothing is copied."""
+        state: dict[str, Any] = {"optimizer": _plain_groups(self.optimizer.state_dict())}
+        if not self.moving.is_empty:
+            state["moving"] = self.moving.state_dict()
+        if self.masters is not None:
+            state["masters"] = [master.detach() for master in self.masters.parameters]
+        return state
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state that another had."""
+        self.optimizer.load_state_dict(state["optimizer"])
+        if not self.moving.is_empty:
+            self.moving.load_state_dict(state.get("moving", {}))
+        if self.masters is not None:
+            self.masters.load(state["masters"])
+            self.masters.give_values()
 
     def step(self) -> None:
         """With the gradients that the layer's weights have now."""
@@ -85,6 +118,26 @@ class LayerOptimizer:
         """There is nothing to go back to."""
         self._undo.forget(why)
         self._next.forget(why)
+
+
+def bytes_in(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _plain_groups(state: dict[str, Any]) -> dict[str, Any]:
+    """Rates that a schedule has computed with numpy are numbers."""
+    groups = cast("list[dict[str, Any]]", state["param_groups"])
+    return {**state, "param_groups": [plain(group, "param_groups") for group in groups]}
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, Mapping):
+        return [found for item in cast("Mapping[Any, Any]", value).values() for found in _tensors(item)]
+    if isinstance(value, list | tuple):
+        return [found for item in cast("list[Any]", value) for found in _tensors(item)]
+    return []
 
 
 class LayerOptimizers:

@@ -5,19 +5,24 @@
 Reducing, clearing, scaling and measuring are then one operation each. A flag says whether the parameter has a
 gradient in this step at all. Flags travel with the gradients, so peers agree on what the optimizer may touch.
 
+Where optimizer state is in shards, a sum over peers leaves each shard's gradients with its owners, and all
+peers have the flags. What follows is done for the shards that are owned here.
+
 Parameters that are tied to some of other chunks have a long tensor of their own, which is summed over the
 holders of all of these chunks. Of several copies in one chunk the first takes in the gradients of the others
 before the sum, and gives them the whole after it.
 """
 
 import math
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, cast
 
 import torch
 
 from recycle_runtime.execution.device_copies import Readback
+from recycle_runtime.execution.optimizer.shards import Rows
+from recycle_runtime.transport.interface import PeerSum
 
 _ALIGNMENT = 128
 """Bytes; what a vector instruction or a memory transaction of a device likes."""
@@ -36,12 +41,19 @@ class GradientPart:
         first = self.parameters[0]
         spacing = max(1, _ALIGNMENT // gradient_dtype(first).itemsize)
         starts: list[int] = []
+        self.owned: list[tuple[int, int]] = []
+        """Ranges of the long tensor that are summed here after a sum over peers."""
+        self.answered: list[tuple[int, int]] = []
+        """Those of them that are in this worker's part of the norm."""
         self.sharded = self.values = 0
         for parameter in self.parameters:
             starts.append(self.values)
             self.values += -(-parameter.numel() // spacing) * spacing
             if _is_shard(parameter):
                 self.sharded = self.values
+        self.starts = dict(zip(self.parameters, starts, strict=True))
+        """Where the gradient of each begins."""
+        self.owned = self.answered = [(0, self.values)]
         size = self.values + len(self.parameters)
         self.flat = torch.zeros(size, dtype=gradient_dtype(first), device=first.device)
         self._flags = self.flat[self.values :]
@@ -127,13 +139,52 @@ class GradientPart:
         self.present = [flag != 0 for flag in self._readback.read()]
 
     def sum_of_squares(self, tensor_parallel_rank: int) -> torch.Tensor:
-        """In two levels: as fast as one, and good to nine digits where a long float32 sum has lost one in a
-        hundred."""
-        values = self.flat[: self.values if tensor_parallel_rank == 0 else self.sharded]
-        whole = values.numel() // _ROW * _ROW
-        rows = _norms(values[:whole].view(whole // _ROW, _ROW)).to(torch.float64)
-        rest = values[whole:].abs().to(torch.float64)
-        return rows.square().sum() + rest.square().sum()
+        """Of what this worker answers for."""
+        limit = self.values if tensor_parallel_rank == 0 else self.sharded
+        total = torch.zeros((), dtype=torch.float64, device=self.flat.device)
+        for start, stop in self.answered:
+            total += _sum_of_squares(self.flat[start : max(start, min(stop, limit))])
+        return total
+
+    def own_views(self) -> list[torch.Tensor]:
+        return [self.flat[start:stop] for start, stop in self.owned]
+
+    def share_out(self, pieces: Iterable["OwnedPiece"], me: int) -> list[PeerSum]:
+        """Who owns which numbers from now on; the sums that leave them there."""
+        found = [
+            (self.starts[piece.parameter] + piece.start, piece.owners)
+            for piece in pieces
+            if piece.parameter in self.starts
+        ]
+        # What lies between the numbers of two parameters goes with those before; all peers want the flags.
+        ordered = [*sorted(found), (self.values, ())]
+        merged = [
+            each
+            for each, before in zip(ordered, [None, *ordered], strict=False)
+            if before is None or each[1] != before[1]
+        ]
+        ends = [*(start for start, _ in merged[1:]), self.flat.numel()]
+        ranges = [(start, end, owners) for (start, owners), end in zip(merged, ends, strict=True)]
+        self.owned = [
+            (start, min(end, self.values))
+            for start, end, owners in ranges
+            if start < self.values and (not owners or me in owners)
+        ]
+        self.answered = [
+            (start, min(end, self.values))
+            for start, end, owners in ranges
+            if start < self.values and (owners[0] if owners else 0) == me
+        ]
+        return [PeerSum(self.flat[start:end], takers=owners) for start, end, owners in ranges]
+
+
+class OwnedPiece(NamedTuple):
+    """Numbers of a parameter from one on, up to the next piece, and who owns their optimizer state."""
+
+    parameter: torch.Tensor
+    start: int
+    owners: tuple[int, ...]
+    """Numbers of peers; the first answers for them in the norm. None is named where all own them."""
 
 
 Written = list[list[int]]
@@ -184,6 +235,15 @@ def _view(flat: torch.Tensor, start: int, parameter: torch.Tensor) -> torch.Tens
     return flat.as_strided(parameter.shape, layout, start)
 
 
+def _sum_of_squares(values: torch.Tensor) -> torch.Tensor:
+    """In two levels: as fast as one, and good to nine digits where a long float32 sum has lost one in a
+    hundred."""
+    whole = values.numel() // _ROW * _ROW
+    rows = _norms(values[:whole].view(whole // _ROW, _ROW)).to(torch.float64)
+    rest = values[whole:].abs().to(torch.float64)
+    return rows.square().sum() + rest.square().sum()
+
+
 def _norms(rows: torch.Tensor) -> torch.Tensor:
     dtype = torch.float32 if rows.dtype in (torch.float16, torch.bfloat16) else None
     return cast(
@@ -222,7 +282,24 @@ class FlatGradients:
         self._copies = _parts(self._first_of)
         self._tied_counts = tied.counts
         self.device = everything[0].device if everything else torch.device("cpu")
-        self._kept: list[tuple[torch.Tensor, list[bool]]] = []
+        self._kept: list[tuple[list[torch.Tensor], list[bool]]] = []
+        self.peer_sums: list[PeerSum] | None = None
+        """What to sum over peers, where optimizer state is in shards."""
+        self._rows: list[tuple[torch.Tensor, torch.Tensor, Rows]] = []
+        """Parameters that are rows of others, and have rows of their gradients in a step."""
+
+    def share_out(
+        self, pieces: Sequence[OwnedPiece], rows: Iterable[tuple[torch.Tensor, torch.Tensor, Rows]], me: int
+    ) -> None:
+        """Owners of all numbers, by pieces, and the rows that are stepped here; `me` is this peer."""
+        shared = {first for first in self._first_of.values()}
+        # Copies of a parameter take its whole gradient.
+        owned = [piece._replace(owners=()) if piece.parameter in shared else piece for piece in pieces]
+        self.peer_sums = [each for part in self._own for each in part.share_out(owned, me)]
+        for part in (*self._tied, *self._copies):
+            part.answered = [(0, part.values)] if me == 0 else []
+        self._rows = list(rows)
+        self._kept.clear()
 
     @property
     def buffers(self) -> list[torch.Tensor]:
@@ -254,7 +331,7 @@ class FlatGradients:
 
     @property
     def bytes_held(self) -> int:
-        tensors = [part.flat for part in self._parts] + [copy for copy, _ in self._kept]
+        tensors = [part.flat for part in self._parts] + [copy for each, _ in self._kept for copy in each]
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
     def zero(self) -> None:
@@ -333,12 +410,12 @@ class FlatGradients:
 
     def scale(self, factor: float) -> None:
         for part in self._parts:
-            part.flat[: part.values].mul_(factor)
+            for values in part.own_views():
+                values.mul_(factor)
 
     def clamp(self, limit: float) -> None:
         """No number is larger than the limit; gradients that are not finite stay so, to be seen."""
-        for part in self._parts:
-            values = part.flat[: part.values]
+        for values in (values for part in self._parts for values in part.own_views()):
             finite = torch.isfinite(values).all()
             values.clamp_(-limit, limit)
             values[:1].masked_fill_(~finite, math.nan)
@@ -346,15 +423,17 @@ class FlatGradients:
     def keep(self) -> None:
         """Copy the gradients of this step aside; from then on that costs as much memory as they do."""
         if not self._kept:
-            self._kept = [(torch.empty_like(part.flat), []) for part in self._parts]
-        for part, (copy, present) in zip(self._parts, self._kept, strict=True):
-            copy.copy_(part.flat)
+            self._kept = [(list(map(torch.empty_like, part.own_views())), []) for part in self._parts]
+        for part, (copies, present) in zip(self._parts, self._kept, strict=True):
+            for copy, values in zip(copies, part.own_views(), strict=True):
+                copy.copy_(values)
             present[:] = part.present
 
     def bring_back(self) -> None:
         """Put what `keep` has copied in the place of what has been accumulated since."""
-        for part, (copy, present) in zip(self._parts, self._kept, strict=True):
-            part.flat.copy_(copy)
+        for part, (copies, present) in zip(self._parts, self._kept, strict=True):
+            for copy, values in zip(copies, part.own_views(), strict=True):
+                values.copy_(copy)
             part.present = list(present)
 
     @contextmanager
@@ -362,8 +441,12 @@ class FlatGradients:
         """Inside, a parameter without gradient has None, as torch's optimizers expect."""
         for part in self._parts:
             part.hide(nothing)
+        for rows, parameter, which in self._rows:
+            rows.grad = None if parameter.grad is None else which.of(parameter.grad)
         try:
             yield
         finally:
+            for rows, _, _ in self._rows:
+                rows.grad = None
             for part in self._parts:
                 part.attach()

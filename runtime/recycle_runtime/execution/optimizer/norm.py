@@ -28,7 +28,9 @@ class StepOptions:
     validate: bool = True
     """Skip a step whose gradients are not all finite; False looks at nothing, ever."""
     recoverable: bool = True
-    """Keep what `rollback` needs even where validation does not need it."""
+    """Keep what `rollback` needs even where validation does not need it: for steps that do not wait for the
+    norm. Of one that does, all workers have the gradients when the first of them makes it, so it is made by
+    those who have not yet."""
     patience: int = 10
     """After a step that could not stand, wait for the norm until so many in a row could."""
 
@@ -44,7 +46,7 @@ class StepOptions:
 
     @property
     def keeps_undo(self) -> bool:
-        return self.recoverable or (self.staggered and self.validate)
+        return self.staggered if self.validate else self.recoverable
 
     def factor(self, totals: "Totals") -> float:
         """What the gradients of a step are multiplied by; 1.0 if it stands as it is."""

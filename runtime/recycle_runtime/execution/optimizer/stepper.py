@@ -13,7 +13,7 @@ waits.
 import inspect
 from collections.abc import Iterable, Sequence
 from enum import Enum
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 
@@ -36,6 +36,7 @@ from recycle_runtime.execution.optimizer.undo import (
     groups_of,
 )
 from recycle_runtime.program.errors import ProgramError
+from recycle_runtime.transport.interface import PeerSum, Pending
 
 _SEES_ALL = "sets one rate from the gradients of the whole model, and every layer has an optimizer of its own"
 _SHARES = "shares out its state over processes by itself, and a failed one would take its share along"
@@ -76,6 +77,16 @@ def idle_optimizer() -> torch.optim.Optimizer:
     return torch.optim.SGD([torch.zeros(0, requires_grad=True)], lr=0.0)
 
 
+class StartPeerSums(Protocol):
+    """Starts sums among the holders of a chunk; None if they are done."""
+
+    def __call__(self, sums: Sequence[PeerSum], *, goes_on: bool = False) -> Pending | None: ...
+
+
+def _nobody(_: torch.Tensor) -> Pending | None:
+    raise AssertionError("the norm is known")
+
+
 class StepOrderError(RuntimeError):
     """The stepper was asked for something that cannot come next."""
 
@@ -111,7 +122,7 @@ class Stepper:
             check_optimizer(optimizer, self.gradients.parameters)
         self.undo = undo or Undo(cast(torch.optim.Optimizer, self.optimizer))
         if not self.options.keeps_undo:
-            self.undo.forget("it was switched off (recoverable)")
+            self.undo.forget("steps that wait for the norm are not undone")
         self.norm = NormSum()
         self.phase = StepPhase.ACCUMULATING
         self.progress = Progress(0, 0, 0, self.options.patience)
@@ -120,6 +131,8 @@ class Stepper:
         self.totals: Totals | None = None
         """Of the last settled step, for a worker that missed them."""
         self._rank = tensor_parallel_rank
+        self._squares = torch.zeros(())
+        """Of the chunk's gradients, where they are in shards: the sum over all its holders."""
         self._before = self.progress
         self._options_after: list[dict[str, Any]] = []
         self._has_used_sums = False
@@ -136,14 +149,35 @@ class Stepper:
         return self.options.validate and not self.is_optimistic
 
     @property
+    def waits_with_sums(self) -> bool:
+        """Whether the next step is made once the norm is known: its gradients are summed."""
+        return self.phase is StepPhase.REDUCED and self.waits_for_norm
+
+    def go_forward(self, known: Totals) -> None:
+        """Make the step that others have made, with what they know of it."""
+        self.step(_nobody, known)
+
+    @property
     def unsettled(self) -> Totals | None:
         """What this worker has put into the sums of its last step, while the verdict on it is open."""
         is_open = self.phase in (StepPhase.STEPPED, StepPhase.UNSETTLED)
         return self.norm.own() if is_open else None
 
-    def reduce(self, start_sum: StartSum, start_tied_sum: StartSum | None = None) -> None:
+    def use(self, optimizer: LayerOptimizers, undo: LayerUndo) -> None:
+        """Step with these from now on: other shards are owned here."""
+        self.optimizer, self.undo = optimizer, undo
+        if not self.options.keeps_undo:
+            self.undo.forget("steps that wait for the norm are not undone")
+
+    def reduce(
+        self,
+        start_sum: StartSum,
+        start_tied_sum: StartSum | None = None,
+        start_sums: StartPeerSums | None = None,
+    ) -> None:
         """REDUCE: sum gradients over the live workers that hold the chunk, and those of tied parameters over
-        all that hold one of the tied chunks."""
+        all that hold one of the tied chunks. Where optimizer state is in shards, `start_sums` leaves
+        gradients with their owners, and the sum of their squares is added up over the holders here."""
         self._expect(StepPhase.ACCUMULATING, "reduce")
         self._has_used_sums = False
         self.gradients.gather()
@@ -151,19 +185,28 @@ class Stepper:
         assert not tied or start_tied_sum is not None, "nobody to sum tied gradients with"
         # First what more workers take part in: all of them begin with it.
         under_way = [start_tied_sum(buffer) for buffer in tied] if start_tied_sum is not None else []
-        under_way += [start_sum(buffer) for buffer in self.gradients.buffers]
+        if self.gradients.peer_sums is None:
+            under_way += [start_sum(buffer) for buffer in self.gradients.buffers]
+        else:
+            assert start_sums is not None, "nobody to sum shards with"
+            under_way.append(start_sums(self.gradients.peer_sums))
         for pending in under_way:
             if pending is not None:
                 pending.wait()
         self.gradients.look()
         if self.options.clip_value is not None:
             self.gradients.clamp(self.options.clip_value)
+        if start_sums is not None and self.options.validate:
+            self._squares = self.gradients.sum_of_squares(self._rank)
+            pending = start_sums([PeerSum(self._squares)], goes_on=True)
+            if pending is not None:
+                pending.wait()
         self.phase = StepPhase.REDUCED
 
     def start_norm(self, start_sum: StartSum) -> None:
         """Measure these gradients, and start the sum of the norm over all workers."""
         self._expect(StepPhase.REDUCED, "sum the norm")
-        self.norm.measure(self.gradients.sum_of_squares(self._rank))
+        self._measure()
         self.norm.start(start_sum)
 
     def step(self, start_sum: StartSum, known: Totals | None = None) -> None:
@@ -177,7 +220,7 @@ class Stepper:
             self.start_norm(start_sum)
             known = self.norm.wait()
         elif self.options.validate and not waits:
-            self.norm.measure(self.gradients.sum_of_squares(self._rank))
+            self._measure()
         self._before = self.progress
         self.progress = self._before._replace(steps=self._before.steps + 1)
         self._has_used_sums = True
@@ -282,6 +325,10 @@ class Stepper:
         self.norm.drop()
         self.phase = StepPhase.ACCUMULATING
         self.gradients.zero()
+
+    def _measure(self) -> None:
+        in_shards = self.gradients.peer_sums is not None
+        self.norm.measure(self._squares if in_shards else self.gradients.sum_of_squares(self._rank))
 
     def _make_properly(self, totals: Totals, redone: bool) -> None:
         """The step as it should be, now that the norm is known."""

@@ -17,6 +17,15 @@ class Sums(NamedTuple):
     not_finite: float
 
 
+class LayerShards(NamedTuple):
+    """Shards of a layer's optimizer state that a worker process holds."""
+
+    layer: Natural
+    count: Natural
+    """How many there are in all."""
+    held: tuple[Natural, ...]
+
+
 class Report(NamedTuple):
     """The state that a worker process holds when it has left its group."""
 
@@ -31,6 +40,10 @@ class Report(NamedTuple):
     """Steps up to that one."""
     unsettled: Sums | None = None
     """This process's part of the sums of the last step, if its verdict is open."""
+    can_go_forward: bool = False
+    """It has the gradients of the next step, summed, and would make it if it knew the norm."""
+    shards: tuple[LayerShards, ...] = ()
+    """Of each layer, where optimizer state is in shards."""
     layers_applied: Natural | None = None
     """Steps that the layers have seen that it was sent for another cut; None: not all of them are here."""
 

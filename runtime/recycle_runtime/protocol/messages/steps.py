@@ -118,6 +118,10 @@ class Settled:
     """If it was skipped: what here was not finite, in the order in which it was computed."""
 
 
+OF_SHARD = "shard "
+"""Fields with names that begin like this are those of a shard, which only its owners have."""
+
+
 @dataclass(frozen=True, slots=True)
 class PeerDigest:
     """This is what my peers must have too, after so many steps."""

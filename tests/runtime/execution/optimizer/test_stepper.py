@@ -218,21 +218,21 @@ def test_nothing_is_looked_at_when_validation_is_off() -> None:
     assert stepper.settle() is Verdict.KEEP
     assert all(math.isnan(value) for value in numbers(weight))
     assert stepper.undo.bytes_held == 0
-    with pytest.raises(UndoError, match="switched off"):
+    with pytest.raises(UndoError, match="not undone"):
         stepper.rollback()
 
 
 def test_gradients_are_kept_only_for_clipping() -> None:
-    for options, copies in (
-        (StepOptions(), 1),
-        (StepOptions(clip_norm=1.0), 2),
-        (StepOptions(clip_norm=1.0, staggered=False), 1),
+    for options, has_copy in (
+        (StepOptions(), False),
+        (StepOptions(clip_norm=1.0), True),
+        (StepOptions(clip_norm=1.0, staggered=False), False),
     ):
         weight = one_weight()
         stepper = plain_stepper(weight, options)
         size = stepper.gradients.bytes_held
         whole_step(stepper, weight, 0.1)
-        assert stepper.gradients.bytes_held == copies * size
+        assert (stepper.gradients.bytes_held > size) is has_copy
 
 
 def test_the_order_is_enforced() -> None:

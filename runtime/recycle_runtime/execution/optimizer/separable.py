@@ -1,0 +1,103 @@
+"""How finely an optimizer's work can be divided, found out by steps on a few small numbers.
+
+    rows          every number is stepped by itself, as Adam does: any rows of a parameter can be apart
+    parameters    a parameter is stepped as a whole, as Muon and Adafactor do
+    together      what becomes of one parameter depends on others
+
+Small copies of a layer's parameters make a few steps together and apart, with the same gradients, and what
+becomes of them is compared. One that works on all parameters together would train something else here than
+in a plain loop, since every layer has an optimizer of its own.
+"""
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+
+import torch
+
+from recycle_runtime.execution.optimizer.shards import Rows, rows_in
+
+_LONGEST = 4
+"""Numbers along each dimension of a small copy."""
+_STEPS = 3
+_TOLERANCE = 1e-9
+"""Relative. Steps are made in float64."""
+
+MakeOptimizer = Callable[[Sequence[torch.nn.Parameter], Sequence[str]], torch.optim.Optimizer]
+
+
+class Division(Enum):
+    """The finest that leaves a step as it is."""
+
+    ROWS = "rows"
+    PARAMETERS = "parameters"
+    TOGETHER = "together"
+    UNKNOWN = "unknown"
+    """It draws random numbers, or cannot step small tensors."""
+
+
+def division_of(
+    make: MakeOptimizer, parameters: Sequence[torch.nn.Parameter], names: Sequence[str]
+) -> Division:
+    """Of what steps parameters with these shapes and names."""
+    before = torch.get_rng_state()
+    try:
+        trial = _Trial(make, parameters, names)
+        everything = [Rows(0, rows_in(value)) for value in trial.values]
+        nothing = [Rows(0, 0)] * len(everything)
+        whole = trial.stepped(everything)
+        if not torch.equal(before, torch.get_rng_state()):
+            return Division.UNKNOWN
+        alone = [
+            trial.stepped([*nothing[:number], rows, *nothing[number + 1 :]])[number]
+            for number, rows in enumerate(everything)
+        ]
+        if not _are_close(whole, alone):
+            return Division.TOGETHER
+        first = trial.stepped([Rows(0, 1)] * len(everything))
+        others = trial.stepped([Rows(1, max(1, rows.last)) for rows in everything])
+        by_rows = [
+            torch.cat([one, other]) if one.dim() else one for one, other in zip(first, others, strict=True)
+        ]
+        return Division.ROWS if _are_close(whole, by_rows) else Division.PARAMETERS
+    except Exception:
+        # It is the program's: whatever it cannot do with small tensors, it may do with its own.
+        return Division.UNKNOWN
+    finally:
+        torch.set_rng_state(before)
+
+
+class _Trial:
+    """Small copies of a layer's parameters, and gradients for them."""
+
+    def __init__(
+        self, make: MakeOptimizer, parameters: Sequence[torch.nn.Parameter], names: Sequence[str]
+    ) -> None:
+        self._make, self._like, self._names = make, parameters, names
+        random = torch.Generator().manual_seed(0)
+        shapes = [[min(_LONGEST, length) for length in parameter.shape] for parameter in parameters]
+        self.values = [torch.randn(shape, generator=random, dtype=torch.float64) for shape in shapes]
+        self._gradients = [
+            torch.randn([_STEPS, *shape], generator=random, dtype=torch.float64) * (number + 1)
+            for number, shape in enumerate(shapes)
+        ]
+
+    def stepped(self, rows: Sequence[Rows]) -> list[torch.Tensor]:
+        """What becomes of these rows of each, in one optimizer; one without rows has no gradient."""
+        made = [
+            torch.nn.Parameter(each.of(value).clone()) for each, value in zip(rows, self.values, strict=True)
+        ]
+        for parameter, like in zip(made, self._like, strict=True):
+            vars(parameter).update(vars(like))
+        optimizer = self._make(made, self._names)
+        for step in range(_STEPS):
+            for parameter, each, gradients in zip(made, rows, self._gradients, strict=True):
+                parameter.grad = each.of(gradients[step]).clone() if parameter.numel() else None
+            optimizer.step()
+        return [parameter.detach() for parameter in made]
+
+
+def _are_close(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bool:
+    return all(
+        torch.allclose(one, other, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True)
+        for one, other in zip(some, others, strict=True)
+    )

@@ -1,0 +1,321 @@
+"""Who owns which shards of a chunk's optimizer state, among the live workers that hold the chunk.
+
+    generation begins    all say which shards they hold; who answers for each, and who is to own it, follows
+                         for all of them alike; weights go from owners to everybody
+    step                 gradients are summed to the owners of their shard; each makes the same step with the
+                         same numbers, so their states are equal to the last bit; weights go to everybody
+    step stands          shards that lack an owner, or have one that owns too many, are copied, some in each
+                         step, until they are where they should be
+
+An owner that fails leaves another with the same state. Owners of a shard are on different hosts where the
+chunk's holders are on several.
+"""
+
+import logging
+import socket
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, cast
+
+import torch
+
+from recycle_runtime.execution.chunk import Chunk
+from recycle_runtime.execution.layer import Layer
+from recycle_runtime.execution.optimizer import LayerOptimizers, LayerUndo, OwnedPiece, StartPeerSums
+from recycle_runtime.execution.optimizer.shards import elements
+from recycle_runtime.execution.optimizer.undo import Copies
+from recycle_runtime.state.image import packed, read_image
+from recycle_runtime.state.layer_state import shard_state
+from recycle_runtime.transport.interface import PeerSum
+
+_BYTES_A_STEP = 256 << 20
+"""About how much of optimizer state may be copied between two steps."""
+
+_log = logging.getLogger(__name__)
+
+
+class Holding(NamedTuple):
+    """What a holder of a chunk says about itself when a generation begins."""
+
+    host: int
+    """A number for its host's name."""
+    applied: int
+    """Steps that its weights have seen."""
+    has_read: bool
+    """It can make any shard, since it has read all of them."""
+    is_as_built: bool
+    """It can do that as long as nothing has been stepped."""
+
+
+class ShardCopy(NamedTuple):
+    """One shard of one layer, from an owner to a holder that is to own it."""
+
+    layer: int
+    shard: int
+    source: int
+    target: int
+
+
+def wanted_owners(
+    holders: Sequence[frozenset[int]], hosts: Sequence[int], owners: int
+) -> list[tuple[int, ...]]:
+    """Who is to own each shard: `holders` of each have its state now, `hosts` are those of all peers.
+
+    As few copies as leave no peer with more than its part; the first is among those that hold it now.
+    """
+    peers = len(hosts)
+    each = min(owners, peers)
+    most = -(-len(holders) * each // peers)
+    load, answers = [0] * peers, [0] * peers
+    found: list[list[int]] = []
+    for shard, held in enumerate(holders):
+        # Those on further hosts first, then those that own least.
+        chosen: list[int] = []
+        for _ in range(each):
+            free = [peer for peer in held if peer not in chosen and load[peer] < most]
+            if not free:
+                break
+            away = {hosts[peer] for peer in chosen}
+            best = min(free, key=lambda peer: (hosts[peer] in away, load[peer], (peer - shard) % peers))
+            chosen.append(best)
+            load[best] += 1
+        found.append(chosen)
+    for shard, chosen in enumerate(found):
+        while len(chosen) < each:
+            away = {hosts[peer] for peer in chosen}
+            others = [peer for peer in range(peers) if peer not in chosen]
+            best = min(others, key=lambda peer: (hosts[peer] in away, load[peer], (peer - shard) % peers))
+            chosen.append(best)
+            load[best] += 1
+    for shard, chosen in enumerate(found):
+        first = min(chosen, key=lambda peer: (peer not in holders[shard], answers[peer], chosen.index(peer)))
+        answers[first] += 1
+        chosen.remove(first)
+        chosen.insert(0, first)
+    return [tuple(chosen) for chosen in found]
+
+
+class Ownership:
+    """One worker's side, for one chunk and one generation."""
+
+    def __init__(self, chunk: Chunk, owners: int, me: int, peers: int, start_sums: StartPeerSums) -> None:
+        """`me` is this worker's number among the `peers` that hold the chunk."""
+        self._chunk, self._owners, self._me, self._peers = chunk, owners, me, peers
+        self._start = start_sums
+        self._layers = [layer for layer in chunk.layers if layer.shards]
+        self._held: dict[tuple[int, int], list[int]] = {}
+        """Who holds the state of each shard of each layer, the one that answers for it first."""
+        self._wanted: list[tuple[int, ...]] = []
+        self._copies: list[ShardCopy] = []
+        """Those that are still to be made."""
+        self.on_change: Callable[[int], None] | None = None
+        """Called with how many shards of layers lack an owner, when that changes."""
+
+    @property
+    def missing(self) -> int:
+        """Shards of layers with fewer owners than there should be."""
+        wanted = min(self._owners, self._peers)
+        return sum(len(holders) < wanted for holders in self._held.values())
+
+    def agree(self) -> None:
+        """When a generation begins; all holders of the chunk are here."""
+        if not self._layers:
+            return
+        held, who = self._exchange()
+        begins = max(each.applied for each in who) == 0
+        makers = [n for n, each in enumerate(who) if each.has_read or (begins and each.is_as_built)]
+        shards = len(self._layers[0].shards)
+        whole = [
+            frozenset(
+                peer
+                for peer in range(self._peers)
+                if peer in makers or all(held[peer, place, shard] for place in range(len(self._layers)))
+            )
+            for shard in range(shards)
+        ]
+        self._wanted = wanted_owners(whole, [each.host for each in who], self._owners)
+        self._held, self._copies = {}, []
+        for place, layer in enumerate(self._layers):
+            for shard, wanted in enumerate(self._wanted):
+                self._place(
+                    layer, shard, wanted, [p for p in range(self._peers) if held[p, place, shard]], makers
+                )
+        for layer in self._layers:
+            layer.forget_values()
+        self._share_out()
+        self.gather()
+
+    def _place(
+        self, layer: Layer, shard: int, wanted: Sequence[int], holders: list[int], makers: Sequence[int]
+    ) -> None:
+        """Whoever can make a shard that it should own does so now; the rest is copied later."""
+        there = [*holders, *(peer for peer in wanted if peer in makers and peer not in holders)]
+        if not there:
+            raise LostShardError(f"no live worker holds shard {shard} of {layer.title}")
+        self._held[layer.number, shard] = sorted(
+            there, key=lambda peer: (peer not in wanted, peer != wanted[0])
+        )
+        if self._me in there and self._me not in holders:
+            layer.own(shard)
+        source = self._held[layer.number, shard][0]
+        self._copies += [ShardCopy(layer.number, shard, source, peer) for peer in wanted if peer not in there]
+
+    def gather(self) -> None:
+        """Weights go from those who answer for their shards to all peers, in the precision in which they are
+        used."""
+        if self._peers == 1 or not self._layers:
+            return
+        packs = list(self._packs())
+        own, others = Copies(), Copies()
+        sums: list[PeerSum] = []
+        for pack in packs:
+            memory, weights = pack.memory, pack.weights
+            for piece, weight in zip(memory.split([each.numel() for each in weights]), weights, strict=True):
+                shaped = piece.view(weight.shape)
+                if pack.source == self._me:
+                    own.add(shaped, weight)
+                else:
+                    others.add(weight, shaped)
+            sums.append(PeerSum(memory, sources=(pack.source,)))
+        own.run()
+        pending = self._start(sums)
+        if pending is not None:
+            pending.wait()
+        others.run()
+
+    def settled(self) -> None:
+        """The last step stands: some of the shards that should be elsewhere are copied."""
+        if not self._copies:
+            return
+        size, now = 0, list[ShardCopy]()
+        while self._copies and (not now or size < _BYTES_A_STEP):
+            now.append(self._copies.pop(0))
+            size += self._bytes_of(now[-1])
+        self._copy(now)
+        if not self._copies:
+            self._drop_others()
+            _log.info("all shards of chunk %d are with their owners again", self._chunk.number)
+        self._share_out()
+
+    def _bytes_of(self, copy: ShardCopy) -> int:
+        """About: three numbers for each that is stepped."""
+        layer = self._layer(copy.layer)
+        pairs = zip(layer.parameters, layer.shards[copy.shard], strict=True)
+        ranges = (elements(parameter, rows) for parameter, rows in pairs)
+        return sum(3 * 4 * (stop - start) for start, stop in ranges)
+
+    def _copy(self, copies: Sequence[ShardCopy]) -> None:
+        device = self._chunk.setting.device
+        images = {
+            copy: packed("shard", [shard_state(self._chunk, self._layer(copy.layer), copy.shard)])
+            for copy in copies
+            if copy.source == self._me
+        }
+        sizes = torch.zeros(len(copies), dtype=torch.float64, device=device)
+        for place, copy in enumerate(copies):
+            if copy in images:
+                sizes[place] = images[copy].numel()
+        self._run([PeerSum(sizes)])
+        counts = [int(each) for each in cast("list[float]", sizes.tolist())]  # pyright: ignore[reportUnknownMemberType]
+        sums, taken = list[PeerSum](), dict[ShardCopy, torch.Tensor]()
+        for copy, count in zip(copies, counts, strict=True):
+            if copy in images:
+                memory = images[copy].to(device)
+            elif copy.target == self._me:
+                memory = taken[copy] = torch.empty(count, dtype=torch.uint8, device=device)
+            else:
+                memory = torch.empty(0, dtype=torch.uint8, device=device)
+            sums.append(PeerSum(memory, (copy.source,), (copy.target,)))
+        self._run(sums)
+        for copy, memory in taken.items():
+            image = read_image(memory.cpu())
+            if image is None:
+                raise RuntimeError("what was sent is no shard")
+            self._layer(copy.layer).own(copy.shard, image.state(image.names[0], device=device))
+        for copy in copies:
+            self._held[copy.layer, copy.shard].append(copy.target)
+
+    def _drop_others(self) -> None:
+        """Shards that are not to be owned any more."""
+        for (number, shard), holders in self._held.items():
+            wanted = self._wanted[shard]
+            if self._me in holders and self._me not in wanted:
+                self._layer(number).disown(shard)
+            self._held[number, shard] = [peer for peer in wanted if peer in holders]
+
+    def _share_out(self) -> None:
+        """Gradients are summed to the owners of today, and what is owned here is stepped here."""
+        chunk, pieces = self._chunk, list[OwnedPiece]()
+        for layer in chunk.layers:
+            if not layer.shards:
+                pieces += [OwnedPiece(parameter, 0, ()) for parameter in layer.parameters]
+                continue
+            for shard, rows in enumerate(layer.shards):
+                owners = tuple(self._held[layer.number, shard])
+                whole = () if len(owners) == self._peers else owners
+                pieces += [
+                    OwnedPiece(parameter, elements(parameter, each)[0], whole)
+                    for parameter, each in zip(layer.parameters, rows, strict=True)
+                    if each
+                ]
+        steppers = [each for layer in chunk.layers for each in layer.steppers]
+        rows = [row for layer in self._layers for row in layer.stepped_rows()]
+        chunk.stepper.gradients.share_out(pieces, rows, self._me)
+        chunk.stepper.use(LayerOptimizers(steppers), LayerUndo(steppers))
+        if self.on_change is not None:
+            self.on_change(self.missing)
+
+    def _exchange(self) -> tuple[torch.Tensor, list[Holding]]:
+        """What each peer holds: a table by peer, layer and shard; and what each says about itself."""
+        layers, shards = len(self._layers), len(self._layers[0].shards)
+        told = torch.zeros(self._peers, layers * shards + len(Holding._fields), dtype=torch.float64)
+        chunk = self._chunk
+        mine = Holding(
+            zlib.crc32(socket.gethostname().encode()),
+            chunk.applied,
+            all(layer.waiting is not None for layer in self._layers),
+            all(layer.is_as_built for layer in self._layers),
+        )
+        told[self._me, : len(mine)] = torch.tensor(mine, dtype=torch.float64)
+        for place, layer in enumerate(self._layers):
+            for shard in layer.held:
+                told[self._me, len(mine) + place * shards + shard] = 1
+        there = told.to(chunk.setting.device)
+        self._run([PeerSum(there)])
+        told = there.cpu()
+        rows = cast("list[list[float]]", told[:, : len(mine)].tolist())  # pyright: ignore[reportUnknownMemberType]
+        who = [Holding(int(row[0]), int(row[1]), bool(row[2]), bool(row[3])) for row in rows]
+        return told[:, len(mine) :].reshape(self._peers, layers, shards) > 0, who
+
+    def _run(self, sums: Sequence[PeerSum]) -> None:
+        pending = self._start(sums)
+        if pending is not None:
+            pending.wait()
+
+    def _packs(self) -> Iterator["_Pack"]:
+        """Weights of each shard, by their types, and memory that they travel in."""
+        for layer in self._layers:
+            for shard, rows in enumerate(layer.shards):
+                kinds: dict[torch.dtype, list[torch.Tensor]] = {}
+                for parameter, each in zip(layer.parameters, rows, strict=True):
+                    if each:
+                        kinds.setdefault(parameter.dtype, []).append(each.of(parameter.detach()))
+                for dtype, weights in kinds.items():
+                    size = sum(weight.numel() for weight in weights)
+                    memory = torch.empty(size, dtype=dtype, device=weights[0].device)
+                    yield _Pack(self._held[layer.number, shard][0], weights, memory)
+
+    def _layer(self, number: int) -> Layer:
+        return next(layer for layer in self._layers if layer.number == number)
+
+
+class LostShardError(RuntimeError):
+    """Optimizer state that no live worker holds."""
+
+
+class _Pack(NamedTuple):
+    """Weights that travel together."""
+
+    source: int
+    weights: list[torch.Tensor]
+    memory: torch.Tensor
