@@ -17,7 +17,14 @@ from typing import Any, cast
 
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.protocol.codec import Natural, ProtocolError, decode
-from recycle_runtime.state.names import LAYER, CheckpointError, layer_shard_name, shard_name
+from recycle_runtime.state.names import (
+    LAYER,
+    CheckpointError,
+    are_whole,
+    layer_shard_name,
+    shard_name,
+    without_optimizers,
+)
 
 Fields = dict[str, Any]
 
@@ -117,14 +124,20 @@ class CheckpointShape:
 
     @property
     def shards(self) -> list[str]:
-        """The folders that a checkpoint must have."""
+        """The folders that a checkpoint must have, beside those of optimizer state in shards."""
         name, count = (layer_shard_name, self.layers) if self.layers else (shard_name, self.stages)
         return [name(number, rank) for number in range(count) for rank in range(self.tensor)]
 
     def with_shards(self, names: Collection[str]) -> "CheckpointShape":
         """By layer or by stage, as these are."""
         is_by_layer = any(name.startswith(LAYER) for name in names)
-        return replace(self, layers=len(names) // self.tensor if is_by_layer else 0)
+        return replace(self, layers=len(without_optimizers(names)) // self.tensor if is_by_layer else 0)
+
+    def is_made_of(self, names: Collection[str]) -> bool:
+        """Whether these are the shards of a whole model of this shape."""
+        # Before the names are made: there may be said to be any number of them.
+        is_many = len(without_optimizers(names)) == self.shard_count
+        return is_many and are_whole(names, self.shards)
 
 
 def shape_of(bundle: Bundle) -> CheckpointShape:
@@ -186,12 +199,9 @@ class Manifest:
             manifest = decode(Manifest, fields | {"shards": found.get("parts")}, "manifest")
         except ProtocolError as error:
             raise CheckpointError(f"{path}: damaged: {error}") from None
-        # Before the names are made: there may be said to be any number of them.
-        if len(manifest.shards) != manifest.shape.shard_count:
+        if not manifest.shape.is_made_of(manifest.shards):
             raise CheckpointError(f"{path}: damaged: it does not name every stage or layer")
-        if sorted(manifest.shards) != sorted(manifest.shape.shards):
-            raise CheckpointError(f"{path}: damaged: it does not name every stage or layer")
-        for name in manifest.shape.shards:
+        for name in manifest.shards:
             if not (folder / name / SHARD_FILE).is_file():
                 raise CheckpointError(f"{folder / name}: damaged: {SHARD_FILE} is missing")
         return manifest

@@ -22,7 +22,7 @@ _THREADS = 8
 
 def check_sound(folder: Path, manifest: Manifest) -> None:
     """CheckpointError for the first shard that is not as it was written; reads all of them."""
-    names = manifest.shape.shards
+    names = list(manifest.shards)
     with ThreadPoolExecutor(_THREADS) as threads:
         list(
             threads.map(

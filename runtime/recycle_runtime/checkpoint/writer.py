@@ -25,17 +25,19 @@ from recycle_runtime.state.host_copy import HostCopy
 from recycle_runtime.state.layer_state import (
     ARGUMENTS,
     EPOCH,
+    SHARDS,
+    Fields,
     LayerState,
     as_settled,
-    copied,
     ends,
     load,
     needed,
     state_name,
-    states_of,
     together,
+    written_copies,
+    written_states,
 )
-from recycle_runtime.state.names import CheckpointError
+from recycle_runtime.state.names import CheckpointError, optimizers_of
 
 _LONGEST = 500
 """Letters of an error that are told."""
@@ -48,12 +50,15 @@ def restore(chunk: Chunk, checkpoint: Path, step: int, *, accepts_changes: bool 
     """
     manifest = Manifest.read(checkpoint)
     _check(chunk, checkpoint, manifest.shape.layers)
-    states = {
-        name: read_shard(
-            checkpoint / name, about, manifest.shards.get(name, -1), accepts_changes=accepts_changes
-        )
-        for name, about in needed(chunk, step).items()
-    }
+
+    def read(name: str, about: Fields) -> Any:
+        checksum = manifest.shards.get(name, -1)
+        return read_shard(checkpoint / name, about, checksum, accepts_changes=accepts_changes)
+
+    states = {name: read(name, about) for name, about in needed(chunk, step).items()}
+    for name, about in needed(chunk, step).items():
+        if shards := optimizers_of(name, manifest.shards):
+            states[name][SHARDS] = [read(each, about) for each in shards]
     made = options_of_layers(chunk.layers)
     load(chunk, states, checkpoint)
     if not accepts_changes:
@@ -81,7 +86,7 @@ def write_layers(
     """
     memory, written = HostCopy(), dict[str, int]()
     with as_settled(chunks):
-        for shard in states_of(chunks):
+        for shard in written_states(chunks):
             proceed()
             copies = memory.take(shard.tensors)
             written[shard.name] = write_shard(folder / shard.name, shard.about, shard.tree, copies, proceed)
@@ -104,7 +109,7 @@ class BackgroundWriter:
     def prepare(self, chunks: Collection[Chunk]) -> None:
         """A checkpoint is to come; call it once the optimizer has its state."""
         with suppress(CheckpointError):
-            self._memory.prepare(together(states_of(chunks)))
+            self._memory.prepare(together(written_states(chunks)))
 
     def write(self, chunks: Collection[Chunk], step: int, name: str) -> None:
         """The state of these chunks, now, as shards of a checkpoint; their last step is settled."""
@@ -116,7 +121,7 @@ class BackgroundWriter:
         try:
             if not is_name(name):
                 raise CheckpointError(f"{name}: not the name of a checkpoint")
-            shards = copied(chunks, self._memory)
+            shards = written_copies(chunks, self._memory)
         except CheckpointError as error:
             self._say(CheckpointFailed(name, str(error)[:_LONGEST]))
             return

@@ -113,9 +113,11 @@ class CopyGroup(NamedTuple):
     nodes: Mapping[Worker, str]
     once: Collection[int] | None = None
     """Stages that have every layer once, where groups of pipelines have all of them; None: all stages."""
+    has_shards: bool = False
+    """Optimizer state is in shards: no worker holds all of its stage."""
 
     def writers(self) -> dict[Member, int]:
-        """One process for every rank of every stage, with its stage."""
+        """One process for every rank of every stage, or all where each has shards, with its stage."""
         first: dict[int, Worker] = {}
         for member in sorted(self.members):
             if self.once is None or self.stages[member.worker] in self.once:
@@ -123,7 +125,7 @@ class CopyGroup(NamedTuple):
         return {
             member: self.stages[member.worker]
             for member in sorted(self.members)
-            if member.worker in first.values()
+            if member.worker in first.values() or self.has_shards
         }
 
     def holders(self, writers: Collection[Member]) -> dict[Member, Member]:
@@ -282,7 +284,9 @@ class NeighbourCopies(Participant):
             for member, entry in entries.items()
             if entry.is_active and not entry.is_joining and member.worker in stages
         ]
-        return CopyGroup(self._generation, members, stages, self._nodes(), cells.book.once)
+        return CopyGroup(
+            self._generation, members, stages, self._nodes(), cells.book.once, cells.book.has_shards
+        )
 
     def usable(
         self, memories: Collection[str], checkpoint: CheckpointPath | None, *, is_bad: bool
@@ -366,7 +370,7 @@ class NeighbourCopies(Participant):
     def _pass_on(self, attempt: _Attempt, group: CopyGroup) -> Iterator[Order]:
         """Every stage has been copied."""
         shards = [shard for kept in attempt.kept.values() for shard in kept.shards]
-        if sorted(shards) != sorted(self._shape.with_shards(shards).shards):
+        if not self._shape.with_shards(shards).is_made_of(shards):
             self._attempt = None
             yield from self._once(
                 "no copy in memory: the workers' shards are not those of a whole model", "shards"

@@ -105,9 +105,13 @@ class NewGeneration(NamedTuple):
     """One process of each worker that computes losses."""
     stages: Mapping[Worker, int]
     """Where each worker works; where groups of pipelines hold all layers, those of the first."""
+    has_shards: bool = False
+    """Optimizer state is in shards: no worker holds all of its stage."""
 
     def writers(self) -> frozenset[Member]:
-        """All ranks of the first worker of each stage."""
+        """All ranks of the first worker of each stage, or of all workers."""
+        if self.has_shards:
+            return frozenset(self.members)
         first: dict[int, Worker] = {}
         for member in sorted(self.members):
             if member.worker in self.stages:

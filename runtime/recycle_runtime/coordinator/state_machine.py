@@ -1094,7 +1094,9 @@ class StateMachine:
         self._ask(lambda one: one.started(group))
 
     def _new_generation(self, step: int, working: Sequence[Member]) -> NewGeneration:
-        return NewGeneration(self.number, step, working, self._with_loss(working), self._stages())
+        return NewGeneration(
+            self.number, step, working, self._with_loss(working), self._stages(), self.book.has_shards
+        )
 
     def _with_loss(self, members: Iterable[Member]) -> frozenset[Member]:
         """One process of each worker that computes losses."""

@@ -4,9 +4,9 @@ A chunk is made of layers. `convert` makes the chunks of one cut of those of ano
 modules, optimizers and what undoes their last step are moved, not copied.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -74,6 +74,15 @@ class Setting:
         )
 
 
+class Answers(NamedTuple):
+    """What this process writes of a chunk, where every byte of a model is written once."""
+
+    for_layers: bool = True
+    """All but shards of optimizer state."""
+    for_shards: Mapping[int, Sequence[int]] = {}
+    """By the number of the layer."""
+
+
 class Chunk:
     """Layers, gradients and data of one chunk, as every worker that holds it has them."""
 
@@ -96,6 +105,7 @@ class Chunk:
         """As built from the seed, and no part of any run yet."""
         self.arriving: dict[str, tuple[TensorSpec, ...]] = {}
         """What comes in from the previous chunk, by the shape of the micro-batch, as far as it is known."""
+        self.answers = Answers()
         self.is_whole = True
         """False while another's state is on its way here."""
         self.on_settled: Callable[[], None] | None = None

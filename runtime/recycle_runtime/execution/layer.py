@@ -126,10 +126,10 @@ class Layer:
         if made is None:
             return
         self.owned[shard] = made
-        if state is None and self.waiting is not None:
-            state = rows_of_state(self.waiting, rows, self._shapes)
-        if state:
-            made.load(state)
+        if state is not None:
+            made.load(state["state"])
+        elif self.waiting is not None:
+            made.load(rows_of_state(self.waiting, rows, self._shapes))
 
     def stepped_rows(self) -> list[tuple[torch.Tensor, torch.Tensor, Rows]]:
         """Of each weight that is stepped here: itself, and which rows of which parameter it is."""
@@ -152,7 +152,8 @@ class Layer:
     def shard_state(self, shard: int) -> dict[str, Any]:
         """What an owner of this shard keeps; nothing is copied."""
         made = self.owned.get(shard)
-        return {} if made is None else made.state()
+        rows = [list(each) for each in self.shards[shard]]
+        return {"rows": rows, "state": {} if made is None else made.state()}
 
     def state(self) -> dict[str, Any]:
         """Everything that makes this layer what it is, between two steps, but shards; nothing is copied."""

@@ -19,13 +19,13 @@ from typing import NamedTuple, cast
 
 import torch
 
-from recycle_runtime.execution.chunk import Chunk
+from recycle_runtime.execution.chunk import Answers, Chunk
 from recycle_runtime.execution.layer import Layer
 from recycle_runtime.execution.optimizer import LayerOptimizers, LayerUndo, OwnedPiece, StartPeerSums
 from recycle_runtime.execution.optimizer.shards import elements
 from recycle_runtime.execution.optimizer.undo import Copies
 from recycle_runtime.state.image import packed, read_image
-from recycle_runtime.state.layer_state import shard_state
+from recycle_runtime.state.layer_state import optimizer_shard
 from recycle_runtime.transport.interface import PeerSum
 
 _BYTES_A_STEP = 256 << 20
@@ -45,6 +45,8 @@ class Holding(NamedTuple):
     """It can make any shard, since it has read all of them."""
     is_as_built: bool
     """It can do that as long as nothing has been stepped."""
+    is_whole: bool
+    """It works; one that waits to join owns nothing yet."""
 
 
 class ShardCopy(NamedTuple):
@@ -57,22 +59,23 @@ class ShardCopy(NamedTuple):
 
 
 def wanted_owners(
-    holders: Sequence[frozenset[int]], hosts: Sequence[int], owners: int
+    holders: Sequence[frozenset[int]], hosts: Sequence[int], able: Sequence[int], owners: int
 ) -> list[tuple[int, ...]]:
-    """Who is to own each shard: `holders` of each have its state now, `hosts` are those of all peers.
+    """Who is to own each shard: `holders` of each have its state now, `hosts` are those of all peers, of which
+    some are `able` to own any.
 
     As few copies as leave no peer with more than its part; the first is among those that hold it now.
     """
     peers = len(hosts)
-    each = min(owners, peers)
-    most = -(-len(holders) * each // peers)
+    each = min(owners, len(able))
+    most = -(-len(holders) * each // len(able))
     load, answers = [0] * peers, [0] * peers
     found: list[list[int]] = []
     for shard, held in enumerate(holders):
         # Those on further hosts first, then those that own least.
         chosen: list[int] = []
         for _ in range(each):
-            free = [peer for peer in held if peer not in chosen and load[peer] < most]
+            free = [peer for peer in able if peer in held and peer not in chosen and load[peer] < most]
             if not free:
                 break
             away = {hosts[peer] for peer in chosen}
@@ -83,7 +86,7 @@ def wanted_owners(
     for shard, chosen in enumerate(found):
         while len(chosen) < each:
             away = {hosts[peer] for peer in chosen}
-            others = [peer for peer in range(peers) if peer not in chosen]
+            others = [peer for peer in able if peer not in chosen]
             best = min(others, key=lambda peer: (hosts[peer] in away, load[peer], (peer - shard) % peers))
             chosen.append(best)
             load[best] += 1
@@ -103,6 +106,8 @@ class Ownership:
         self._chunk, self._owners, self._me, self._peers = chunk, owners, me, peers
         self._start = start_sums
         self._layers = [layer for layer in chunk.layers if layer.shards]
+        self._first = 0
+        """Who writes what all have."""
         self._held: dict[tuple[int, int], list[int]] = {}
         """Who holds the state of each shard of each layer, the one that answers for it first."""
         self._wanted: list[tuple[int, ...]] = []
@@ -114,8 +119,7 @@ class Ownership:
     @property
     def missing(self) -> int:
         """Shards of layers with fewer owners than there should be."""
-        wanted = min(self._owners, self._peers)
-        return sum(len(holders) < wanted for holders in self._held.values())
+        return sum(len(holders) < len(self._wanted[shard]) for (_, shard), holders in self._held.items())
 
     def agree(self) -> None:
         """When a generation begins; all holders of the chunk are here."""
@@ -133,7 +137,9 @@ class Ownership:
             )
             for shard in range(shards)
         ]
-        self._wanted = wanted_owners(whole, [each.host for each in who], self._owners)
+        able = [number for number, each in enumerate(who) if each.is_whole]
+        self._first = able[0]
+        self._wanted = wanted_owners(whole, [each.host for each in who], able, self._owners)
         self._held, self._copies = {}, []
         for place, layer in enumerate(self._layers):
             for shard, wanted in enumerate(self._wanted):
@@ -207,7 +213,7 @@ class Ownership:
     def _copy(self, copies: Sequence[ShardCopy]) -> None:
         device = self._chunk.setting.device
         images = {
-            copy: packed("shard", [shard_state(self._chunk, self._layer(copy.layer), copy.shard)])
+            copy: packed("shard", [optimizer_shard(self._chunk, self._layer(copy.layer), copy.shard)])
             for copy in copies
             if copy.source == self._me
         }
@@ -262,6 +268,11 @@ class Ownership:
         rows = [row for layer in self._layers for row in layer.stepped_rows()]
         chunk.stepper.gradients.share_out(pieces, rows, self._me)
         chunk.stepper.use(LayerOptimizers(steppers), LayerUndo(steppers))
+        answers: dict[int, list[int]] = {}
+        for (number, shard), holders in self._held.items():
+            if holders[0] == self._me:
+                answers.setdefault(number, []).append(shard)
+        chunk.answers = Answers(self._me == self._first, answers)
         if self.on_change is not None:
             self.on_change(self.missing)
 
@@ -275,6 +286,7 @@ class Ownership:
             chunk.applied,
             all(layer.waiting is not None for layer in self._layers),
             all(layer.is_as_built for layer in self._layers),
+            chunk.is_whole,
         )
         told[self._me, : len(mine)] = torch.tensor(mine, dtype=torch.float64)
         for place, layer in enumerate(self._layers):
@@ -284,7 +296,7 @@ class Ownership:
         self._run([PeerSum(there)])
         told = there.cpu()
         rows = cast("list[list[float]]", told[:, : len(mine)].tolist())  # pyright: ignore[reportUnknownMemberType]
-        who = [Holding(int(row[0]), int(row[1]), bool(row[2]), bool(row[3])) for row in rows]
+        who = [Holding(int(row[0]), int(row[1]), *map(bool, row[2:])) for row in rows]
         return told[:, len(mine) :].reshape(self._peers, layers, shards) > 0, who
 
     def _run(self, sums: Sequence[PeerSum]) -> None:

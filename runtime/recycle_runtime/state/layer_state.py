@@ -18,7 +18,13 @@ import torch
 from recycle_runtime.execution.chunk import Chunk, Setting
 from recycle_runtime.execution.layer import Layer
 from recycle_runtime.program.source_digest import changed_parts, short_digest
-from recycle_runtime.state.names import ACCEPT, CheckpointError, layer_shard_name, shard_name
+from recycle_runtime.state.names import (
+    ACCEPT,
+    CheckpointError,
+    layer_shard_name,
+    optimizer_shard_name,
+    shard_name,
+)
 from recycle_runtime.state.tree import Tensors, take_apart
 
 Fields = dict[str, Any]
@@ -28,6 +34,8 @@ EPOCH = "epoch"
 """Micro-batches of the program's data in an epoch, where that is known."""
 ARGUMENTS = "arguments"
 """Of the script, where one is trained."""
+SHARDS = "shards"
+"""Of optimizer state that was in shards when it was written."""
 _MOST_NAMED = 8
 _LOGGER = logging.getLogger(__name__)
 
@@ -65,11 +73,23 @@ def state_name(setting: Setting, number: int) -> str:
     return name(number, setting.tp_rank)
 
 
-def shard_state(chunk: Chunk, layer: Layer, shard: int) -> LayerState:
-    """What this process keeps as an owner of a shard of a layer; no tensor is copied."""
+def optimizer_shard(chunk: Chunk, layer: Layer, shard: int) -> LayerState:
+    """What this process keeps as an owner of a shard of a layer's optimizer state; no tensor is copied."""
     tree, tensors = take_apart(layer.shard_state(shard))
-    name = f"{state_name(chunk.setting, layer.number)}-shard-{shard}-of-{len(layer.shards)}"
+    name = optimizer_shard_name(state_name(chunk.setting, layer.number), shard, len(layer.shards))
     return LayerState(name, about(chunk, layer, chunk.applied), tree, tensors)
+
+
+def written_states(chunks: Collection[Chunk]) -> Iterator[LayerState]:
+    """What this process writes where every byte of a model is written once; no tensor is copied.
+
+    One of the holders of a chunk writes its layers, and the first owner of each shard that shard.
+    """
+    yield from states_of([chunk for chunk in chunks if chunk.answers.for_layers])
+    for chunk in chunks:
+        for layer in chunk.layers:
+            for shard in chunk.answers.for_shards.get(layer.number, ()):
+                yield optimizer_shard(chunk, layer, shard)
 
 
 def states_of(chunks: Collection[Chunk], numbers: Collection[int] | None = None) -> Iterator[LayerState]:
@@ -110,9 +130,17 @@ def copied(
 ) -> list[LayerState]:
     """States of settled chunks; what they were taken from may change afterwards."""
     with as_settled(chunks):
-        states = list(states_of(chunks, numbers))
-        copies = memory.take(together(states))
-    return with_tensors(states, copies)
+        return _copies(list(states_of(chunks, numbers)), memory)
+
+
+def written_copies(chunks: Collection[Chunk], memory: CopyMemory) -> list[LayerState]:
+    """The same for what this process writes."""
+    with as_settled(chunks):
+        return _copies(list(written_states(chunks)), memory)
+
+
+def _copies(states: list[LayerState], memory: CopyMemory) -> list[LayerState]:
+    return with_tensors(states, memory.take(together(states)))
 
 
 def together(states: Iterable[LayerState]) -> Tensors:
@@ -147,6 +175,16 @@ def about(chunk: Chunk, layer: Layer, step: int) -> Fields:
 def needed(chunk: Chunk, step: int) -> dict[str, Fields]:
     """The states that a chunk consists of, and what each must say about itself."""
     return {state_name(chunk.setting, layer.number): about(chunk, layer, step) for layer in chunk.layers}
+
+
+def needed_shards(chunk: Chunk, step: int) -> dict[str, dict[str, Fields]]:
+    """By the names of these states: those of the shards of their optimizers, where there are any."""
+    found: dict[str, dict[str, Fields]] = {}
+    for layer in chunk.layers:
+        name, count = state_name(chunk.setting, layer.number), len(layer.shards)
+        names = (optimizer_shard_name(name, shard, count) for shard in range(count))
+        found[name] = dict.fromkeys(names, about(chunk, layer, step))
+    return found
 
 
 def load(chunk: Chunk, states: Mapping[str, Any], source: str | Path, *, is_stepping: bool = False) -> None:

@@ -33,7 +33,15 @@ from recycle_runtime.protocol.node_memory import SLOTS, NodeMemory
 from recycle_runtime.protocol.remote_store import StoreError
 from recycle_runtime.protocol.surroundings import Queue
 from recycle_runtime.state.image import Image, MemoryImage, free_others, images_in, read_image, write_image
-from recycle_runtime.state.layer_state import copied, load, needed, states_of, together
+from recycle_runtime.state.layer_state import (
+    SHARDS,
+    load,
+    needed,
+    needed_shards,
+    together,
+    written_copies,
+    written_states,
+)
 from recycle_runtime.state.names import CheckpointError
 from recycle_runtime.transport.guarded import guarded_wait
 from recycle_runtime.worker.engine import GroupResources, MeetingPlace
@@ -91,7 +99,7 @@ class WorkerCopies:
             return
         self._prepared = asked
         with suppress(CheckpointError):
-            tensors = together(states_of(chunks))
+            tensors = together(written_states(chunks))
             self._memory_for(asked).prepare(tensors)
 
     def _memory_for(self, asked: KeepCopy) -> MemoryImage:
@@ -108,7 +116,7 @@ class WorkerCopies:
         began = now()
         try:
             memory = self._memory_for(asked)
-            shards = copied(chunks, memory)
+            shards = written_copies(chunks, memory)
         except (CheckpointError, OSError) as error:
             self._link.say(CopyFailed(asked.name, _words(error)))
             return
@@ -197,7 +205,9 @@ class WorkerCopies:
         has_donor = order.copy_from is not None or order.donor is not None
         fresh = [] if has_donor else [chunk for chunk in chunks if chunk.is_fresh]
         wanted = {chunk.number: needed(chunk, order.first_step) for chunk in fresh}
+        beside = {chunk.number: needed_shards(chunk, order.first_step) for chunk in fresh}
         shards = {shard for each in wanted.values() for shard in each}
+        shards |= {shard for each in beside.values() for names in each.values() for shard in names}
         connections = self._equipment.engine.connections()
         self._link.on_leave = connections.break_off
         connections.opens_more()
@@ -216,6 +226,11 @@ class WorkerCopies:
                 shard: _holder(images, shard).state(shard, about, accepts_changes=accepts)
                 for shard, about in wanted[chunk.number].items()
             }
+            for name, names in beside[chunk.number].items():
+                states[name][SHARDS] = [
+                    _holder(images, shard).state(shard, about, accepts_changes=accepts)
+                    for shard, about in names.items()
+                ]
             load(chunk, states, order.restore)
             _log.info("chunk %d continues with %s from memory", chunk.number, order.restore)
             if chunk.is_first or chunk.is_last:

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import torch
 
-from recycle_runtime.execution.chunk import Chunk, Setting
+from recycle_runtime.execution.chunk import Answers, Chunk, Setting
 from recycle_runtime.execution.optimizer import StepOptions, Stepper, Totals
 from recycle_runtime.execution.optimizer.norm import Progress
 from recycle_runtime.execution.optimizer.stepper import StepPhase
@@ -369,6 +369,7 @@ class NumberChunk(Chunk):
         self.layers = tuple(layers)
         self.count, self.cut = len(bundle.chunk_stages), bundle.cut
         self.is_fresh = self.is_whole = True
+        self.answers = Answers()
         self.arriving = {}
         self.on_settled = None
         self.graphs, self.cannot_capture = {}, ""
