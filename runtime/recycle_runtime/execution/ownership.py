@@ -61,8 +61,8 @@ class ShardCopy(NamedTuple):
 def wanted_owners(
     holders: Sequence[frozenset[int]], hosts: Sequence[int], able: Sequence[int], owners: int
 ) -> list[tuple[int, ...]]:
-    """Who is to own each shard: `holders` of each have its state now, `hosts` are those of all peers, of which
-    some are `able` to own any.
+    """Who is to own each shard: `holders` of each have its state now, `hosts` are those of all peers, and
+    some of these are `able` to own any.
 
     As few copies as leave no peer with more than its part; the first is among those that hold it now.
     """
@@ -230,7 +230,7 @@ class Ownership:
             elif copy.target == self._me:
                 memory = taken[copy] = torch.empty(count, dtype=torch.uint8, device=device)
             else:
-                memory = torch.empty(0, dtype=torch.uint8, device=device)
+                memory = torch.empty(count, dtype=torch.uint8, device="meta")
             sums.append(PeerSum(memory, (copy.source,), (copy.target,)))
         self._run(sums)
         for copy, memory in taken.items():

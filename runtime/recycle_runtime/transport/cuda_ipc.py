@@ -33,6 +33,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -41,13 +42,15 @@ import torch.distributed as dist
 
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.transport.gloo import GlooTransport
-from recycle_runtime.transport.interface import Arrival, Grid, Pending, TensorSpec
+from recycle_runtime.transport.interface import Arrival, Grid, PeerSum, Pending, TensorSpec
 from recycle_runtime.transport.messages import InOrder, packed_size, pieces
 from recycle_runtime.transport.peer_proof import Prove
 from recycle_runtime.transport.standstill import WaitBoard
 
 _FOLDER = Path("/dev/shm")
 _NAP = 20e-6
+_ALIGNMENT = 128
+"""Bytes: where one of several tensors may begin."""
 
 
 class WaitEnded(RuntimeError):  # noqa: N818
@@ -162,8 +165,12 @@ class SharedDevice(Protocol):
 
 
 class _Sum:
-    def __init__(self, sums: "SharedSums", tensor: torch.Tensor) -> None:
-        self._sums, self.tensor = sums, tensor
+    """Tensors that are added up together, one behind the other in shared memory."""
+
+    def __init__(self, sums: "SharedSums", parts: Sequence[PeerSum]) -> None:
+        self._sums, self.parts = sums, parts
+        sizes = [-(-part.tensor.nbytes // _ALIGNMENT) * _ALIGNMENT for part in parts]
+        self.offsets = [0, *accumulate(sizes)]
         self.is_done = False
 
     def wait(self) -> None:
@@ -198,35 +205,40 @@ class SharedSums:
     def has_peers(self) -> bool:
         return len(self._ranks) > 1
 
-    def start(self, tensor: torch.Tensor) -> _Sum:
-        """One more; it is made when it, or one after it, is waited for."""
-        entry = _Sum(self, tensor)
+    def start(self, parts: Sequence[PeerSum]) -> _Sum:
+        """Some more; they are made when they, or some after them, are waited for."""
+        entry = _Sum(self, parts)
         self._waiting.append(entry)
         return entry
 
     def make_next(self) -> None:
         """The oldest that is not made yet."""
         entry = self._waiting.popleft()
-        tensor = entry.tensor
+        me = self._ranks.index(self._me)
+        everybody = tuple(range(len(self._ranks)))
+        placed = list(zip(entry.parts, entry.offsets, strict=False))
         if not self._written:
             self._exchange_events()
         others = [rank for rank in self._ranks if rank != self._me]
         for rank in others if self._made else ():
             self._counters.wait_for(self._counter(rank, 1), self._made, self._timeout)
             self._counters.wait_until(self._read[rank].query, self._timeout)
-        self._make_room(tensor.numel() * tensor.element_size())
-        self._view(self._me, tensor).copy_(tensor)
+        self._make_room(entry.offsets[-1])
+        for part, offset in placed:
+            if me in (part.sources or everybody):
+                self._view(self._me, part.tensor, offset).copy_(part.tensor)
         self._written[self._me].record()
         self._counters.add(self._counter(self._me, 0))
         for rank in others:
             self._counters.wait_for(self._counter(rank, 0), self._made + 1, self._timeout)
             self._counters.wait_until(self._written[rank].query, self._timeout)
-        for number, rank in enumerate(self._ranks):
-            share = self._view(rank, tensor)
-            if number == 0:
-                tensor.copy_(share)
-            else:
-                tensor.add_(share)
+        for part, offset in placed:
+            if me not in (part.takers or everybody):
+                continue
+            first, *more = part.sources or everybody
+            part.tensor.copy_(self._view(self._ranks[first], part.tensor, offset))
+            for number in more:
+                part.tensor.add_(self._view(self._ranks[number], part.tensor, offset))
         self._read[self._me].record()
         self._counters.add(self._counter(self._me, 1))
         self._made += 1
@@ -238,9 +250,9 @@ class SharedSums:
         self._written.clear()
         self._read.clear()
 
-    def _view(self, rank: int, tensor: torch.Tensor) -> torch.Tensor:
-        size = tensor.numel() * tensor.element_size()
-        return self._memory[rank][:size].view(tensor.dtype).view(tensor.shape)
+    def _view(self, rank: int, tensor: torch.Tensor, offset: int) -> torch.Tensor:
+        memory = self._memory[rank][offset : offset + tensor.nbytes]
+        return memory.view(tensor.dtype).view(tensor.shape)
 
     def _make_room(self, size: int) -> None:
         """All peers sum tensors of the same sizes in the same order, so all of them grow at the same time."""
@@ -387,8 +399,13 @@ class CudaIpcTransport:
         return ring.queue.ask(lambda: self._fetch(worker, ring, number, memory, wanted))
 
     def start_peer_sum(self, chunk: int, tensor: torch.Tensor) -> Pending | None:
-        sums = self._sums[chunk]
-        return sums.start(tensor) if sums.has_peers else None
+        return self.start_peer_sums(chunk, [PeerSum(tensor)])
+
+    def start_peer_sums(
+        self, chunk: int, sums: Sequence[PeerSum], *, goes_on: bool = False
+    ) -> Pending | None:
+        shared = self._sums[chunk]
+        return shared.start(sums) if shared.has_peers else None
 
     def start_sum(self, tensor: torch.Tensor) -> Pending | None:
         pending = self._gloo.start_sum(tensor)

@@ -57,7 +57,7 @@ from recycle_runtime.plan.isa import RECEIVES, USES_NEIGHBOUR, Instruction
 from recycle_runtime.plan.message_counts import most_waiting
 from recycle_runtime.plan.worker_ids import Worker, numbered_worker
 from recycle_runtime.transport.gloo import GlooTransport
-from recycle_runtime.transport.interface import Arrival, Grid, Pending, TensorSpec
+from recycle_runtime.transport.interface import Arrival, Grid, PeerSum, Pending, TensorSpec
 from recycle_runtime.transport.meeting import hold_meeting
 from recycle_runtime.transport.messages import InOrder, packed_size, pieces
 from recycle_runtime.transport.nccl_library import Membership, nccl
@@ -135,6 +135,8 @@ class RankOf(Protocol):
     def send(self, memory: torch.Tensor, rank: int, stream: int) -> None: ...
     def receive(self, memory: torch.Tensor, rank: int, stream: int) -> None: ...
     def sum(self, tensor: torch.Tensor, stream: int) -> None: ...
+    def reduce(self, tensor: torch.Tensor, rank: int, stream: int) -> None: ...
+    def broadcast(self, memory: torch.Tensor, rank: int, stream: int) -> None: ...
 
 
 class Communicators(Protocol):
@@ -268,6 +270,29 @@ class _Told(NamedTuple):
     most_blocks: int | None
 
 
+def _collectives(communicator: RankOf, sums: Sequence[PeerSum], stream: int) -> None:
+    """What all holders of a chunk take part in."""
+    for each in sums:
+        if each.is_copy and not each.takers:
+            communicator.broadcast(each.tensor, each.sources[0], stream)
+        elif not each.is_copy and not each.takers:
+            communicator.sum(each.tensor, stream)
+        elif not each.is_copy:
+            communicator.reduce(each.tensor, each.takers[0], stream)
+
+
+def _copies(communicator: RankOf, sums: Sequence[PeerSum], me: int, stream: int) -> None:
+    """From the holder that has something to others that are to have it."""
+    for each in sums:
+        source = (each.sources or each.takers or (me,))[0]
+        others = [taker for taker in each.takers if taker != source]
+        if me == source:
+            for taker in others:
+                communicator.send(each.tensor, taker, stream)
+        elif me in others:
+            communicator.receive(each.tensor, source, stream)
+
+
 class NcclTransport:
     """One process's side of it."""
 
@@ -390,8 +415,24 @@ class NcclTransport:
         return channel.queue.ask(lambda: self._fetch(slot, wanted, arrived))
 
     def start_peer_sum(self, chunk: int, tensor: torch.Tensor) -> Pending | None:
+        peers = self._sums.get(chunk)
+        calls = [] if peers is None else [partial(peers.communicator.sum, tensor)]
+        return self._open_sum(chunk, calls, goes_on=False)
+
+    def start_peer_sums(
+        self, chunk: int, sums: Sequence[PeerSum], *, goes_on: bool = False
+    ) -> Pending | None:
+        peers = self._sums.get(chunk)
+        calls = [] if peers is None else [partial(self._sum_together, chunk, peers.communicator, sums)]
+        if any(not each.is_copy for each in sums):
+            return self._open_sum(chunk, calls, goes_on=goes_on)
+        # A copy that is cut off is made again in the next group.
+        return None if peers is None else _Sum(self._posted(peers, calls), self._stand_behind)
+
+    def _open_sum(self, chunk: int, calls: Sequence[Callable[[int], None]], *, goes_on: bool) -> Pending:
+        """One more sum of gradients, of the same step as those before or not."""
         peers, opened = self._sums.get(chunk), self._open[chunk]
-        if all(each.is_used for each in opened):
+        if all(each.is_used for each in opened) and not goes_on:
             # Of the step before: no more than one step may have to be taken back.
             for each in opened:
                 self._queues.finish(each.mark)
@@ -400,10 +441,20 @@ class NcclTransport:
             # Nobody adds to it, but what was computed from a message may be cut off as well.
             opened.append(_Sum(self._queues.mark(), lambda _: None))
         else:
-            call = partial(peers.communicator.sum, tensor)
-            peers.last = self._queues.post(peers.lane, [self._queues.mark()], call)
-            opened.append(_Sum(peers.last, self._stand_behind))
+            opened.append(_Sum(self._posted(peers, calls), self._stand_behind))
         return opened[-1]
+
+    def _posted(self, end: _End, calls: Sequence[Callable[[int], None]]) -> Mark:
+        for call in calls:
+            end.last = self._queues.post(end.lane, [self._queues.mark()], call)
+        return end.last
+
+    def _sum_together(self, chunk: int, communicator: Any, sums: Sequence[PeerSum], stream: int) -> None:
+        """One holder gets each sum, and sends it to its other takers."""
+        me = self._grid.holder_ranks(chunk, self._me % self._grid.tensor).index(self._me)
+        self._library.together([communicator], lambda: _collectives(communicator, sums, stream))
+        if any(each.takers for each in sums):
+            self._library.together([communicator], lambda: _copies(communicator, sums, me, stream))
 
     def start_sum(self, tensor: torch.Tensor) -> Pending | None:
         return self._gloo.start_sum(tensor)
@@ -602,6 +653,15 @@ class NcclTransport:
         for end, mark in zip(self._ends(), marks, strict=True):
             end.last = mark
             self._queues.finish(mark)
+        for chunk, end in self._sums.items() if self._grid.has_shards else ():
+            # Holders of a chunk send each other shards.
+            holders = range(len(self._grid.holders(chunk)))
+            memory = [self._queues.allocate(1) for _ in holders]
+            self._first_messages += memory
+            pairs = [(giver, taker) for giver in holders for taker in holders if giver != taker]
+            sums = [PeerSum(memory[giver], (giver,), (taker,)) for giver, taker in pairs]
+            call = partial(self._sum_together, chunk, end.communicator, sums)
+            self._queues.finish(self._posted(end, [call]))
 
 
 ENVIRONMENT = {

@@ -67,6 +67,8 @@ _ARGUMENTS: dict[str, list[Any]] = {
     "ncclSend": [_pointer, _size, _int, _int, _pointer, _pointer],
     "ncclRecv": [_pointer, _size, _int, _int, _pointer, _pointer],
     "ncclAllReduce": [_pointer, _pointer, _size, _int, _int, _pointer, _pointer],
+    "ncclReduce": [_pointer, _pointer, _size, _int, _int, _int, _pointer, _pointer],
+    "ncclBroadcast": [_pointer, _pointer, _size, _int, _int, _pointer, _pointer],
     "ncclCommAbort": [_pointer],
     "ncclGetErrorString": [_int],
     "ncclGetLastError": [_pointer],
@@ -104,11 +106,18 @@ class Communicator:
 
     def sum(self, tensor: torch.Tensor, stream: int) -> None:
         """In place, over all ranks."""
-        tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-        if tensor.dtype not in _DTYPES:
-            raise TypeError(f"NCCL cannot add up gradients of {tensor.dtype}")
-        at, count, dtype = tensor.data_ptr(), tensor.numel(), _DTYPES[tensor.dtype]
+        at, count, dtype = _numbers(tensor)
         self._call("ncclAllReduce", at, at, count, dtype, _SUM, self._handle, stream)
+
+    def reduce(self, tensor: torch.Tensor, rank: int, stream: int) -> None:
+        """The sum over all ranks, in the memory of one."""
+        at, count, dtype = _numbers(tensor)
+        self._call("ncclReduce", at, at, count, dtype, _SUM, rank, self._handle, stream)
+
+    def broadcast(self, memory: torch.Tensor, rank: int, stream: int) -> None:
+        """What one rank has, to all."""
+        at = memory.data_ptr()
+        self._call("ncclBroadcast", at, at, memory.nbytes, _BYTES, rank, self._handle, stream)
 
     def let_go(self) -> None:
         """Make its kernels leave; what they wait for does not come any more."""
@@ -120,6 +129,14 @@ class Communicator:
             if self.is_ended:
                 raise NcclError("the communicator was aborted")
             self._library.check(name, getattr(self._library.calls, name)(*arguments))
+
+
+def _numbers(tensor: torch.Tensor) -> tuple[int, int, int]:
+    """Where the numbers of a tensor are, how many, and of which type."""
+    tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    if tensor.dtype not in _DTYPES:
+        raise TypeError(f"NCCL cannot add up gradients of {tensor.dtype}")
+    return tensor.data_ptr(), tensor.numel(), _DTYPES[tensor.dtype]
 
 
 class NcclLibrary:

@@ -148,8 +148,7 @@ class WorkerGeneration:
         )
         copied = await self._copy_state(chunks)
         await self._give_and_join(chunks)
-        self.go_on_or_leave()
-        await self._session.agree()
+        await self._agree()
         logs.note(generation=self.number, step=self._order.step)
         _log.info(
             "joined generation %d as %s under plan %d of bundle %d, %d workers",
@@ -157,6 +156,17 @@ class WorkerGeneration:
             len(self._role.grid.workers),
         )  # fmt: skip
         return copied
+
+    async def _agree(self) -> None:
+        """Who owns which shards of optimizer state."""
+        assert self._session is not None
+        self.go_on_or_leave()
+        try:
+            await self._session.agree()
+        except RuntimeError:
+            # What was read from a device may be what an abort has left there.
+            self.go_on_or_leave()
+            raise
 
     async def run(self, step: int) -> None:
         """One step, and what there is to say about it."""

@@ -148,7 +148,7 @@ class ThreadTransport:
         for each in sums:
             # Whoever gives nothing adds zeros; whoever is not to get it finds nonsense in its memory.
             gives = not each.sources or me in each.sources
-            given = each.tensor.clone() if gives else torch.zeros_like(each.tensor)
+            given = each.tensor.clone() if gives else torch.zeros_like(each.tensor, device="cpu")
             under_way.append((each, given, self._start(f"chunk {chunk}", size, given)))
         return _PeerSums(under_way, me)
 

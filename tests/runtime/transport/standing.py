@@ -86,6 +86,32 @@ class StandingCommunicator:
 
         self._post(run)
 
+    def reduce(self, tensor: torch.Tensor, rank: int, stream: int) -> None:
+        """That rank adds up, in the order of ranks; in the memory of others nonsense is left."""
+
+        def run() -> None:
+            if rank in self._sockets:
+                _write(self._sockets[rank], tensor)
+                tensor.fill_(float("nan"))
+                return
+            parts = {other: _tensor(link, tensor) for other, link in self._sockets.items()}
+            parts[rank] = tensor.clone()
+            tensor.zero_()
+            for number in sorted(parts):
+                tensor.add_(parts[number])
+
+        self._post(run)
+
+    def broadcast(self, memory: torch.Tensor, rank: int, stream: int) -> None:
+        def run() -> None:
+            if rank in self._sockets:
+                memory.copy_(_tensor(self._sockets[rank], memory))
+                return
+            for other in self._sockets.values():
+                _write(other, memory)
+
+        self._post(run)
+
     def abort(self) -> None:
         self.is_aborted = True
         for other in self._sockets.values():
@@ -155,16 +181,41 @@ class StandingLibrary:
         assert is_idle()
 
     def _connected(self, member: Membership) -> dict[int, socket.socket]:
-        if member.rank:
-            other = socket.create_connection(("127.0.0.1", json.loads(member.unique_id)))
-            other.sendall(bytes([member.rank]))
-            return {0: other}
-        sockets: dict[int, socket.socket] = {}
-        with self._listeners.pop(member.unique_id) as listener:
-            while len(sockets) < member.size - 1:
-                other, _ = listener.accept()
-                sockets[_read(other, 1)[0]] = other
-        return sockets
+        """Each to each; the first rank tells all where the others listen."""
+        if member.rank == 0:
+            with self._listeners.pop(member.unique_id) as listener:
+                sockets = _accepted(listener, member.size - 1)
+            ports = {rank: _PORT.unpack(_read(sockets[rank], _PORT.size))[0] for rank in sorted(sockets)}
+            for other in sockets.values():
+                other.sendall(b"".join(_PORT.pack(port) for port in ports.values()))
+            return sockets
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            first = _reached(json.loads(member.unique_id), member.rank)
+            first.sendall(_PORT.pack(listener.getsockname()[1]))
+            ports = _ports(_read(first, _PORT.size * (member.size - 1)))
+            found = {other: _reached(ports[other - 1], member.rank) for other in range(1, member.rank)}
+            return {0: first, **found, **_accepted(listener, member.size - 1 - member.rank)}
+
+
+def _reached(port: int, rank: int) -> socket.socket:
+    other = socket.create_connection(("127.0.0.1", port))
+    other.sendall(bytes([rank]))
+    return other
+
+
+def _accepted(listener: socket.socket, count: int) -> dict[int, socket.socket]:
+    found: dict[int, socket.socket] = {}
+    while len(found) < count:
+        other, _ = listener.accept()
+        found[_read(other, 1)[0]] = other
+    return found
+
+
+_PORT = struct.Struct("!H")
+
+
+def _ports(data: bytes) -> list[int]:
+    return [port for (port,) in _PORT.iter_unpack(data)]
 
 
 class HostQueues:
