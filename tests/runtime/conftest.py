@@ -15,6 +15,7 @@ job disturbed {{
   tolerate {{ failures = {failures} }}
 }}
 """
+_SHARDED = "optimizer { state = sharded  owners = 2 }"
 
 
 def _compiled(folder: Path, name: str, **fields: object) -> str:
@@ -38,6 +39,25 @@ def square_with_barrier(tmp_path_factory: pytest.TempPathFactory) -> str:
     techniques = "techniques { adaptive  decouple }"
     return _compiled(
         folder, "barrier", stages=2, pipelines=2, microbatches=2, failures=2, techniques=techniques
+    )
+
+
+@pytest.fixture(scope="session")
+def sharded(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Two stages, three pipelines, staggered steps, optimizer state in shards with two owners each."""
+    folder = tmp_path_factory.mktemp("sharded")
+    return _compiled(
+        folder, "sharded", stages=2, pipelines=3, microbatches=2, failures=2, techniques=_SHARDED
+    )
+
+
+@pytest.fixture(scope="session")
+def sharded_with_barrier(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The same, with steps that wait for each other."""
+    folder = tmp_path_factory.mktemp("sharded-barrier")
+    techniques = f"techniques {{ adaptive  decouple }} {_SHARDED}"
+    return _compiled(
+        folder, "barrier", stages=2, pipelines=3, microbatches=2, failures=2, techniques=techniques
     )
 
 

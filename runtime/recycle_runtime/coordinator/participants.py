@@ -15,6 +15,7 @@ from recycle_runtime.coordinator.participant import Asked, Participant, View
 from recycle_runtime.coordinator.peer_digests import PeerDigests
 from recycle_runtime.coordinator.saves import Saves
 from recycle_runtime.coordinator.scripts import Scripts
+from recycle_runtime.coordinator.shard_owners import ShardOwnership
 from recycle_runtime.coordinator.skipped_steps import SkippedSteps
 from recycle_runtime.coordinator.step_rows import StepRows
 
@@ -22,6 +23,7 @@ PARTICIPANTS: tuple[type[Participant], ...] = (
     StepRows,
     SkippedSteps,
     PeerDigests,
+    ShardOwnership,
     ModelParameters,
     Scripts,
     NeighbourCopies,

@@ -217,14 +217,29 @@ def possible_moves(
 ) -> Iterator[tuple[Member, Member]]:
     """Of the moves that were wanted those that can still be made, process by process: who becomes whom.
 
-    A worker moves if it is there, has a peer that keeps the state of its stage, and the place is free: also
-    not that of a `new` worker, which has not reported yet.
+    A worker moves if it is there, has peers that keep the state of its stage and all shards that it owns, and
+    the place is free: also not that of a `new` worker, which has not reported yet.
     """
     here = {member.worker for member in reports}
     for worker, place in moves.items():
         has_peer = any(other[1] == worker[1] and other != worker for other in here)
         if worker not in here or place in here or place in new or not has_peer:
             continue
+        if not _can_spare(worker, here, reports):
+            continue
         here.remove(worker)
         here.add(place)
         yield from ((member, Member(place, member.tp_rank)) for member in reports if member.worker == worker)
+
+
+def _can_spare(worker: Worker, here: Collection[Worker], reports: Mapping[Member, Report]) -> bool:
+    """Whether others have every shard of optimizer state that a worker owns."""
+    kept: set[tuple[int, int, int]] = set()
+    owned: set[tuple[int, int, int]] = set()
+    for member, report in reports.items():
+        found = {(member.tp_rank, each.layer, shard) for each in report.shards for shard in each.held}
+        if member.worker == worker:
+            owned |= found
+        elif member.worker in here:
+            kept |= found
+    return owned <= kept

@@ -13,6 +13,7 @@ chunk's holders are on several.
 
 import logging
 import socket
+import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, cast
@@ -47,6 +48,16 @@ class Holding(NamedTuple):
     """It can do that as long as nothing has been stepped."""
     is_whole: bool
     """It works; one that waits to join owns nothing yet."""
+
+
+class OwnersLacking(NamedTuple):
+    """See `messages.steps.ShardOwners`."""
+
+    chunk: int
+    shards: int
+    owners: int
+    lacking: int
+    seconds: float
 
 
 class ShardCopy(NamedTuple):
@@ -113,13 +124,9 @@ class Ownership:
         self._wanted: list[tuple[int, ...]] = []
         self._copies: list[ShardCopy] = []
         """Those that are still to be made."""
-        self.on_change: Callable[[int], None] | None = None
-        """Called with how many shards of layers lack an owner, when that changes."""
-
-    @property
-    def missing(self) -> int:
-        """Shards of layers with fewer owners than there should be."""
-        return sum(len(holders) < len(self._wanted[shard]) for (_, shard), holders in self._held.items())
+        self._lacks_since: float | None = None
+        self.on_lack: Callable[[OwnersLacking], None] | None = None
+        """Called when owners are missing, and when they are not any more."""
 
     def agree(self) -> None:
         """When a generation begins; all holders of the chunk are here."""
@@ -273,8 +280,18 @@ class Ownership:
             if holders[0] == self._me:
                 answers.setdefault(number, []).append(shard)
         chunk.answers = Answers(self._me == self._first, answers)
-        if self.on_change is not None:
-            self.on_change(self.missing)
+        self._tell_lack()
+
+    def _tell_lack(self) -> None:
+        lacking = sum(len(held) < len(self._wanted[shard]) for (_, shard), held in self._held.items())
+        if bool(lacking) == (self._lacks_since is not None):
+            return
+        now = time.monotonic()
+        seconds = 0.0 if self._lacks_since is None else now - self._lacks_since
+        self._lacks_since = now if lacking else None
+        if self.on_lack is not None:
+            owners = len(self._wanted[0])
+            self.on_lack(OwnersLacking(self._chunk.number, len(self._held), owners, lacking, seconds))
 
     def _exchange(self) -> tuple[torch.Tensor, list[Holding]]:
         """What each peer holds: a table by peer, layer and shard; and what each says about itself."""

@@ -14,7 +14,7 @@ from recycle_runtime.execution.gradient_reach import gradients_of
 from recycle_runtime.execution.handlers import OpHandlers
 from recycle_runtime.execution.interpreter import Interpreter, RunAgain
 from recycle_runtime.execution.op_times import OpTimes
-from recycle_runtime.execution.ownership import Ownership
+from recycle_runtime.execution.ownership import Ownership, OwnersLacking
 from recycle_runtime.execution.shapes import Looks, Shapes
 from recycle_runtime.execution.steps import WorkerSteps
 from recycle_runtime.execution.tracing import Tracer
@@ -107,9 +107,10 @@ class Session:
             role.stream, table, role.worker, role.plan, role.bundle.pipelines, before
         )
 
-    def agree(self) -> None:
-        """Before the first step: who owns which shards of optimizer state."""
-        self.steps.agree()
+    def agree(self, on_lack: Callable[[OwnersLacking], None] | None = None) -> None:
+        """Before the first step: who owns which shards of optimizer state; `on_lack` hears of owners that are
+        missing, and when they are not any more."""
+        self.steps.agree(on_lack)
 
     def run(self, step: int) -> StepReport:
         """One step, as often as it takes to make it properly."""

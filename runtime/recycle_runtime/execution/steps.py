@@ -5,14 +5,14 @@ number of the whole model, so a worker adds up what its chunks have before all w
 A step that waits for the norm is made when the last of the worker's chunks is to be stepped.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import torch
 
 from recycle_runtime.execution.chunk import Chunk
 from recycle_runtime.execution.optimizer import StartSum, Stepper, StepPhase, Verdict
-from recycle_runtime.execution.ownership import Ownership
+from recycle_runtime.execution.ownership import Ownership, OwnersLacking
 from recycle_runtime.transport.interface import Pending, Transport
 
 _BETWEEN_STEPS = (StepPhase.ACCUMULATING, StepPhase.UNSETTLED)
@@ -43,9 +43,10 @@ class WorkerSteps:
         for number, chunk in chunks.items():
             chunk.stepper.norm.first_peer = answers_for[number]
 
-    def agree(self) -> None:
+    def agree(self, on_lack: Callable[[OwnersLacking], None] | None = None) -> None:
         """When the group has come together: who owns which shards, and all have the same weights."""
         for ownership in self._ownership.values():
+            ownership.on_lack = on_lack
             ownership.agree()
 
     def reduce(self, chunk: int) -> bool:

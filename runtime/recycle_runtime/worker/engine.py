@@ -18,6 +18,7 @@ from recycle_runtime.execution.chunk import Chunk, Setting, build_chunks
 from recycle_runtime.execution.evaluation import EvaluationData
 from recycle_runtime.execution.layer import Layer
 from recycle_runtime.execution.op_times import OpTimes
+from recycle_runtime.execution.ownership import OwnersLacking
 from recycle_runtime.execution.session import Role, Session, StepReport
 from recycle_runtime.execution.tracing import Tracer
 from recycle_runtime.plan.bundle import Bundle
@@ -109,7 +110,7 @@ class TrainingSession(Protocol):
         """What those of the last step, which is this one, have reached."""
         ...
 
-    async def agree(self) -> None:
+    async def agree(self, on_lack: Callable[[OwnersLacking], None] | None) -> None:
         """Before the first step: who owns which shards of optimizer state, and all have the weights."""
         ...
 
@@ -400,8 +401,8 @@ class _Session:
     def gradients(self, step: int) -> tuple[ChunkGradients, ...]:
         return self._inner.gradients(step)
 
-    async def agree(self) -> None:
-        self._inner.agree()
+    async def agree(self, on_lack: Callable[[OwnersLacking], None] | None) -> None:
+        self._inner.agree(on_lack)
 
     async def run(self, step: int, ends_at: int | None) -> StepReport:
         self._inner.data.ends_at = ends_at

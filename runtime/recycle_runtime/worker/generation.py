@@ -12,6 +12,7 @@ from recycle_runtime.data.microbatches import MicroBatches
 from recycle_runtime.execution.chunk import Chunk
 from recycle_runtime.execution.evaluation import EvaluationData
 from recycle_runtime.execution.hooks import Hooks, Moment
+from recycle_runtime.execution.ownership import OwnersLacking
 from recycle_runtime.execution.session import Role
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Opcode
@@ -20,7 +21,13 @@ from recycle_runtime.plan.work import shares_of
 from recycle_runtime.plan.worker_ids import Worker, worker_text, workers_in
 from recycle_runtime.protocol.messages.generations import CaughtUp, Copied, Go
 from recycle_runtime.protocol.messages.scripts import InScript
-from recycle_runtime.protocol.messages.steps import FirstGradients, LossShare, NotFinite, StepDone
+from recycle_runtime.protocol.messages.steps import (
+    FirstGradients,
+    LossShare,
+    NotFinite,
+    ShardOwners,
+    StepDone,
+)
 from recycle_runtime.protocol.surroundings import Surroundings
 from recycle_runtime.state.image import packed
 from recycle_runtime.state.layer_state import Clones, copied, states_of
@@ -162,11 +169,14 @@ class WorkerGeneration:
         assert self._session is not None
         self.go_on_or_leave()
         try:
-            await self._session.agree()
+            await self._session.agree(self._tell_lack if self.speaks_for_stage else None)
         except RuntimeError:
             # What was read from a device may be what an abort has left there.
             self.go_on_or_leave()
             raise
+
+    def _tell_lack(self, lack: OwnersLacking) -> None:
+        self._equipment.link.say(ShardOwners(self.number, **lack._asdict()))
 
     async def run(self, step: int) -> None:
         """One step, and what there is to say about it."""

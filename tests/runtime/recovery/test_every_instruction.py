@@ -7,6 +7,7 @@ import pytest
 
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.plan.isa import Opcode
 from tests.runtime.recovery.watched import BUFFERS_AND_DROPOUT, TINY, check, run
 from tests.runtime.training.alone import train_alone
 from tests.runtime.training.compare import MLP, changed
@@ -23,11 +24,12 @@ def kill_everywhere(
     place: Worker,
     every: int = 1,
     kind: str = "kill",
+    first: int = 0,
     undo: Literal["device", "host"] = "device",
 ) -> None:
-    """At each position once; as many lives in a run as there is time for."""
+    """At each position from the first on once; as many lives in a run as there is time for."""
     plan = Bundle.read(bundle)
-    left = list(range(0, len(plan.stream(0, place)), every))
+    left = list(range(first, len(plan.stream(0, place)), every))
     for attempt in range(MOST_RUNS):
         steps = STEPS_PER_LIFE * (len(left) + 1)
         alone = train_alone(program, plan.stages, plan.pipelines * plan.microbatches, steps)
@@ -67,6 +69,30 @@ def test_each_instruction(tmp_path: Path, square: str, place: Worker) -> None:
 @pytest.mark.parametrize("place", PLACES)
 def test_each_instruction_with_barriers(tmp_path: Path, square_with_barrier: str, place: Worker) -> None:
     kill_everywhere(tmp_path, square_with_barrier, TINY, place)
+
+
+def test_some_instructions_with_shards(tmp_path: Path, sharded: str) -> None:
+    """From the sum of gradients on: some owners have stepped, some peers have the weights."""
+    stream = Bundle.read(sharded).stream(0, (1, 1))
+    first = next(at for at, each in enumerate(stream) if each.opcode is Opcode.OPTIMIZER)
+    kill_everywhere(tmp_path, sharded, MLP, (1, 1), first=first)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", [(0, 0), (1, 1)])
+def test_each_instruction_with_shards(tmp_path: Path, sharded: str, place: Worker) -> None:
+    kill_everywhere(tmp_path, sharded, MLP, place)
+
+
+@pytest.mark.slow
+def test_each_instruction_with_shards_and_barriers(tmp_path: Path, sharded_with_barrier: str) -> None:
+    kill_everywhere(tmp_path, sharded_with_barrier, MLP, (1, 1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("clip", [0.05, 0.45])
+def test_each_instruction_with_shards_and_steps_made_again(tmp_path: Path, sharded: str, clip: float) -> None:
+    kill_everywhere(tmp_path, sharded, changed(tmp_path, MLP, f"CLIP_NORM = {clip}"), (1, 0))
 
 
 @pytest.mark.slow

@@ -133,6 +133,21 @@ class PeerDigest:
 
 
 @dataclass(frozen=True, slots=True)
+class ShardOwners:
+    """So many shards of a chunk's optimizer state have fewer owners than they should; none any more."""
+
+    generation: Natural
+    chunk: Natural
+    shards: Natural
+    """Of all its layers."""
+    owners: Natural
+    """That each should have."""
+    lacking: Natural
+    seconds: float
+    """For which some have lacked one."""
+
+
+@dataclass(frozen=True, slots=True)
 class Recall:
     """Say again what you said of steps from this one on, and what became of the one before it."""
 
@@ -177,6 +192,6 @@ class StepSettled:
     is_skipped: bool
 
 
-StepReport = Parameters | FirstGradients | LossShare | StepDone | Settled | PeerDigest
+StepReport = Parameters | FirstGradients | LossShare | StepDone | Settled | PeerDigest | ShardOwners
 SaidAgain = LossShare | StepDone | Settled
 """Messages about the last steps that a worker process keeps, to say them again when `Recall` asks for it."""
