@@ -19,6 +19,7 @@ _LAYERS = """
   layers   {
     unit = slot  forward = 1  backward_input = 1  backward_weight = 1  parameters = 0.125 MiB  count ="""
 _ALL = "techniques { adaptive  decouple  stagger }"
+_SHARDED = "optimizer { state = sharded  owners = 2 }"
 
 
 def _job(name: str, shape: str, microbatches: int, costs: str, failures: int, techniques: str = _ALL) -> str:
@@ -29,6 +30,10 @@ def _job(name: str, shape: str, microbatches: int, costs: str, failures: int, te
 JOBS = {
     "staggered": _job("staggered", "pipeline = 2  data = 3", 4, _PROFILE, 4),
     "barrier": _job("barrier", "pipeline = 2  data = 3", 4, _PROFILE, 4, "techniques { adaptive  decouple }"),
+    "sharded": _job("sharded", "pipeline = 2  data = 3", 4, _PROFILE, 4, f"{_ALL}\n  {_SHARDED}"),
+    "sharded_barrier": _job(
+        "barrier", "pipeline = 2  data = 3", 4, _PROFILE, 4, f"techniques {{ adaptive }}\n  {_SHARDED}"
+    ),
     "ranks": _job("ranks", "pipeline = 1  data = 3  tensor = 2", 4, f"{_LAYERS} 4 }}", 2),
     "layered": _job("layered", "pipeline = 2  data = 3", 4, f"{_LAYERS} 6 }}", 2),
 }

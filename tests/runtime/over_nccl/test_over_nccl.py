@@ -18,6 +18,8 @@ import torch
 from recycle_runtime.coordinator.adaptation import AdaptationOptions
 from recycle_runtime.devices import DevicesError, worker_devices
 from recycle_runtime.launcher.local import RunOptions, run_local
+from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.plan.isa import Opcode
 from tests.runtime.over_nccl.plans import GROUPS, plan
 from tests.runtime.recovery.sliced import SLICED, check_slices
 from tests.runtime.recovery.watched import TINY, Outcome, check, run
@@ -25,6 +27,7 @@ from tests.runtime.trainer.plainly import train_plainly
 from tests.runtime.trainer.test_scripts import LOOP, records
 from tests.runtime.trainer.test_scripts import check as check_seen
 from tests.runtime.training.alone import train_alone
+from tests.runtime.training.compare import MLP
 
 STAGES, PER_STEP = 2, 12
 PROGRAMS = Path(__file__).resolve().parents[1] / "recovery" / "programs"
@@ -80,6 +83,18 @@ def test_kills(tmp_path: Path, positions: tuple[int, ...]) -> None:
 def test_kills_with_barriers_and_two_at_once(tmp_path: Path) -> None:
     faults = ["kill=1:1@6.7", "kill=0:0@6.7", "kill=2:1@14.30"]
     check_tiny(tmp_path, train(tmp_path, "barrier", TINY, 40, faults), TINY, 3)
+
+
+@pytest.mark.parametrize("name", ["sharded", "sharded_barrier"])
+def test_kills_with_shards(tmp_path: Path, name: str) -> None:
+    """One owner of a shard after the other, at the sum, the step and the gather; one returns."""
+    stream = Bundle.read(plan(name, tmp_path)).stream(0, (1, 1))
+    kinds = (Opcode.REDUCE, Opcode.OPTIMIZER, Opcode.GATHER)
+    at = [next(n for n, each in enumerate(stream) if each.opcode is kind) for kind in kinds]
+    faults = [f"kill=1:1@6.{at[1]}", f"kill=0:0@14.{at[2]}", f"kill=2:1@90.{at[0]}"]
+    outcome = train(tmp_path, name, MLP, 120, faults, returns=["1:1@20"])
+    assert len(outcome.faults) == 3
+    check_tiny(tmp_path, outcome, MLP, 4)
 
 
 def test_kills_between_instructions(tmp_path: Path) -> None:
