@@ -72,7 +72,7 @@ SIZES = {
 JOB = """job grid {{
   parallel {{ pipeline = {stages}  data = {pipelines}  tensor = 1 }}
   batch    {{ microbatches = {microbatches} }}
-  profile from "profile.json"
+  profile from "{profile}"
   memory     {{ capacity = {capacity} }}
   techniques {{ {techniques} }}
   tolerate   {{ failures = 0 }}
@@ -86,6 +86,13 @@ class Plan(NamedTuple):
     name: str
     techniques: str
     failed: tuple[tuple[int, int], ...] = ()
+    measured: int = PIPELINES
+    """Pipelines of the profile that it is planned with: sums among fewer peers take less, and fewer processes
+    leave each other more of the host."""
+
+    @property
+    def profile(self) -> str:
+        return f"profile-{self.measured}.json"
 
 
 ALL = "adaptive  decouple  stagger"
@@ -93,7 +100,7 @@ PLANS = (
     Plan("1F1B", ""),
     Plan("zero-bubble", ALL),
     Plan("1:1 failed", ALL, ((1, 1),)),
-    Plan("0:0 and 1:1 failed", ALL, ((0, 0), (1, 1))),
+    Plan("0:0 and 1:1 failed", ALL, ((0, 0), (1, 1)), PIPELINES - 1),
 )
 TRACED = 1
 """The plan whose trace is recorded."""
@@ -134,21 +141,28 @@ layers, loss, batches, optimizer = _module.layers, _module.loss, _module.batches
 
 
 def measure(folder: Path, device: str) -> None:
-    """Profile of both stages, with links between six devices."""
+    """Profiles of both stages, with links between six devices, and between as many as a plan has workers."""
     with _devices(device):
-        command = ["profile", "--program", str(_program(folder, device)), "--stages", str(STAGES)]
-        command += ["--pipelines", str(PIPELINES), "--device", device, "--repeat", str(SIZES[device].repeat)]
-        _runtime(*command, "-o", str(folder / "profile.json"), seconds=MEASURE_SECONDS)
+        for pipelines in sorted({plan.measured for plan in PLANS}):
+            command = ["profile", "--program", str(_program(folder, device)), "--stages", str(STAGES)]
+            command += ["--pipelines", str(pipelines), "--device", device]
+            command += [
+                "--repeat",
+                str(SIZES[device].repeat),
+                "-o",
+                str(folder / f"profile-{pipelines}.json"),
+            ]
+            _runtime(*command, seconds=MEASURE_SECONDS)
 
 
 def compile_plans(folder: Path) -> None:
     """One bundle for every plan, and the milliseconds of a step that it predicts."""
     predicted: dict[str, float] = {}
-    profile: dict[str, Any] = json.loads((folder / "profile.json").read_text())
     recyclec = str(Path(sys.executable).parent / "recyclec")
     for number, plan in enumerate(PLANS):
         job, bundle = folder / f"{number}.job", str(folder / f"{number}.plan")
-        job.write_text(job_text(profile, plan.techniques))
+        profile: dict[str, Any] = json.loads((folder / plan.profile).read_text())
+        job.write_text(job_text(profile, plan.techniques, plan.profile))
         words = ["plan", str(job), "--failed", failed_text(plan)] if plan.failed else ["compile", str(job)]
         subprocess.run([recyclec, "--quiet", *words, "-o", bundle], check=True)
         shown = subprocess.run(
@@ -160,8 +174,8 @@ def compile_plans(folder: Path) -> None:
     (folder / "predicted.json").write_text(json.dumps(predicted))
 
 
-def job_text(profile: dict[str, Any], techniques: str) -> str:
-    """The job with memory for HELD activations of the largest stage."""
+def job_text(profile: dict[str, Any], techniques: str, name: str) -> str:
+    """The job with memory for HELD activations of the largest stage; `name` is the profile's."""
     most = max(stage["activation_bytes"] for stage in profile["stages"])
     return JOB.format(
         stages=STAGES,
@@ -169,6 +183,7 @@ def job_text(profile: dict[str, Any], techniques: str) -> str:
         microbatches=MICROBATCHES,
         capacity=f"{-(-HELD * most // 1024)} KiB",
         techniques=techniques,
+        profile=name,
     )
 
 
@@ -630,7 +645,7 @@ def report(folder: Path) -> None:
     """Plans against predictions, ours beside torch's, and how messages lie under computation."""
     predicted: dict[str, float] = json.loads((folder / "predicted.json").read_text())
     found: dict[str, Any] = json.loads((folder / "run.json").read_text())
-    profile: dict[str, Any] = json.loads((folder / "profile.json").read_text())
+    profile: dict[str, Any] = json.loads((folder / f"profile-{PIPELINES}.json").read_text())
     for key in ("ops_measured", "transfer_measured", "reduce_measured"):
         print(f"{key}: {profile.get(key, 'by itself')}")
     print("\n" + markdown(plan_rows(predicted, found["ours"])))
