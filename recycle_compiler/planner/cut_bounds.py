@@ -81,7 +81,7 @@ def stage_table(job: JobSpec, most_workers: int) -> StageTable:
     units = job.pipelines * job.microbatches
     workers = _useful_counts(units, job.redundancy, most_workers)
     share = -(-units // workers)
-    most = np.append(workers[1:] - 1, max(most_workers, workers[-1]))
+    most = np.append(workers[1:] - 1, most_workers)[: len(workers)]
     ranges = _ranges(job, costs, first, end, most)
     return StageTable(first, end, workers, _periods(job, ranges, workers, share, units))
 

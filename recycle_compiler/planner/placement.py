@@ -180,7 +180,7 @@ def stage_costs(problem: Problem, failures: int, job: JobSpec) -> list[list[int]
 
     even = -(-failures // stages)
     rows = [[cost(stage, failed) for failed in range(even + 1)] for stage in range(stages)]
-    ceiling = max(max(cost for cost in row if cost < NO_ROOM) for row in rows)
+    ceiling = max(row[-1] for row in rows)
     for stage, row in enumerate(rows):
         while len(row) <= min(failures, problem.pipelines - 1) and (more := cost(stage, len(row))) <= ceiling:
             row.append(more)
