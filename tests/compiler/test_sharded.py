@@ -124,7 +124,7 @@ def test_failures_that_leave_no_room() -> None:
 
 
 def as_sharded(entry: Optimum) -> JobSpec:
-    """A sharded job with the same schedules: some of a step is gathering, its room is that of who is left."""
+    """A sharded job with the same schedules: some of each step is gathering, room that of who is left."""
     random, job = Random(entry.seed), entry.job
     owners = random.randint(1, job.pipelines)
     gather = tuple(random.randint(0, ticks // SLOT) * SLOT for ticks in job.optimizer)
