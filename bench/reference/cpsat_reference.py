@@ -114,8 +114,9 @@ def _search(case: _Case, known: _Known, work: float, *, prove: bool) -> _Known:
     return _Known(lower, solver.value(goal), spent)
 
 
-def _case_of(job: JobSpec, failed: tuple[int, ...]) -> _Case:
-    finish = tuple(a + b for a, b in zip(job.reduce, job.optimizer, strict=True))
+def _case_of(whole: JobSpec, failed: tuple[int, ...]) -> _Case:
+    job = whole.left_by(failed)
+    finish = tuple(map(sum, zip(job.reduce, job.optimizer, job.gather, strict=True)))
     ticks = gcd(*job.forward, *job.backward_input, *job.backward_weight, *job.transfer, *finish)
     coupled = tuple(a + b for a, b in zip(job.backward_input, job.backward_weight, strict=True))
     backward = job.backward_input if job.techniques.decouple else coupled

@@ -22,8 +22,8 @@ from recycle_compiler.ir.units import in_memory_unit, in_unit, memory_text, plur
 
 Rows = NDArray[np.intp]
 _TIMES = ("period", "makespan", "lower_bound", "bound_over_cuts")
-_TIME_FIELDS = ("forward", "backward_input", "backward_weight", "optimizer", "reduce", "transfer")
-_MEMORY_FIELDS = ("activation", "kept_for_weight", "capacity", "resident")
+_TIME_FIELDS = ("forward", "backward_input", "backward_weight", "optimizer", "reduce", "gather", "transfer")
+_MEMORY_FIELDS = ("activation", "kept_for_weight", "capacity", "resident", "state", "overhead")
 _OF_LAYERS = "layer_"
 """Begins the names of costs by layer."""
 _EXAMPLES = 5
@@ -104,7 +104,8 @@ def changed_streams(before: Streams, after: Streams) -> tuple[Worker, ...]:
 
 
 def _changed_fields(before: JobSpec, after: JobSpec) -> tuple[tuple[str, object, object], ...]:
-    names = (field.name for field in fields(JobSpec) if field.name != "layer_costs")
+    apart = ("layer_costs", "sharding")
+    names = (*(field.name for field in fields(JobSpec) if field.name not in apart), "owners", "gather")
     pairs = ((name, getattr(before, name), getattr(after, name)) for name in names)
     whole = (*pairs, *_layer_fields(before.layer_costs, after.layer_costs))
     return tuple((name, old, new) for name, old, new in whole if old != new)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from recycle_compiler.ir.bundled import counted_from, kin, read_columns, read_job
-from recycle_compiler.ir.failure import Worker, failure_set
+from recycle_compiler.ir.failure import Worker, failed_per_stage, failure_set
 from recycle_compiler.ir.job import JobSpec, print_job
 from recycle_compiler.ir.ops import Column
 from recycle_compiler.ir.streams import Claims, Streams
@@ -111,8 +111,9 @@ def _differences(columns: list[Column], alike: Column) -> list[Column]:
 
 def read_streams(bundle: Bundle, plan_index: int) -> Streams:
     """One plan, back in columns; BundleError when its streams cannot be decoded."""
-    job = read_job(bundle)
     entry = bundle.plans[plan_index]
+    job = read_job(bundle)
+    job = job.left_by(failed_per_stage(failure_set(entry.failed), job.stages))
     workers = tuple(Worker(*worker) for worker in bundle.workers(plan_index))
     offsets = np.cumsum([0, *bundle.layouts[plan_index].lengths], dtype=np.int64)
     times = (entry.makespan, entry.period, entry.lower_bound)
@@ -152,12 +153,12 @@ def check_fields(streams: Streams) -> None:
 def _common_job(plans: Sequence[Streams]) -> JobSpec:
     if not plans:
         raise ValueError("a bundle needs at least one plan")
-    job = plans[0].job
+    job = plans[0].job.unfailed
     shape = (job.stages, job.pipelines, job.tensor, job.microbatches)
     if max(shape) > LARGEST_NUMBER:
         raise ValueError(f"a bundle cannot hold a job of {shape}, allowed are {LARGEST_NUMBER} of each")
     for streams in plans:
-        if streams.job != job:
+        if streams.job.unfailed != job:
             raise ValueError("the plans of a bundle must be of one job")
         grid = (Worker(pipeline, stage) for stage in range(job.stages) for pipeline in range(job.pipelines))
         if streams.workers != tuple(worker for worker in grid if worker not in streams.failed):

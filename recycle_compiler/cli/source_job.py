@@ -4,7 +4,6 @@ Such a file has the job that a layout gives, with the costs of its stages. What 
 other cuts would, needs the costs of layers, which the text of the job gives.
 """
 
-from dataclasses import replace
 from pathlib import Path
 
 from recycle_compiler.cli.options.planning import start_of
@@ -14,6 +13,7 @@ from recycle_compiler.ir.groups import GroupedLayout, any_layout_of, job_of_grou
 from recycle_compiler.ir.job import PER_CHUNK, JobSpec
 from recycle_compiler.ir.layout import halved, job_of_layout
 from recycle_compiler.ir.schedule import Schedule
+from recycle_compiler.ir.state import with_techniques
 from recycle_runtime.cli.output import Output
 from recycle_runtime.plan.bundle import Bundle
 
@@ -29,7 +29,7 @@ def source_job(bundle: Bundle, path: str, schedule: Schedule, output: Output) ->
     except CompileError as error:
         why = f"the text of its job cannot be read: {error.diagnostics[0].message}"
     else:
-        job = replace(start_of(source, output), techniques=schedule.job.techniques)
+        job = with_techniques(start_of(source, output), schedule.job.techniques)
         if _is_of(job, schedule):
             return job
         why = "the text of its job gives other costs"

@@ -43,25 +43,38 @@ def read_capacity(
     return per_each(setting, tuple(amounts), Over(stages), report) if good else None
 
 
-def for_activations(capacity: Capacity, costs: Costs, setting: Setting | None, report: Report) -> Capacity:
-    """Capacity less what is resident; reports stages that cannot hold one micro-batch."""
+def for_activations(
+    capacity: Capacity,
+    costs: Costs,
+    setting: Setting | None,
+    report: Report,
+    overhead: int = 0,
+    shared: tuple[int, ...] = (),
+) -> Capacity:
+    """Capacity less what every worker of a stage has in it; reports stages that cannot hold one micro-batch.
+
+    `shared` is what a worker keeps of a state that is shared out: it must fit too, and is still to be taken
+    off.
+    """
     if setting is None:
         return capacity
+    shared = shared or (0,) * len(capacity)
     left = tuple(
-        None if whole is None else whole - taken
+        None if whole is None else whole - taken - overhead
         for whole, taken in zip(capacity, costs.resident, strict=True)
     )
     short = {
-        stage: needed - rest
-        for stage, (rest, needed) in enumerate(zip(left, costs.activation, strict=True))
-        if rest is not None and rest < needed
+        stage: needed + kept - rest
+        for stage, (rest, needed, kept) in enumerate(zip(left, costs.activation, shared, strict=True))
+        if rest is not None and rest < needed + kept
     }
     # One value for all stages is one mistake: the stage that needs most shows it.
     shown = (
         short if isinstance(setting.value, Listing) else sorted(short, key=lambda stage: -short[stage])[:1]
     )
     for stage in shown:
-        needed = (costs.activation[stage], costs.resident[stage], capacity[stage] or 0)
+        taken = costs.resident[stage] + shared[stage] + overhead
+        needed = (costs.activation[stage], taken, capacity[stage] or 0)
         report_short(f"stage {stage}", needed, costs.memory_unit, item_span(setting, stage), report)
     return left
 

@@ -32,13 +32,17 @@ class Costs:
     """What of the capacity is taken before the first activation."""
     span: Span = field(compare=False)
     """Where the job says where its costs come from."""
+    gather: tuple[int, ...] = ()
+    """Where the optimizer's state is sharded: how long new weights take to all workers of the stage."""
+    state: tuple[int, ...] = ()
+    """What all shards take of the capacity; `optimizer` is for all of them too."""
+    counts: tuple[int, ...] = ()
+    """Parameters on one GPU; empty where that is not known."""
 
     def per_stage(self) -> dict[str, tuple[int, ...]]:
         """The tuples that go into a JobSpec as they are, by field name."""
-        kept = (
-            one.name for one in fields(self) if one.name not in ("unit", "memory_unit", "resident", "span")
-        )
-        return {name: getattr(self, name) for name in kept}
+        others = ("unit", "memory_unit", "resident", "span", "gather", "state")
+        return {one.name: getattr(self, one.name) for one in fields(self) if one.name not in others}
 
 
 class Layers(Protocol):
@@ -57,6 +61,11 @@ class Layers(Protocol):
 
     @property
     def span(self) -> Span: ...
+
+    @property
+    def overhead(self) -> int:
+        """What of a worker's memory is neither state nor activations."""
+        ...
 
     def usual_cut(self, stages: int) -> Cut | None:
         """How such a model is cut where the job does not say; None leaves it to the costs."""
@@ -80,6 +89,10 @@ class MeasuredLayers:
     span: Span = field(compare=False)
     split_ppm: int | None = None
     """How much longer two halves of a micro-batch take than the whole, in millionths, if measured."""
+    owners: int = 0
+    """Of each shard of the optimizer's state; 0 where it is whole."""
+    overhead: int = 0
+    """What of a worker's memory is neither state nor activations."""
 
     @property
     def costs(self) -> LayerCosts:
@@ -87,8 +100,10 @@ class MeasuredLayers:
         if workers is None or workers < 2:
             return self.measured
         # Rounded down, so that so many workers take again what was measured.
-        whole = tuple(time * workers // (workers - 1) for time in self.measured.reduce)
-        return replace(self.measured, reduce=whole)
+        sent = workers - 1 + max(0, min(self.owners, workers) - 1)
+        whole = tuple(time * workers // sent for time in self.measured.reduce)
+        gather = tuple(time * workers // (workers - 1) for time in self.measured.gather)
+        return replace(self.measured, reduce=whole, gather=gather)
 
     def usual_cut(self, stages: int) -> Cut | None:
         return None
@@ -101,9 +116,11 @@ class MeasuredLayers:
             return tuple(sum(values[first:end]) for first, end in ranges)
 
         if self.reduce_workers == pipelines:
-            reduce = summed(given.reduce)
+            reduce, gather = summed(given.reduce), summed(given.gather)
         else:
-            reduce = tuple(ring_time(whole, pipelines) for whole in summed(self.costs.reduce))
+            whole = self.costs
+            reduce = tuple(ring_time(time, pipelines, self.owners) for time in summed(whole.reduce))
+            gather = tuple(ring_time(time, pipelines) for time in summed(whole.gather))
         return Costs(
             unit=self.unit,
             memory_unit=self.memory_unit,
@@ -118,4 +135,7 @@ class MeasuredLayers:
             parameters=summed(given.parameters),
             resident=summed(given.resident),
             span=self.span,
+            gather=gather,
+            state=summed(given.state),
+            counts=summed(given.counts) if any(given.counts) else (),
         )

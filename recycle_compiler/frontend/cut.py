@@ -18,6 +18,7 @@ from recycle_compiler.frontend.values import LARGEST, Over, items_of, meaning_of
 from recycle_compiler.ir.job import DEFAULT_REDUNDANCY
 from recycle_compiler.ir.layers import LayerCosts
 from recycle_compiler.ir.layout import grid_width
+from recycle_compiler.ir.sharding import shares_of
 from recycle_compiler.ir.units import plural
 
 IN_LAYERS = "give costs by layer: `model gpt { ... }`, a profile by layer, or `layers { ... }`"
@@ -103,6 +104,7 @@ def read_start(
     layers: Layers,
     capacity: int | None,
     failures: int | None,
+    owners: int,
     sections: Sections,
     shape: Shape,
     report: Report,
@@ -110,19 +112,26 @@ def read_start(
     """Where a job in layers starts; `capacity` is that of every worker."""
     costs = replace(layers.costs, capacity=capacity)
     if shape.is_free:
-        start = _free_start(layers, costs, failures, sections, shape, report)
+        start = _free_start(layers, costs, failures, owners, sections, shape, report)
     else:
-        start = _given_start(layers, costs, sections, shape, report)
+        start = _given_start(layers, costs, owners, sections, shape, report)
     return start if start and _check_largest(start.costs, report) else None
 
 
+def _with_shares(costs: LayerCosts, owners: int, workers: int) -> LayerCosts:
+    """The costs with what each of so many workers keeps of a state that is shared out."""
+    shares = shares_of(costs.state, owners, workers)
+    return replace(costs, resident=tuple(map(sum, zip(costs.resident, shares, strict=True))))
+
+
 def _given_start(
-    layers: Layers, costs: LayerCosts, sections: Sections, shape: Shape, report: Report
+    layers: Layers, costs: LayerCosts, owners: int, sections: Sections, shape: Shape, report: Report
 ) -> Start | None:
     redundancy = _read_redundancy(sections, shape.pipelines, "pipeline", report)
     if not (shape.stages and shape.pipelines and shape.microbatches):
         return None
-    cut = _read_cut(layers, costs, shape.stages, sections, report)
+    held = _with_shares(costs, owners, shape.pipelines)
+    cut = _read_cut(layers, held, shape.stages, sections, report)
     if cut is None or redundancy is None:
         return None
     stage_costs = layers.stage_costs(cut, shape.pipelines)
@@ -191,6 +200,7 @@ def _free_start(
     layers: Layers,
     costs: LayerCosts,
     failures: int | None,
+    owners: int,
     sections: Sections,
     shape: Shape,
     report: Report,
@@ -199,9 +209,17 @@ def _free_start(
     if not (shape.workers and shape.microbatches and redundancy):
         return None
     workers, microbatches = shape.workers, shape.microbatches
-    needed = fewest_stages(costs)
+    # With more stages fewer workers share the state of each.
+    per_stage = (
+        (stages, _with_shares(costs, owners, max(1, workers // stages))) for stages in range(1, workers + 1)
+    )
+    fitting = ((fewest_stages(held), held, stages) for stages, held in per_stage)
+    needed, held = next(
+        ((stages, held) for fewest, held, stages in fitting if fewest is not None and fewest <= stages),
+        (None, _with_shares(costs, owners, 1)),
+    )
     if needed is None:
-        _report_layer_too_large(layers, costs, sections, report)
+        _report_layer_too_large(layers, held, sections, report)
         return None
     if not _check_held(redundancy, needed, workers, failures or 0, sections, report):
         return None
@@ -213,10 +231,10 @@ def _free_start(
         hint = "use smaller micro-batches, or fewer workers"
         report.error("range", message, _batch_span(sections), hint)
         return None
-    stages = _roomy_stages(costs, least, most)
+    stages = _roomy_stages(held, least, most)
     if batch := sections.get("batch"):
         check_ops(stages, microbatches, batch, report)
-    cut = balanced_cut(costs, stages)
+    cut = balanced_cut(held, stages)
     assert cut is not None, "memory asks for no more stages than these"
     per_stage = -(-workers // stages)
     pipelines = grid_width(microbatches, per_stage)

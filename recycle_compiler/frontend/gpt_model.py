@@ -10,19 +10,26 @@ from recycle_compiler.diagnostics import Span
 from recycle_compiler.frontend.check import Section, Sections
 from recycle_compiler.frontend.costs import Costs, Cut
 from recycle_compiler.frontend.diagnostics import Report, count, did_you_mean, one_of, quote
+from recycle_compiler.frontend.optimizer_state import StateRules
 from recycle_compiler.frontend.profile_file import DISPLAY_UNIT
 from recycle_compiler.frontend.schema import BLOCKS
 from recycle_compiler.frontend.shape import Shape
-from recycle_compiler.frontend.values import LARGEST, read_share, read_whole
+from recycle_compiler.frontend.values import LARGEST, Over, read_amounts, read_share, read_whole
 from recycle_compiler.ir.layers import PER_LAYER, LayerCosts
+from recycle_compiler.ir.state import (
+    GRADIENT_BYTES,
+    WEIGHT_BYTES,
+    bytes_of_all,
+    bytes_of_shards,
+    copied_bytes,
+)
 
 DEFAULT_EFFICIENCY_PPM = 450_000
 """Share of the peak that large matrix products reach in training, in millionths."""
-STATE_BYTES = 18
-"""Per parameter: bf16 weight 2, fp32 gradient 4, fp32 master weight 4, Adam's two moments 8."""
-COPIED_BYTES = 14
-"""Of these, what a worker that moves to a stage must fetch: all but the gradient."""
-_GRADIENT_BYTES = 4
+DEFAULT_OVERHEAD = 3 << 29
+"""Bytes that the CUDA context and the buffers of NCCL take."""
+MESSAGES = 4
+"""Between stages, that a worker has room for: two activations and two gradients."""
 _OPTIMIZER_TRAFFIC = 30
 """Read gradient 4, read and write master weight and moments 24, write the bf16 weight 2."""
 _HALF = 2
@@ -107,6 +114,9 @@ class Work:
     backward_weight: int
 
 
+_PLAIN = StateRules(0, staggered=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """How a model is run: everything its costs depend on besides the model itself."""
@@ -118,6 +128,8 @@ class Run:
     """Sequences in a micro-batch."""
     device: Device
     efficiency_ppm: int
+    state: StateRules = _PLAIN
+    overhead: int = DEFAULT_OVERHEAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +140,16 @@ class StageCosts:
     backward_input: int
     backward_weight: int
     optimizer: int
+    """Of all shards, where the state is sharded."""
     reduce: int
+    gather: int
     transfer: int
     activation: int
     kept_for_weight: int
     parameters: int
     resident: int
+    state: int
+    counts: int
 
 
 def stage_work(model: GptModel, run: Run) -> tuple[Work, ...]:
@@ -192,10 +208,12 @@ def _work(model: GptModel, run: Run, part: _Part) -> Work:
 
 
 def _layer(model: GptModel, run: Run, part: _Part) -> StageCosts:
-    """One layer, its gradients reduced by very many workers."""
-    size = _GRADIENT_BYTES * _parameters(model, run, part)
-    reduce = _divide(2 * size * 10**9, run.device.network_bandwidth)
-    return replace(_part_costs(model, run, part), reduce=reduce)
+    """One layer, its gradients reduced and its weights gathered by very many workers."""
+    parameters = _parameters(model, run, part)
+    sent = GRADIENT_BYTES * parameters * (1 if run.state.owners else 2)
+    reduce = _divide(sent * 10**9, run.device.network_bandwidth)
+    gather = _divide(WEIGHT_BYTES * parameters * 10**9, run.device.network_bandwidth) * (run.state.owners > 0)
+    return replace(_part_costs(model, run, part), reduce=reduce, gather=gather)
 
 
 def _parameters(model: GptModel, run: Run, part: _Part) -> int:
@@ -228,14 +246,32 @@ def _part_costs(model: GptModel, run: Run, part: _Part) -> StageCosts:
         backward_input=max(1, _compute(work.backward_input, run) + backward_link),
         backward_weight=_compute(work.backward_weight, run) + lookup,
         optimizer=_divide(_OPTIMIZER_TRAFFIC * parameters * 10**9, device.memory_bandwidth),
-        reduce=_all_reduce(_GRADIENT_BYTES * parameters, run.pipelines, device.network_bandwidth),
+        reduce=_reduce(parameters, run),
+        gather=_gather(parameters, run),
         transfer=_divide(message * 10**9, device.network_bandwidth * tensor),
         # The embedding keeps more for W than it holds before I; any other layer has room for that.
         activation=max(kept, _divide(_activation(model, run, part), tensor)),
         kept_for_weight=kept,
-        parameters=COPIED_BYTES * parameters,
-        resident=STATE_BYTES * parameters,
+        parameters=copied_bytes(parameters, run.state.owners, run.pipelines),
+        resident=bytes_of_all(staggered=run.state.staggered, sharded=run.state.owners > 0) * parameters,
+        state=bytes_of_shards(staggered=run.state.staggered) * parameters * (run.state.owners > 0),
+        counts=parameters,
     )
+
+
+def _reduce(parameters: int, run: Run) -> int:
+    """Nanoseconds of the sum of gradients: for all workers, or each shard for its owners."""
+    size, ranks, bandwidth = GRADIENT_BYTES * parameters, run.pipelines, run.device.network_bandwidth
+    if not run.state.owners:
+        return _all_reduce(size, ranks, bandwidth)
+    further = min(run.state.owners, ranks) - 1
+    return _divide((ranks - 1 + further) * size * 10**9, ranks * bandwidth)
+
+
+def _gather(parameters: int, run: Run) -> int:
+    """Nanoseconds that the weights of all shards take to every worker; none where all have all."""
+    sent = (run.pipelines - 1) * WEIGHT_BYTES * parameters * (run.state.owners > 0)
+    return _divide(sent * 10**9, run.pipelines * run.device.network_bandwidth)
 
 
 def _activation(model: GptModel, run: Run, part: _Part) -> int:
@@ -285,6 +321,12 @@ class ModelLayers:
     def costs(self) -> LayerCosts:
         return layer_costs(self.model, self.run)
 
+    @property
+    def overhead(self) -> int:
+        run = self.run
+        message = _divide(_HALF * run.micro * self.model.sequence * self.model.hidden, run.tensor)
+        return run.overhead + MESSAGES * message
+
     def usual_cut(self, stages: int) -> Cut | None:
         return self.model.usual_cut(stages) if self.model.layers >= stages else None
 
@@ -301,14 +343,16 @@ def tie_time(layers: ModelLayers) -> int:
     """How much longer it takes to sum the gradient of the token embedding over twice as many workers, those
     with the embedding and those with the head."""
     model, run = layers.model, layers.run
-    size = _divide(_GRADIENT_BYTES * model.vocabulary * model.hidden, run.tensor)
+    size = _divide(GRADIENT_BYTES * model.vocabulary * model.hidden, run.tensor)
     both, one = (
         _all_reduce(size, ranks, run.device.network_bandwidth) for ranks in (2 * run.pipelines, run.pipelines)
     )
     return both - one
 
 
-def read_model(section: Section, sections: Sections, shape: Shape, report: Report) -> ModelLayers | None:
+def read_model(
+    section: Section, sections: Sections, shape: Shape, state: StateRules, report: Report
+) -> ModelLayers | None:
     """The layers of a model on a device."""
     variant = section.block.variant
     if variant is None or variant.text != "gpt":
@@ -319,15 +363,17 @@ def read_model(section: Section, sections: Sections, shape: Shape, report: Repor
     sizes = {key: _size(section, key, report) for key in BLOCKS["model"]}
     device = _read_device(sections.get("device"), section, report)
     efficiency = _read_efficiency(sections.get("device"), report)
+    overhead = _read_overhead(sections.get("device"), report)
     micro = _require_micro(sections, shape, report)
     known = {key: size for key, size in sizes.items() if size is not None}
     if len(known) < len(sizes):
         return None
     model = GptModel(**known)
     _check_model(model, section, shape, report)
-    if not (device and efficiency and micro and shape.tensor):
+    if not (device and efficiency and micro and shape.tensor) or overhead is None:
         return None
-    run = Run(shape.stages or 1, shape.pipelines or 1, shape.tensor, micro, device, efficiency)
+    sizes_of_run = (shape.stages or 1, shape.pipelines or 1, shape.tensor, micro)
+    run = Run(*sizes_of_run, device, efficiency, state, overhead)
     layers = ModelLayers(model, run, section.span)
     return layers if _check_sizes(layers.costs, section, report) else None
 
@@ -364,6 +410,14 @@ def _read_efficiency(section: Section | None, report: Report) -> int | None:
         return DEFAULT_EFFICIENCY_PPM
     share = read_share(setting, report, _LEAST_EFFICIENCY_PPM)
     return share.floor_of(10_000) if share else None
+
+
+def _read_overhead(section: Section | None, report: Report) -> int | None:
+    setting = section.settings.get("overhead") if section else None
+    if setting is None:
+        return DEFAULT_OVERHEAD
+    amounts = read_amounts(setting, "byte", Over(1), report)
+    return amounts[0] if amounts else None
 
 
 def _require_micro(sections: Sections, shape: Shape, report: Report) -> int | None:

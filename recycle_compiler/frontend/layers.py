@@ -12,13 +12,18 @@ layers {
 from recycle_compiler.frontend.check import Section
 from recycle_compiler.frontend.costs import MeasuredLayers
 from recycle_compiler.frontend.diagnostics import Report, count
-from recycle_compiler.frontend.profile import MEMORY, TIMES, read_memory, read_times_or_zero
+from recycle_compiler.frontend.profile import (
+    MEMORY,
+    TIMES,
+    read_amounts_or_zero,
+    read_memory,
+    read_times_or_zero,
+)
 from recycle_compiler.frontend.shape import Shape
 from recycle_compiler.frontend.syntax import Listing, Setting
 from recycle_compiler.frontend.values import (
     Over,
     memory_unit_of,
-    read_amounts,
     read_repeats,
     read_unit,
     read_whole,
@@ -30,7 +35,7 @@ _PER_LAYER = (*TIMES, *MEMORY, "parameters", "resident")
 
 
 def read_layers_block(
-    section: Section, capacity: Setting | None, shape: Shape, report: Report
+    section: Section, capacity: Setting | None, shape: Shape, owners: int, report: Report
 ) -> MeasuredLayers | None:
     """The costs that a layers block states; the capacity has a say in what memory is counted in."""
     settings = section.settings
@@ -40,8 +45,9 @@ def read_layers_block(
     stated = [settings[key] for key in (*MEMORY, "resident") if key in settings]
     memory_unit = memory_unit_of([*stated, capacity] if capacity else stated)
     columns["activation"], columns["kept_for_weight"] = read_memory(section, memory_unit, over, report)
-    columns["parameters"] = _amounts_or_zero(section, "parameters", "byte", over, report)
-    columns["resident"] = _amounts_or_zero(section, "resident", memory_unit, over, report)
+    columns["parameters"] = read_amounts_or_zero(section, "parameters", "byte", over, report)
+    columns["resident"] = read_amounts_or_zero(section, "resident", memory_unit, over, report)
+    columns["state"] = read_amounts_or_zero(section, "sharded", memory_unit, over, report)
     known = {key: values for key, values in columns.items() if values is not None}
     if unit is None or len(known) < len(columns):
         return None
@@ -51,6 +57,7 @@ def read_layers_block(
         measured=LayerCosts(capacity=None, **known),
         reduce_workers=shape.pipelines,
         span=section.span,
+        owners=owners,
     )
 
 
@@ -84,13 +91,3 @@ def _length(setting: Setting, report: Report) -> int | None:
     message = f"a job has 1 to {MOST_LAYERS:,} layers, {setting.key.text} has {count(total, 'value')}"
     report.error("range", message, setting.value.span, "a layer is a transformer block, not an op")
     return None
-
-
-def _amounts_or_zero(
-    section: Section, key: str, memory_unit: str, over: Over, report: Report
-) -> tuple[int, ...] | None:
-    """Memory per layer; nothing stated is none."""
-    setting = section.settings.get(key)
-    if setting is None:
-        return None if over.count is None else (0,) * over.count
-    return read_amounts(setting, memory_unit, over, report)

@@ -3,6 +3,8 @@
 optimizer { state = sharded  owners = 2 }      each shard of the state is with two workers of its stage
 """
 
+from typing import NamedTuple
+
 from recycle_compiler.frontend.check import Sections
 from recycle_compiler.frontend.cut import setting_of
 from recycle_compiler.frontend.diagnostics import Report, spell
@@ -11,6 +13,16 @@ from recycle_compiler.frontend.syntax import Name
 from recycle_compiler.frontend.values import meaning_of, read_whole
 
 DEFAULT_OWNERS = 2
+
+
+class StateRules(NamedTuple):
+    """What decides how much a worker keeps for each parameter."""
+
+    owners: int
+    """Of each shard; 0 where every worker has the whole state."""
+    staggered: bool
+
+
 _WORDS = ("whole", "sharded")
 
 

@@ -14,8 +14,8 @@ from recycle_compiler.frontend.values import (
 )
 from recycle_compiler.ir.job import MEMORY_SCALE, STRICTLY_POSITIVE
 
-TIMES = ("forward", "backward_input", "backward_weight", "optimizer", "reduce", "transfer")
-MEMORY = ("activation", "kept_for_weight")
+TIMES = ("forward", "backward_input", "backward_weight", "optimizer", "reduce", "gather", "transfer")
+MEMORY = ("activation", "kept_for_weight", "sharded")
 Values = tuple[int, ...]
 
 
@@ -30,7 +30,8 @@ def read_profile_block(
     stated = [settings[key] for key in MEMORY if key in settings]
     memory_unit = memory_unit_of([*stated, capacity] if capacity else stated)
     activation, kept = read_memory(section, memory_unit, over, report)
-    if unit is None or stages is None or activation is None or kept is None:
+    state = read_amounts_or_zero(section, "sharded", memory_unit, over, report)
+    if unit is None or stages is None or activation is None or kept is None or state is None:
         return None
     known_times = {key: values for key, values in times.items() if values is not None}
     if len(known_times) < len(times):
@@ -43,6 +44,7 @@ def read_profile_block(
         kept_for_weight=kept,
         parameters=nothing,
         resident=nothing,
+        state=state,
         span=section.span,
         **known_times,
     )
@@ -60,6 +62,16 @@ def read_times_or_zero(
     # Nothing is sent from the last one, so its transfer may be given and is not used.
     times = read_times(setting, unit, over, least, report, spare=int(transfer))
     return times[: over.count - 1] if transfer and times and over.count else times
+
+
+def read_amounts_or_zero(
+    section: Section, key: str, memory_unit: str, over: Over, report: Report
+) -> Values | None:
+    """Memory per stage or layer; nothing stated is none."""
+    setting = section.settings.get(key)
+    if setting is None:
+        return None if over.count is None else (0,) * over.count
+    return read_amounts(setting, memory_unit, over, report)
 
 
 def read_memory(

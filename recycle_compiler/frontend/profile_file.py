@@ -6,7 +6,8 @@
                  "activation_bytes": 100663296, "kept_bytes": 67108864, "parameter_bytes": 3221225472}, ...]}
 
 A profile by layer has `layers` in place of `stages`, `resident_bytes` in each of them, and `pipelines`: how
-many workers took part in a reduction. It may have `split_ppm`: how much longer two halves of a micro-batch
+many workers took part in a reduction. With `parameter_count` in each row the state is counted from that. It
+may have `overhead_bytes` of a worker, and `split_ppm`: how much longer two halves of a micro-batch
 take than the whole, in millionths; null where that could not be measured. Keys that are not named
 here are left to whoever wrote them.
 """
@@ -20,11 +21,13 @@ from typing import Any, cast
 from recycle_compiler.frontend.costs import Costs, MeasuredLayers
 from recycle_compiler.frontend.diagnostics import Report, count, quote, shorten
 from recycle_compiler.frontend.layers import MOST_LAYERS
+from recycle_compiler.frontend.optimizer_state import StateRules
 from recycle_compiler.frontend.read_file import ReadError, read_text
 from recycle_compiler.frontend.shape import MOST_GPUS, Shape
 from recycle_compiler.frontend.syntax import Quoted
 from recycle_compiler.frontend.values import LARGEST
 from recycle_compiler.ir.layers import LayerCosts
+from recycle_compiler.ir.state import bytes_of_all, bytes_of_shards
 
 FORMAT = "recycle-profile"
 VERSION = 1
@@ -40,10 +43,12 @@ _FIELDS = {
     "activation_bytes": ("activation", 0),
     "optimizer": ("optimizer", 0),
     "reduce": ("reduce", 0),
+    "gather": ("gather", 0),
     "transfer": ("transfer", 0),
     "kept_bytes": ("kept_for_weight", 0),
     "parameter_bytes": ("parameters", 0),
     "resident_bytes": ("resident", 0),
+    "parameter_count": ("counts", 0),
 }
 """Key in the file: field of the costs, least value."""
 _REQUIRED = ("forward", "backward_input", "backward_weight", "activation_bytes")
@@ -69,10 +74,12 @@ class _Measured:
     """How many workers took part in a reduction; None where the file does not say."""
     split_ppm: int | None
     """How much longer two halves of a micro-batch take than the whole; None where that was not measured."""
+    overhead: int
+    """Bytes of a worker's memory that are neither state nor activations."""
 
 
 def read_profile_file(
-    file: Quoted, folder: Path, shape: Shape, report: Report
+    file: Quoted, folder: Path, shape: Shape, state: StateRules, report: Report
 ) -> Costs | MeasuredLayers | None:
     """The costs in a profile; what is wrong with it is placed at its name in the job file."""
     try:
@@ -93,11 +100,21 @@ def read_profile_file(
     if problems:
         return None
     columns = _columns([cast(dict[str, int], row) for row in measured.rows])
+    workers = measured.pipelines or shape.pipelines
+    columns |= _sharded(columns, workers or 1, state)
     if measured.noun == "stage":
         return _stage_costs(columns, file) if shape.stages or shape.is_free else None
-    workers = measured.pipelines or shape.pipelines
     costs = LayerCosts(capacity=None, **columns)
-    return MeasuredLayers(DISPLAY_UNIT, "byte", costs, workers, file.span, measured.split_ppm)
+    return MeasuredLayers(
+        DISPLAY_UNIT,
+        "byte",
+        costs,
+        workers,
+        file.span,
+        measured.split_ppm,
+        state.owners,
+        measured.overhead,
+    )
 
 
 def _load(path: Path) -> Any:
@@ -165,7 +182,13 @@ def _read_layers(fields: dict[str, Any]) -> _Measured:
             f"split_ppm must be a whole number from 0 to {_MOST_SPLIT:,}, got {_spell(fields, 'split_ppm')}",
             "it says how much longer two halves of a micro-batch take than the whole, in millionths",
         )
-    return _Measured("layer", cast(list[Any], rows), pipelines, split)
+    overhead = fields.get("overhead_bytes", 0)
+    if type(overhead) is not int or not 0 <= overhead <= LARGEST:
+        raise _ProfileError(
+            f"overhead_bytes must be a whole number from 0 to 2**50, got {_spell(fields, 'overhead_bytes')}",
+            "it is what the device's context and communication take of a worker's memory",
+        )
+    return _Measured("layer", cast(list[Any], rows), pipelines, split, overhead)
 
 
 def _read_stages(fields: dict[str, Any], shape: Shape) -> _Measured:
@@ -180,7 +203,7 @@ def _read_stages(fields: dict[str, Any], shape: Shape) -> _Measured:
             f"must list {count(shape.stages, 'stage')}, as `pipeline` says, got {len(measured):,}",
             "measure as many stages as the job has, or change `pipeline`",
         )
-    return _Measured("stage", measured, None, None)
+    return _Measured("stage", measured, None, None, 0)
 
 
 def _problems(path: str, row: Any) -> Iterator[str]:
@@ -203,13 +226,37 @@ def _problems(path: str, row: Any) -> Iterator[str]:
         yield f"{path}.kept_bytes cannot exceed {allowed}, got {fields['kept_bytes']}"
 
 
-def _columns(rows: list[dict[str, int]]) -> dict[str, tuple[int, ...]]:
+Columns = dict[str, tuple[int, ...]]
+
+
+def _columns(rows: list[dict[str, int]]) -> Columns:
     """Costs by kind rather than by row."""
     columns = {name: tuple(row.get(key, 0) for row in rows) for key, (name, _) in _FIELDS.items()}
     # All of the activation is kept where no less was measured.
     columns["kept_for_weight"] = tuple(row.get("kept_bytes", row["activation_bytes"]) for row in rows)
     columns["transfer"] = columns["transfer"][:-1]
     return columns
+
+
+def _sharded(columns: Columns, workers: int, state: StateRules) -> Columns:
+    """What parameters take, where their number is known; and what changes where the state is sharded.
+
+    A profile that does not say how long weights take to be gathered has measured a whole state: half of its
+    sum is one that leaves each part with one worker, and weights in bf16 are half of those bytes.
+    """
+    found: Columns = {}
+    rules = {"staggered": state.staggered}
+    if all(columns["counts"]):
+        each = bytes_of_all(**rules, sharded=state.owners > 0)
+        found["resident"] = tuple(each * count for count in columns["counts"])
+    if not state.owners:
+        return found | {"gather": (0,) * len(columns["gather"])}
+    found["state"] = tuple(bytes_of_shards(**rules) * count for count in columns["counts"])
+    if not any(columns["gather"]):
+        sent = workers - 1 + min(state.owners, workers) - 1
+        found["gather"] = tuple(-(-time // 4) for time in columns["reduce"])
+        found["reduce"] = tuple(-(-time * sent // (2 * max(1, workers - 1))) for time in columns["reduce"])
+    return found
 
 
 def _stage_costs(columns: dict[str, tuple[int, ...]], file: Quoted) -> Costs:

@@ -6,7 +6,7 @@ from typing import Any
 
 from recycle_compiler.diagnostics import Span
 from recycle_compiler.frontend.capacity import Capacity, capacity_setting, for_activations, read_capacity
-from recycle_compiler.frontend.check import Sections, read_names, report_missing
+from recycle_compiler.frontend.check import Section, Sections, read_names, report_missing
 from recycle_compiler.frontend.costs import Costs, Cut, Layers
 from recycle_compiler.frontend.cut import (
     check_recut,
@@ -18,7 +18,7 @@ from recycle_compiler.frontend.cut import (
 from recycle_compiler.frontend.diagnostics import Report, count, quote
 from recycle_compiler.frontend.gpt_model import read_model
 from recycle_compiler.frontend.layers import read_layers_block
-from recycle_compiler.frontend.optimizer_state import read_owners
+from recycle_compiler.frontend.optimizer_state import StateRules, read_owners
 from recycle_compiler.frontend.profile import read_profile_block
 from recycle_compiler.frontend.profile_file import read_profile_file
 from recycle_compiler.frontend.shape import MOST_GPUS, Shape, read_shape
@@ -27,6 +27,8 @@ from recycle_compiler.frontend.syntax import Job, Listing, Quantity, Setting
 from recycle_compiler.frontend.ties import Ties, read_ties
 from recycle_compiler.frontend.values import memory_unit_of, read_duration, read_share, read_whole
 from recycle_compiler.ir.job import JobSpec, SolverOptions, Techniques
+from recycle_compiler.ir.layout import shared_out
+from recycle_compiler.ir.sharding import shares_of
 
 _LONGEST_NAME = 100
 _MOST_SECONDS = 7 * 24 * 3600
@@ -43,16 +45,15 @@ def resolve(job: Job, folder: Path, report: Report) -> JobSpec | None:
     report_missing(job, sections, report)
     _check_forms(job, sections, report)
     shape = read_shape(sections, report)
-    source = _read_costs(job, sections, shape, folder, report)
     techniques = read_techniques(sections)
+    owners = read_owners(sections, shape, report)
+    state = StateRules(owners or 0, techniques.stagger)
+    source = _read_costs(job, sections, shape, state, folder, report)
     failures = read_failures(sections, shape, report)
     solver = read_solver(sections, report)
-    owners = read_owners(sections, shape, report)
-    placed = _place(source, failures, sections, shape, report)
+    placed = _place(source, failures, state, sections, shape, report)
     # Narrowed one by one, so that the type checker sees what an error-free report implies.
-    if placed is None or shape.tensor is None or failures is None or solver is None:
-        return None
-    if owners is None:
+    if placed is None or shape.tensor is None or failures is None or solver is None or owners is None:
         return None
     costs = placed.costs
     ties = read_ties(sections, source, report) if source else None
@@ -70,11 +71,19 @@ def resolve(job: Job, folder: Path, report: Report) -> JobSpec | None:
         techniques=techniques,
         failures=failures,
         solver=solver,
-        owners=owners,
+        overhead=placed.overhead,
         **costs.per_stage(),
         **placed.layered,
     )
     spec = _with_ties(spec, ties, placed.cut)
+    if owners:
+        shards, absent = (placed.pipelines,) * spec.stages, (0,) * spec.stages
+        spec = shared_out(spec, owners, shards, costs.gather, costs.state, absent)
+    elif any(costs.gather) and "gather" in _costs_of(sections).settings:
+        setting = _costs_of(sections).settings["gather"]
+        message = "`gather` is given, and every worker has the whole state of the optimizer"
+        hint = "write `optimizer { state = sharded }`, or remove it"
+        report.error("conflict", message, setting.key.span, hint)
     check_totals(spec, costs.span, report)
     return spec
 
@@ -92,10 +101,16 @@ class _Placed:
     """The layers of each stage; none in a job that gives whole stages."""
     layered: dict[str, Any]
     """The fields of a JobSpec that only a job in layers has."""
+    overhead: int = 0
 
 
 def _place(
-    source: Costs | Layers | None, failures: int | None, sections: Sections, shape: Shape, report: Report
+    source: Costs | Layers | None,
+    failures: int | None,
+    state: StateRules,
+    sections: Sections,
+    shape: Shape,
+    report: Report,
 ) -> _Placed | None:
     """The job on its workers; None when the report says why not."""
     recut, grouping = read_recut(sections, report), read_grouping(sections, report)
@@ -116,7 +131,7 @@ def _place(
             return None
         left = for_activations(capacity, source, setting, report)
         return _Placed(source, shape.pipelines, shape.microbatches, left, (), {})
-    placed = _place_layers(source, capacity, recut is not False, failures, sections, shape, report)
+    placed = _place_layers(source, capacity, recut is not False, failures, state, sections, shape, report)
     if placed is None:
         return None
     said = {} if split is None else {"split_ppm": split}
@@ -129,16 +144,20 @@ def _place_layers(
     capacity: Capacity,
     recut: bool,
     failures: int | None,
+    state: StateRules,
     sections: Sections,
     shape: Shape,
     report: Report,
 ) -> _Placed | None:
-    start = read_start(layers, _of_any_worker(capacity), failures, sections, shape, report)
+    smallest = _of_any_worker(capacity)
+    net = None if smallest is None else max(0, smallest - layers.overhead)
+    start = read_start(layers, net, failures, state.owners, sections, shape, report)
     if start is None:
         return None
     stages = len(start.cut)
     whole = capacity if len(capacity) == stages else capacity * stages
-    left = for_activations(whole, start.costs, capacity_setting(sections), report)
+    shared = shares_of(start.costs.state, state.owners, start.pipelines)
+    left = for_activations(whole, start.costs, capacity_setting(sections), report, layers.overhead, shared)
     layered: dict[str, Any] = {
         "cut": start.cut,
         "layer_costs": start.layer_costs,
@@ -148,7 +167,7 @@ def _place_layers(
     # A model whose cut stays is a job of whole stages.
     keeps_cut = {} if "model" in sections else {"cut": start.cut, "redundancy": start.redundancy}
     fields = layered if recut else keeps_cut
-    return _Placed(start.costs, start.pipelines, start.microbatches, left, start.cut, fields)
+    return _Placed(start.costs, start.pipelines, start.microbatches, left, start.cut, fields, layers.overhead)
 
 
 def _with_ties(spec: JobSpec, ties: Ties, cut: Cut) -> JobSpec:
@@ -171,8 +190,13 @@ def _of_any_worker(capacity: Capacity) -> int | None:
     return min((amount for amount in capacity if amount is not None), default=None)
 
 
+def _costs_of(sections: Sections) -> Section:
+    """The block that says what the job costs."""
+    return next(sections[name] for name in _SOURCES if name in sections)
+
+
 def _read_costs(
-    job: Job, sections: Sections, shape: Shape, folder: Path, report: Report
+    job: Job, sections: Sections, shape: Shape, state: StateRules, folder: Path, report: Report
 ) -> Costs | Layers | None:
     given = [sections[name] for name in _SOURCES if name in sections]
     if "device" in sections and "model" not in sections:
@@ -182,9 +206,9 @@ def _read_costs(
         message = "a job has one of `profile`, `layers` and `model`, not several"
         report.error("conflict", message, section.span, "remove one of them")
     if "model" in sections:
-        return read_model(sections["model"], sections, shape, report)
+        return read_model(sections["model"], sections, shape, state, report)
     if "layers" in sections:
-        return read_layers_block(sections["layers"], capacity_setting(sections), shape, report)
+        return read_layers_block(sections["layers"], capacity_setting(sections), shape, state.owners, report)
     profile = sections.get("profile")
     if profile is None:
         hint = 'write `profile { ... }`, `profile from "file.json"`, or `model gpt { ... }` and `device a100`'
@@ -193,7 +217,7 @@ def _read_costs(
         )
         return None
     if profile.block.file:
-        return read_profile_file(profile.block.file, folder, shape, report)
+        return read_profile_file(profile.block.file, folder, shape, state, report)
     return read_profile_block(profile, capacity_setting(sections), shape.stages, report)
 
 
@@ -282,7 +306,7 @@ def check_totals(spec: JobSpec, span: Span, report: Report) -> None:
     per_unit = (
         sum(spec.forward) + sum(spec.backward_input) + sum(spec.backward_weight) + 2 * sum(spec.transfer)
     )
-    ticks = units * per_unit + sum(spec.reduce) + sum(spec.optimizer)
+    ticks = units * per_unit + sum(spec.reduce) + sum(spec.optimizer) + sum(spec.gather)
     if ticks > LARGEST_TOTAL:
         longest = LARGEST_TOTAL // spec.ticks_per_unit
         got = ticks // spec.ticks_per_unit

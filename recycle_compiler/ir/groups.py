@@ -15,14 +15,15 @@ all holders of the chunk are there.
 
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from recycle_compiler.ir.failure import FailureSet, failed_per_stage, normal_form
 from recycle_compiler.ir.job import JobSpec
-from recycle_compiler.ir.layout import Layout, cut_into, grid_width, layout_of, parse_layout, ring_time
+from recycle_compiler.ir.layout import Layout, cut_into, grid_width, layout_of, parse_layout
+from recycle_compiler.ir.sharding import Sharding, shares_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +125,28 @@ def job_of_groups(job: JobSpec, layout: GroupedLayout) -> JobSpec:
         raise ValueError(f"layout {layout} has more workers on a stage than its group has micro-batches")
     ranges = tuple(pairwise(accumulate(layout.layers, initial=0)))
     groups = _chunk_stages(layout, ranges)
-    holders = [sum(layout.workers[group[chunk]] for group in groups) for chunk, _ in enumerate(ranges)]
-    made = cut_into(job, costs, ranges, layout.ranges, max(layout.workers), groups[0])
-    reduce = tuple(map(ring_time, made.reduce, holders))
-    return replace(made, reduce=reduce, groups=groups, shares=layout.shares)
+    holders = tuple(sum(layout.workers[group[chunk]] for group in groups) for chunk, _ in enumerate(ranges))
+    made = cut_into(job, costs, ranges, layout.ranges, layout.workers, holders, groups)
+    return replace(made, shares=layout.shares)
+
+
+def shares_by_stage(job: JobSpec, layout: AnyLayout) -> tuple[int, ...]:
+    """What a worker of each stage keeps of a state that is shared out among all that hold its layers."""
+    costs = job.layer_costs
+    if not job.owners or costs is None:
+        return (0,) * layout.stages
+    stages = list(zip(layout.ranges, layout.workers, strict=True))
+    found: list[int] = []
+    for first, end in layout.ranges:
+        holders = [
+            sum(count for (low, high), count in stages if low <= layer < high) for layer in range(first, end)
+        ]
+        shares = (
+            shares_of((state,), job.owners, n)
+            for state, n in zip(costs.state[first:end], holders, strict=True)
+        )
+        found.append(sum(share for (share,) in shares))
+    return tuple(found)
 
 
 def _chunk_stages(layout: GroupedLayout, chunks: tuple[tuple[int, int], ...]) -> tuple[tuple[int, ...], ...]:
@@ -188,20 +207,37 @@ def _group(job: JobSpec, failed: FailureSet, number: int, first_unit: int) -> Gr
         backward_input=summed(job.backward_input),
         backward_weight=summed(job.backward_weight),
         optimizer=summed(job.optimizer),
-        gather=summed(job.gather),
         reduce=summed(job.reduce),
         transfer=tuple(job.transfer[chunks[-1]] for chunks in held[:-1]),
         activation=summed(job.activation),
         kept_for_weight=summed(job.kept_for_weight),
         capacity=tuple(job.capacity[stage] for stage in stages),
         parameters=summed(job.parameters),
+        counts=summed(job.counts) if job.counts else (),
         chunk_stages=(),
         cut=summed(job.cut),
         groups=(),
         shares=(),
+        sharding=None if job.sharding is None else _sharding_alone(job, held, summed),
     )
     absent = normal_form(tuple(width - count for count in live), width)
     return Group(derived, absent, first_unit, stages, held)
+
+
+def _sharding_alone(
+    job: JobSpec, held: tuple[tuple[int, ...], ...], summed: Callable[[tuple[int, ...]], tuple[int, ...]]
+) -> Sharding:
+    """Of one group: times and memory as they are for all groups together, whoever has failed."""
+    ones, nothing = (1,) * len(held), (0,) * len(held)
+    return Sharding(
+        job.owners,
+        ones,
+        summed(job.gather),
+        summed(job.optimizer),
+        nothing,
+        nothing,
+        (job.pipelines,) * len(held),
+    )
 
 
 class EndingStarts(NamedTuple):

@@ -21,17 +21,18 @@ it can be cut anew; `split 40000` if micro-batches may be split in two, `parts 2
 if the compiler chooses where its 32 workers start. Where layers share parameters, `tied 0 9` names them and
 `tied_reduce 400` is what their sum takes. Where groups of pipelines have cuts of their own, `groups 0,0 1,2`
 says for each group which stage holds each chunk, and `shares 30 2` how many micro-batches each group has;
-`grouping off` if no plan may have them. Where the optimizer's state is sharded, `owners 2` says how many
-workers own each shard, and `gather 20 20` how long it takes to send the weights to all holders of a chunk.
+`grouping off` if no plan may have them. Where the optimizer's state is sharded, it has the lines of
+`ir/sharding.py`.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
-from recycle_compiler.ir.layers import PER_LAYER, LayerCosts, parse_layers, print_layers
+from recycle_compiler.ir.layers import MORE, PER_LAYER, LayerCosts, parse_layers, print_layers
+from recycle_compiler.ir.sharding import LINES, Sharding, parse_sharding, print_sharding
 
 TICKS_PER_UNIT = {"slot": 1_000, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 MEMORY_SCALE = {"count": 1_000, "byte": 1}
@@ -125,17 +126,17 @@ class JobSpec:
     that of `chunk_stages`. Empty where all pipelines have one cut."""
     shares: tuple[int, ...] = ()
     """How many micro-batches each group has: the first so many are those of the first group, and so on."""
-    owners: int = 0
-    """How many workers own each shard of the optimizer's state, all of them where fewer hold it; 0: every
-    worker has the whole state."""
-    gather: tuple[int, ...] = ()
-    """Where the state is sharded: how long the new weights of each chunk take to all that hold it; else 0."""
+    sharding: Sharding | None = None
+    """How the optimizer's state is shared out; None: every worker has the whole state. `optimizer` and
+    `capacity` are then those of the workers that are left."""
+    counts: tuple[int, ...] = ()
+    """How many parameters each chunk has on one GPU; empty where that is not known."""
+    overhead: int = 0
+    """What of a worker's memory is neither state nor activations, and not in `capacity` either."""
 
     def __post_init__(self) -> None:
         if not self.chunk_stages:
             object.__setattr__(self, "chunk_stages", tuple(range(self.stages)))
-        if not (self.owners and self.gather):
-            object.__setattr__(self, "gather", (0,) * self.chunks)
 
     @property
     def chunks(self) -> int:
@@ -159,6 +160,41 @@ class JobSpec:
             tuple(chunk for chunk, stages in enumerate(self.holders) if stage in stages)
             for stage in range(self.stages)
         )
+
+    @property
+    def owners(self) -> int:
+        """How many workers own each shard of the optimizer's state; 0: every worker has the whole state."""
+        return 0 if self.sharding is None else self.sharding.owners
+
+    @property
+    def gather(self) -> tuple[int, ...]:
+        """How long the new weights of each chunk take to all that hold it; 0 where nothing is sharded."""
+        return (0,) * self.chunks if self.sharding is None else self.sharding.gather
+
+    def left_by(self, failed: Sequence[int]) -> "JobSpec":
+        """The job when so many workers of each stage have failed: who is left owns more of a sharded state,
+        so that steps take longer and activations have less room. The same job where state is whole."""
+        sharding = self.sharding
+        if sharding is None:
+            return self
+        lost = sharding.lost_with(self.holders, failed)
+        if lost == sharding.lost:
+            return self
+        more = [
+            sharding.kept(chunk, now) - sharding.kept(chunk, before)
+            for chunk, (now, before) in enumerate(zip(lost, sharding.lost, strict=True))
+        ]
+        capacity = tuple(
+            None if room is None else room - sum(more[chunk] for chunk in held)
+            for room, held in zip(self.capacity, self.held, strict=True)
+        )
+        steps = tuple(sharding.step_time(chunk, count) for chunk, count in enumerate(lost))
+        return replace(self, optimizer=steps, capacity=capacity, sharding=replace(sharding, lost=lost))
+
+    @property
+    def unfailed(self) -> "JobSpec":
+        """The job while no worker has failed: what the plans of a bundle have in common."""
+        return self.left_by((0,) * self.stages)
 
     @property
     def tied_chunks(self) -> tuple[int, ...]:
@@ -211,28 +247,30 @@ class JobSpec:
         if {stage for stages in self.holders for stage in stages} != set(range(self.stages)):
             yield f"chunks {self.groups or self.chunk_stages} do not lie on each of {self.stages} stages"
         yield from self._verify_groups()
-        for name in PER_CHUNK:
-            values = getattr(self, name)
-            expected = self.stages if name == "capacity" else self.chunks - (name == "transfer")
-            if len(values) != expected:
-                yield f"{name} needs {expected} values, got {len(values)}"
-            least = 1 if name in STRICTLY_POSITIVE else 0
-            if any(value is not None and value < least for value in values):
-                yield f"{name} must be at least {least} everywhere, got {values}"
+        yield from self._verify_costs()
         if any(kept > whole for kept, whole in zip(self.kept_for_weight, self.activation, strict=False)):
             yield "kept_for_weight exceeds activation"
         if self.unit not in TICKS_PER_UNIT or self.memory_unit not in MEMORY_SCALE:
             yield f"unknown unit {self.unit} or {self.memory_unit}"
         if not 0 <= self.failures <= self.workers:
             yield f"failures must be between 0 and {self.workers}, got {self.failures}"
-        yield from self._verify_owners()
+        if self.counts and len(self.counts) != self.chunks:
+            yield f"counts needs {self.chunks} values, got {len(self.counts)}"
+        if self.sharding is not None:
+            yield from self.sharding.verify(self.chunks, self.stages)
         yield from self._verify_layers()
 
-    def _verify_owners(self) -> Iterator[str]:
-        if self.owners < 0:
-            yield f"owners must be at least 0, got {self.owners}"
-        if len(self.gather) != self.chunks or min(self.gather, default=0) < 0:
-            yield f"gather needs {self.chunks} values of at least 0, got {self.gather}"
+    def _verify_costs(self) -> Iterator[str]:
+        for name in PER_CHUNK:
+            values = getattr(self, name)
+            expected = self.stages if name == "capacity" else self.chunks - (name == "transfer")
+            if len(values) != expected:
+                yield f"{name} needs {expected} values, got {len(values)}"
+            least = 1 if name in STRICTLY_POSITIVE else 0
+            # Failures may leave a stage no room where state is shared out; then there is no plan for them.
+            is_left = name == "capacity" and self.sharding is not None and any(self.sharding.lost)
+            if any(value is not None and value < least for value in values) and not is_left:
+                yield f"{name} must be at least {least} everywhere, got {values}"
 
     def _verify_groups(self) -> Iterator[str]:
         if len(self.groups) != len(self.shares) or len(self.groups) == 1:
@@ -369,8 +407,10 @@ def print_job(job: JobSpec) -> str:
         lines += print_layers(job.layer_costs)
     if job.tied:
         lines += [" ".join(("tied", *map(str, job.tied))), f"tied_reduce {job.tied_reduce}"]
-    if job.owners:
-        lines += [f"owners {job.owners}", " ".join(("gather", *map(str, job.gather)))]
+    if job.sharding is not None:
+        lines += print_sharding(job.sharding)
+    if job.counts:
+        lines += [" ".join(("counts", *map(str, job.counts))), f"overhead {job.overhead}"]
     lines += [line for line, is_told in _choices(job) if is_told]
     lines.append(" ".join(("techniques", *job.techniques.names)))
     lines += [f"failures {job.failures}", f"solver {solver}"]
@@ -397,7 +437,15 @@ def parse_job(lines: Iterable[str]) -> JobSpec:
         fields[words[0]] = words[1:]
     expected = {"job", "shape", "units", "techniques", "failures", "solver", *PER_CHUNK}
     optional = {"chunks", "cut", "redundancy", "split", "parts", "tied", "tied_reduce", "free"}
-    optional |= {"groups", "shares", "grouping", "owners", "gather"}
+    optional |= {
+        "groups",
+        "shares",
+        "grouping",
+        "counts",
+        "overhead",
+        *LINES,
+        *(f"layer_{name}" for name in MORE),
+    }
     if "layer_forward" in fields:
         expected |= {f"layer_{name}" for name in (*PER_LAYER, "capacity")}
     if fields.keys() - optional != expected:
@@ -443,8 +491,9 @@ def _job_from(fields: dict[str, list[str]]) -> JobSpec:
         grouping=_is_on(fields.get("grouping", ["on"])),
         groups=groups,
         shares=tuple(int(word) for word in fields.get("shares", ())),
-        owners=int(fields.get("owners", ["0"])[0]),
-        gather=tuple(int(word) for word in fields.get("gather", ())),
+        counts=tuple(int(word) for word in fields.get("counts", ())),
+        overhead=int(fields.get("overhead", ["0"])[0]),
+        sharding=parse_sharding(fields, shape["stages"]) if LINES & fields.keys() else None,
         **shape,
         **per_chunk,
     )

@@ -24,6 +24,8 @@ PER_LAYER = (
     "resident",
 )
 """Names of the tuples, in the order of their lines."""
+MORE = ("gather", "state", "counts")
+"""Those that not all jobs have; their lines are left out where all values are 0."""
 _STRICTLY_POSITIVE = ("forward", "backward_input", "backward_weight")
 
 
@@ -47,6 +49,18 @@ class LayerCosts:
     """What the layer's weights, gradients and optimizer state take of a worker's capacity."""
     capacity: int | None
     """Of a whole worker, for state and activations; None is unlimited."""
+    gather: tuple[int, ...] = ()
+    """Where the optimizer's state is sharded: what very many workers take to get the layer's new weights."""
+    state: tuple[int, ...] = ()
+    """What all shards of the layer take of a worker's capacity, beside `resident`. `optimizer` is for all of
+    them too."""
+    counts: tuple[int, ...] = ()
+    """How many parameters each layer has on one GPU; 0 where that is not known."""
+
+    def __post_init__(self) -> None:
+        for name in MORE:
+            if not getattr(self, name):
+                object.__setattr__(self, name, (0,) * self.count)
 
     @property
     def count(self) -> int:
@@ -55,7 +69,7 @@ class LayerCosts:
 
     def verify(self) -> Iterator[str]:
         """Yield every broken invariant."""
-        for name in PER_LAYER:
+        for name in (*PER_LAYER, *MORE):
             values: tuple[int, ...] = getattr(self, name)
             expected = self.count - (name == "transfer")
             if len(values) != expected:
@@ -69,12 +83,14 @@ class LayerCosts:
 
 def print_layers(costs: LayerCosts) -> list[str]:
     """The lines of the text."""
-    lines = [" ".join((f"layer_{name}", *map(str, getattr(costs, name)))) for name in PER_LAYER]
+    names = (*PER_LAYER, *(name for name in MORE if any(getattr(costs, name))))
+    lines = [" ".join((f"layer_{name}", *map(str, getattr(costs, name)))) for name in names]
     return [*lines, f"layer_capacity {'unlimited' if costs.capacity is None else costs.capacity}"]
 
 
 def parse_layers(fields: dict[str, list[str]]) -> LayerCosts:
     """Read what `print_layers` wrote, by the first word of each line; KeyError or ValueError if it is not."""
     (capacity,) = fields["layer_capacity"]
-    columns = {name: tuple(int(word) for word in fields[f"layer_{name}"]) for name in PER_LAYER}
+    names = (*PER_LAYER, *(name for name in MORE if f"layer_{name}" in fields))
+    columns = {name: tuple(int(word) for word in fields[f"layer_{name}"]) for name in names}
     return LayerCosts(capacity=None if capacity == "unlimited" else int(capacity), **columns)

@@ -16,6 +16,7 @@ from itertools import accumulate, pairwise
 from recycle_compiler.ir.failure import FailureSet, failed_per_stage, normal_form
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.layers import LayerCosts
+from recycle_compiler.ir.sharding import Sharding
 
 Ranges = tuple[tuple[int, int], ...]
 """First layers, and the first beyond."""
@@ -90,12 +91,9 @@ def job_of_layout(job: JobSpec, layout: Layout) -> JobSpec:
     units = job.pipelines * job.microbatches
     if max(layout.workers) > units:
         raise ValueError(f"layout {layout} has more workers on a stage than there are micro-batches")
-    made = cut_into(job, costs, layout.ranges, layout.ranges, max(layout.workers))
+    made = cut_into(job, costs, layout.ranges, layout.ranges, layout.workers, layout.workers)
     tied = replace(job, cut=layout.layers).tied_chunks
-    reduce = (
-        ring_time(whole, workers) + job.tied_reduce * (stage in tied)
-        for stage, (whole, workers) in enumerate(zip(made.reduce, layout.workers, strict=True))
-    )
+    reduce = (time + job.tied_reduce * (stage in tied) for stage, time in enumerate(made.reduce))
     return replace(made, reduce=tuple(reduce))
 
 
@@ -104,21 +102,21 @@ def cut_into(
     costs: LayerCosts,
     chunks: Ranges,
     stages: Ranges,
-    most_workers: int,
-    chunk_stages: tuple[int, ...] = (),
+    workers: tuple[int, ...],
+    holders: tuple[int, ...],
+    groups: tuple[tuple[int, ...], ...] = (),
 ) -> JobSpec:
-    """The job with chunks and stages of these layers, on a grid for so many workers of a stage.
-
-    Reductions are those of very many workers.
-    """
+    """The job with chunks and stages of these layers, for so many workers of each stage and so many that hold
+    each chunk."""
 
     def summed(values: tuple[int, ...], over: Ranges = chunks) -> tuple[int, ...]:
         return tuple(sum(values[first:end]) for first, end in over)
 
     units = job.pipelines * job.microbatches
-    width = grid_width(units, most_workers)
+    width = grid_width(units, max(workers))
     resident = summed(costs.resident, stages)
-    return replace(
+    owners = job.owners
+    made = replace(
         job,
         stages=len(stages),
         pipelines=width,
@@ -127,21 +125,49 @@ def cut_into(
         backward_input=summed(costs.backward_input),
         backward_weight=summed(costs.backward_weight),
         optimizer=summed(costs.optimizer),
-        gather=(0,) * len(chunks),
-        reduce=summed(costs.reduce),
+        reduce=tuple(
+            ring_time(whole, n, owners) for whole, n in zip(summed(costs.reduce), holders, strict=True)
+        ),
         transfer=tuple(costs.transfer[end - 1] for _, end in chunks[:-1]),
         activation=summed(costs.activation),
         kept_for_weight=summed(costs.kept_for_weight),
         capacity=tuple(None if costs.capacity is None else costs.capacity - taken for taken in resident),
         parameters=summed(costs.parameters),
-        chunk_stages=chunk_stages,
+        counts=summed(costs.counts) if job.counts else (),
+        chunk_stages=groups[0] if groups else (),
         cut=tuple(end - first for first, end in chunks),
         layer_costs=None,
         free_workers=0,
         split_ppm=None,
         grouping=True,
         failures=0,
+        groups=groups,
+        sharding=None,
     )
+    if not owners:
+        return made
+    gathers = (ring_time(whole, n) for whole, n in zip(summed(costs.gather), holders, strict=True))
+    absent = tuple(width - count for count in workers)
+    return shared_out(made, owners, holders, tuple(gathers), summed(costs.state), absent)
+
+
+def shared_out(
+    job: JobSpec,
+    owners: int,
+    shards: tuple[int, ...],
+    gather: tuple[int, ...],
+    state: tuple[int, ...],
+    absent: tuple[int, ...],
+) -> JobSpec:
+    """The job with a sharded state; given with `optimizer` for all shards, and none of them in `capacity`."""
+    nothing = (0,) * job.chunks
+    sharding = Sharding(owners, shards, gather, job.optimizer, state, nothing, absent)
+    capacity = tuple(
+        None if room is None else room - sum(sharding.kept(chunk, 0) for chunk in held)
+        for room, held in zip(job.capacity, job.held, strict=True)
+    )
+    steps = tuple(sharding.step_time(chunk, 0) for chunk in range(job.chunks))
+    return replace(job, optimizer=steps, capacity=capacity, sharding=sharding)
 
 
 def halved(job: JobSpec) -> JobSpec:
@@ -176,6 +202,11 @@ def absent_cells(job: JobSpec, layout: Layout) -> FailureSet:
     return normal_form(tuple(job.pipelines - workers for workers in layout.workers), job.pipelines)
 
 
-def ring_time(whole: int, workers: int) -> int:
-    """How long so many workers take for a sum that takes very many of them `whole` ticks."""
-    return -(-whole * (workers - 1) // workers)
+def ring_time(whole: int, workers: int, owners: int = 0) -> int:
+    """How long so many workers take for a sum that takes very many of them `whole` ticks.
+
+    Each worker sends all but one part in so many. Where each sum goes to several owners, it sends a part more
+    for every owner after the first.
+    """
+    further = max(0, min(owners, workers) - 1)
+    return -(-whole * (workers - 1 + further) // workers)

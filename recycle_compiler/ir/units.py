@@ -49,6 +49,11 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
+def ending_words(job: JobSpec) -> str:
+    """What ends a step, in words."""
+    return "reduction, optimizer and gathering of weights" if job.owners else "reduction and optimizer"
+
+
 def plural(count: int, noun: str) -> str:
     """`1 stage`, `2 stages`, `6 micro-batches`."""
     if count == 1:

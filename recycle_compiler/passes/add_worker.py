@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from recycle_compiler.ir.failure import FailureSet, worker_number
+from recycle_compiler.ir.failure import FailureSet, failed_per_stage, worker_number
 from recycle_compiler.ir.graph import Graph
 from recycle_compiler.ir.ops import Column, OpKind
 from recycle_compiler.ir.schedule import Schedule
@@ -22,7 +22,7 @@ from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.pipeline import Pass
 from recycle_compiler.passes.standard import GRAPH_PASSES
 from recycle_compiler.scheduling.bounds import lower_bound
-from recycle_compiler.scheduling.problem import Problem, problem_of, rerouted
+from recycle_compiler.scheduling.problem import Problem, problem_of, rerouted, with_ends_of
 from recycle_compiler.scheduling.schedules import Plan, schedule_from
 from recycle_compiler.scheduling.timing import Clock
 from recycle_runtime.plan.isa import Opcode
@@ -45,7 +45,8 @@ class AddWorker(Pass[Streams, Schedule]):
         start = _starts(streams, crowded)
         found: dict[tuple[int, bool], list[tuple[Clock, FailureSet]]] = {}
         for failed in _with_one_fewer(streams):
-            clock = Clock(_shared(crowded, Target(job, failed).hosts))
+            left = job.left_by(failed_per_stage(failed, job.stages))
+            clock = Clock(with_ends_of(_shared(crowded, Target(job, failed).hosts), left))
             # A stage that opens later may make the period shorter than this, but hardly change which is best.
             at_once = clock.time_at_once(clock.order_of(start)).period
             found.setdefault((at_once, failed != self.wanted), []).append((clock, failed))

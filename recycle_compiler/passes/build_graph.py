@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from recycle_compiler.ir.failure import failed_per_stage
 from recycle_compiler.ir.graph import Graph, memory_of
 from recycle_compiler.ir.hops import hop_times
 from recycle_compiler.ir.job import JobSpec
@@ -26,7 +27,7 @@ class BuildGraph(Pass[Target, Graph]):
     name = "build-graph"
 
     def run(self, target: Target) -> Graph:
-        job = target.job
+        job = target.job.left_by(failed_per_stage(target.failed, target.job.stages))
         size = job.pipelines * job.microbatches * job.chunks
         backward = tuple(i + w for i, w in zip(job.backward_input, job.backward_weight, strict=True))
         barrier = [Op(OpKind.S, UNSET, UNSET, UNSET, UNSET, 0)]

@@ -133,6 +133,14 @@ def plan_failed(
         if not hosts:
             who = "its only worker" if job.pipelines == 1 else f"all {job.pipelines} of its workers"
             raise NoPlanError(f"stage {stage} has no live worker: {who} failed")
+    left = job.left_by(failed_per_stage(failed, job.stages))
+    for stage, room in enumerate(left.capacity):
+        needed = sum(left.activation[chunk] for chunk in left.held[stage][:1])
+        if job.sharding is not None and room is not None and room < needed:
+            raise NoPlanError(
+                f"stage {stage} has no room for a micro-batch: its workers that are left own too much of the "
+                "sharded state"
+            )
     slots = AssignSlots(effort or Effort().prompt(), deadline and deadline.nanoseconds_left)
     return (all_passes(slots) >> RenameWorkers(failed)).run(Target(job, failed), observers)
 
@@ -179,6 +187,8 @@ def plan_count(
         return plan_failed(job, (), observers, Effort(), deadline)
     best: Streams | None = None
     ranked = ranked_placements(job, failures, costs, Effort(), deadline)
+    if not ranked:
+        raise NoPlanError(_no_room(job, failures))
     is_costly = costs.healthy.ops > _LARGE
     is_behind = recut and is_costly and _is_behind(job, failures, min(bound for _, bound in ranked))
     effort = Effort().brief() if is_behind else Effort()
@@ -211,6 +221,13 @@ def check_survivable(job: JobSpec, failures: int) -> None:
             f"on each of {_counted(job.stages, 'stage')}, every stage keeps a live worker up to "
             f"{_counted(most, 'failure')}"
         )
+
+
+def _no_room(job: JobSpec, failures: int) -> str:
+    return (
+        f"{_counted(failures, 'failure')} of {_counted(job.workers, 'worker')} leave no room for a "
+        "micro-batch: those that are left own too much of the sharded state, wherever the failures are"
+    )
 
 
 def _counted(count: int, noun: str) -> str:

@@ -5,7 +5,8 @@ micro-batches, idles before its first backward where memory cannot fill the roun
 some earlier stage still has to finish after it. They need little of the other stages: the layers above and
 below have to be passed, in however many stages. Each stage between takes transfers on top, of which only
 those next to the stage itself are certain. All of them grow with the length of the way, so what is left out
-keeps them valid.
+keeps them valid. Where the optimizer's state is sharded, more workers keep and step less of it each: what a
+stage imposes is then counted for the most workers that a column stands for.
 
 Bounds that look at the workers of other stages (crowds, both ends) are not used here: they depend on the rest
 of the layout.
@@ -58,6 +59,7 @@ class _Ranges:
     weight: Ints
     optimizer: Ints
     reduce: Ints
+    gather: Ints
     activation: Ints
     kept: Ints
     capacity: Ints
@@ -79,7 +81,8 @@ def stage_table(job: JobSpec, most_workers: int) -> StageTable:
     units = job.pipelines * job.microbatches
     workers = _useful_counts(units, job.redundancy, most_workers)
     share = -(-units // workers)
-    ranges = _ranges(job, costs, first, end)
+    most = np.append(workers[1:] - 1, most_workers)[: len(workers)]
+    ranges = _ranges(job, costs, first, end, most)
     return StageTable(first, end, workers, _periods(job, ranges, workers, share, units))
 
 
@@ -91,7 +94,13 @@ def _useful_counts(units: int, least: int, most: int) -> Ints:
     return np.array(sorted(fewest.values()), dtype=np.int64)
 
 
-def _ranges(job: JobSpec, costs: LayerCosts, first: Ints, end: Ints) -> _Ranges:
+def _ranges(job: JobSpec, costs: LayerCosts, first: Ints, end: Ints, most: Ints) -> _Ranges:
+    """Where state is sharded, a range has a value for each of `most`, the workers that share it at most."""
+
+    def shared(values: Ints) -> Ints:
+        # Divided first, since the products may not fit into 64 bits; rounded down, which keeps bounds valid.
+        return values // most * np.minimum(job.owners, most) if job.owners else values
+
     def summed(values: tuple[int, ...]) -> Ints:
         total = np.concatenate([[0], np.cumsum(np.array(values, dtype=np.int64))])
         return (total[end] - total[first])[:, None]
@@ -108,19 +117,26 @@ def _ranges(job: JobSpec, costs: LayerCosts, first: Ints, end: Ints) -> _Ranges:
     both = (np.array(costs.forward) + backward).tolist()
     trip = total_before(tuple(both), np.full_like(end, costs.count)) - total_before(tuple(both), end)
     capacity = FAR if costs.capacity is None else costs.capacity - summed(costs.resident)
+    if costs.capacity is not None and job.owners:
+        capacity = capacity - shared(summed(costs.state))
     down = total_before(costs.forward, first) + border[first][:, None]
     # The first stage holds layer 0, whose W and step come after the last backward.
-    last_steps = int(weight[0]) + (costs.optimizer[0] if job.techniques.stagger else 0)
+    last_steps = int(weight[0])
+    if job.techniques.stagger and not job.owners:
+        last_steps += costs.optimizer[0]
     up = total_before(tuple(backward.tolist()), first) + border[first][:, None] + last_steps
     return _Ranges(
         forward=summed(costs.forward),
         backward=summed(tuple(backward.tolist())),
         weight=summed(tuple(weight.tolist())),
-        optimizer=summed(costs.optimizer),
+        optimizer=shared(summed(costs.optimizer)),
         reduce=summed(costs.reduce),
+        gather=summed(costs.gather),
         activation=summed(costs.activation),
         kept=summed(costs.kept_for_weight) if split else np.zeros((len(first), 1), dtype=np.int64),
-        capacity=np.broadcast_to(capacity, (len(first), 1)).astype(np.int64),
+        capacity=np.broadcast_to(capacity, np.broadcast_shapes(np.shape(capacity), (len(first), 1))).astype(
+            np.int64
+        ),
         trip=trip + 2 * border[end][:, None],
         down=down,
         way_up=np.where(first[:, None] > 0, up, 0),
@@ -151,7 +167,7 @@ class ShareTable:
         self.first, self.end = (index.astype(np.int64) for index in np.triu_indices(costs.count + 1, 1))
         self.units = job.pipelines * job.microbatches
         self._stagger = job.techniques.stagger
-        self._of = _ranges(job, costs, self.first, self.end)
+        self._of = _ranges(job, costs, self.first, self.end, np.array([job.workers]))
         self._fits = _holdable(self._of, self.units) >= 1
 
     def finish(self, holders: Ints) -> Ints:
@@ -201,7 +217,7 @@ def layout_period(job: JobSpec, layout: Layout, shares: tuple[int, ...] = ()) ->
     first, end = (np.array(side, dtype=np.int64) for side in zip(*layout.ranges, strict=True))
     workers = np.array(layout.workers, dtype=np.int64)[:, None]
     units = job.pipelines * job.microbatches
-    of = _ranges(job, costs, first, end)
+    of = _ranges(job, costs, first, end, workers)
     if (_holdable(of, units) < 1).any():
         return FAR
     inner = [costs.transfer[past - 1] for _, past in layout.ranges[:-1]]
@@ -234,7 +250,8 @@ def layout_period(job: JobSpec, layout: Layout, shares: tuple[int, ...] = ()) ->
 
 
 def _finish(of: _Ranges, workers: Ints) -> Ints:
-    return of.optimizer + -(-of.reduce * (workers - 1) // workers)
+    both = (-(-times * (workers - 1) // workers) for times in (of.reduce, of.gather))
+    return of.optimizer + sum(both)
 
 
 def _holdable(of: _Ranges, units: int) -> Ints:

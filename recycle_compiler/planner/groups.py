@@ -22,16 +22,19 @@ from recycle_compiler.ir.failure import failed_per_stage, normal_form
 from recycle_compiler.ir.groups import GroupedLayout, absent_of_groups, job_of_groups
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.layout import Layout
+from recycle_compiler.ir.sharding import shares_of
 from recycle_compiler.ir.streams import Claims, Streams
 from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.assign_slots import AssignSlots
 from recycle_compiler.passes.standard import GRAPH_PASSES, all_passes
+from recycle_compiler.planner.cut_bounds import FAR
 from recycle_compiler.planner.group_bounds import Fewest, TwoGroups
 from recycle_compiler.planner.layouts import Layouts
 from recycle_compiler.planner.recut import (
     Recut,
     can_recut,
     climbed,
+    has_room,
     is_large,
     plan_layout,
     quick_plan,
@@ -191,7 +194,7 @@ def _covering(groups: GroupedPlan, deadline: Deadline) -> Streams | None:
     job, workers = groups.plan.job, groups.layout.workers
     missing = failed_per_stage(groups.plan.failed, job.stages)
     covering = tuple(count + (here > 1) for count, here in zip(missing, workers, strict=True))
-    if covering == missing:
+    if covering == missing or not has_room(job.left_by(covering)):
         return None
     passes = all_passes(AssignSlots(Effort().least(), deadline.nanoseconds_left))
     return passes.run(Target(job, normal_form(covering, job.pipelines)))
@@ -241,10 +244,23 @@ def _sized(job: JobSpec, units: int, holders: int) -> JobSpec:
     """The job of one group, all of whose sums take as long as with very many holders."""
     costs = job.layer_costs
     assert costs is not None, "a job in layers"
-    after = tuple(map(sum, zip(costs.optimizer, costs.reduce, strict=True)))
-    layers = replace(costs, optimizer=after, reduce=(0,) * costs.count)
+    after, resident = tuple(map(sum, zip(costs.optimizer, costs.reduce, strict=True))), costs.resident
+    if job.owners:
+        # As much of the state as a worker of the job's own cut has.
+        steps, kept = (
+            shares_of(values, job.owners, job.pipelines) for values in (costs.optimizer, costs.state)
+        )
+        after = tuple(map(sum, zip(steps, costs.reduce, costs.gather, strict=True)))
+        resident = tuple(map(sum, zip(resident, kept, strict=True)))
+    layers = replace(costs, optimizer=after, reduce=(0,) * costs.count, resident=resident)
     return replace(
-        job, pipelines=1, microbatches=units, redundancy=holders, layer_costs=layers, split_ppm=None
+        job,
+        pipelines=1,
+        microbatches=units,
+        redundancy=holders,
+        layer_costs=layers,
+        split_ppm=None,
+        sharding=None,
     )
 
 
@@ -295,6 +311,8 @@ def _fastest_of(
 def _quick_period(job: JobSpec, layout: GroupedLayout, expected: int, deadline: Deadline) -> int:
     """Of a quick plan of both; in a small job quick plans err, and what is expected of them may be better."""
     derived = job_of_groups(job, layout)
+    if not has_room(derived):
+        return FAR
     large = is_large(job, layout.groups[0])
     effort = Effort().least() if large else Effort().quick()
     passes = GRAPH_PASSES >> AssignSlots(effort, deadline.nanoseconds_left)

@@ -111,6 +111,8 @@ class Layouts:
         choices = [
             Choice(layout, max(period, layout_period(self._job, layout))) for layout, period in found.items()
         ]
+        # What is shared out may leave too little room with the workers that a layout really has.
+        choices = [one for one in choices if one.period < FAR]
         return sorted(
             choices, key=lambda one: (one.period * _CLASSES // least, roughness(one.layout), one.period)
         )

@@ -20,7 +20,7 @@ from recycle_compiler.passes.standard import GRAPH_PASSES
 from recycle_compiler.planner.worker_processes import Run
 from recycle_compiler.scheduling.bounds import lower_bound, shared_bounds, stage_bounds
 from recycle_compiler.scheduling.budget import Deadline
-from recycle_compiler.scheduling.problem import Problem, problem_of, rerouted
+from recycle_compiler.scheduling.problem import UNLIMITED, Problem, problem_of, rerouted, with_ends_of
 from recycle_compiler.scheduling.schedules import Plan
 from recycle_compiler.scheduling.search import Effort
 
@@ -29,6 +29,9 @@ _LARGE = 20_000
 _PROMISING = 998
 """In thousandths of the bound of the placement that came first: below it, another is worth a plan too."""
 
+
+NO_ROOM = 1 << 60
+"""The period of a plan that cannot be: no micro-batch fits into the memory of some stage."""
 
 Counts = tuple[int, ...]
 """Failed workers of each stage."""
@@ -51,11 +54,16 @@ def measure_costs(job: JobSpec, failures: int, run: Run, nanoseconds: int) -> Co
     The time is shared by all measurements.
     """
     problem = problem_of(GRAPH_PASSES.run(Target(job, ())))
-    bounds = stage_costs(problem, failures)
+    bounds = stage_costs(problem, failures, job)
     if problem.ops > _LARGE:
         return Costs(bounds, bounds, problem)
     most = -(-failures // job.stages) + 1 if failures else 0
-    tasks = [(stage, failed) for stage, row in enumerate(bounds) for failed in range(1, len(row))[:most]]
+    tasks = [
+        (stage, failed)
+        for stage, row in enumerate(bounds)
+        for failed in range(1, len(row))[:most]
+        if row[failed] < NO_ROOM
+    ]
     each = nanoseconds // max(1, len(tasks))
     found = dict(run(_measure, [(job, problem, stage, failed, each) for stage, failed in tasks]))
     measured: list[list[int]] = []
@@ -64,7 +72,8 @@ def measure_costs(job: JobSpec, failures: int, run: Run, nanoseconds: int) -> Co
         for failed, bound in enumerate(row[1:], start=1):
             # More failures are never cheaper, and a guess is the bound with the excess that was last seen.
             tried = min(failed, most)
-            costs.append(max(costs[-1], bound * found[stage, tried] // row[tried]))
+            excess = found.get((stage, tried), row[tried])
+            costs.append(max(costs[-1], bound * excess // row[tried]) if bound < NO_ROOM else NO_ROOM)
         measured.append(costs)
     return Costs(bounds, measured, problem)
 
@@ -78,6 +87,10 @@ def ranked_placements(
     """
     candidates = _candidates(job, failures, costs, effort.placements)
     bounds = {counts: _bound(job, costs, counts) for counts in candidates}
+    # Where state is sharded, so many failures may leave a stage no room for a micro-batch.
+    candidates = [counts for counts in candidates if bounds[counts] < NO_ROOM]
+    if not candidates:
+        return []
     if len(candidates) == 1 or deadline.passed():
         return [(candidates[0], bounds[candidates[0]])]
     large = costs.measured == costs.bounds
@@ -112,9 +125,10 @@ def _quick_plan(job: JobSpec, healthy: Problem, counts: Counts, effort: Effort, 
     target = Target(job, normal_form(counts, job.pipelines))
     slots = AssignSlots(effort, nanoseconds)
     try:
-        # Failures change nothing but routes, so the graph need not be made again.
+        # Failures change nothing but routes, and what sharded state takes: the graph need not be made again.
         host = routes(job, target.hosts).reshape(healthy.units, healthy.chunks)
-        return slots.plan(rerouted(healthy, target.hosts, host), job.solver)
+        problem = with_ends_of(rerouted(healthy, target.hosts, host), job.left_by(counts))
+        return slots.plan(problem, job.solver)
     except Exception:
         # By passes it fails as well, and leaves a reproducer.
         (GRAPH_PASSES >> slots).run(target)
@@ -124,7 +138,16 @@ def _quick_plan(job: JobSpec, healthy: Problem, counts: Counts, effort: Effort, 
 def _bound(job: JobSpec, costs: Costs, counts: Counts) -> int:
     """What no plan with these failures goes below: all of them together, not stage by stage."""
     hosts = Target(job, normal_form(counts, job.pipelines)).hosts
-    return lower_bound(replace(costs.healthy, hosts=hosts)).period
+    problem = with_ends_of(replace(costs.healthy, hosts=hosts), job.left_by(counts))
+    return lower_bound(problem).period if _has_room(problem) else NO_ROOM
+
+
+def _has_room(problem: Problem) -> bool:
+    """Whether the workers of every stage can hold a micro-batch."""
+    return all(
+        room == UNLIMITED or room >= needed
+        for room, needed in zip(problem.capacity, problem.activation, strict=True)
+    )
 
 
 def _even_spread(failures: int, stages: int) -> Counts:
@@ -133,8 +156,8 @@ def _even_spread(failures: int, stages: int) -> Counts:
     return (each + 1,) * more + (each,) * (stages - more)
 
 
-def stage_costs(problem: Problem, failures: int) -> list[list[int]]:
-    """costs[stage][failed]: the period that this stage alone imposes.
+def stage_costs(problem: Problem, failures: int, job: JobSpec) -> list[list[int]]:
+    """costs[stage][failed]: the period that this stage alone imposes; NO_ROOM where nothing fits its memory.
 
     As far as placing up to this many failures can need it: spread evenly they cost something, and nothing
     that costs more is worth a look.
@@ -147,7 +170,10 @@ def stage_costs(problem: Problem, failures: int) -> list[list[int]]:
             workers[failed:] if stage_of[chunk] == stage else workers
             for chunk, workers in enumerate(problem.hosts)
         )
-        changed = replace(problem, hosts=hosts)
+        counts = tuple(failed if other == stage else 0 for other in range(stages))
+        changed = with_ends_of(replace(problem, hosts=hosts), job.left_by(counts))
+        if not _has_room(changed):
+            return NO_ROOM
         held = [chunk for chunk in range(problem.chunks) if stage_of[chunk] == stage]
         bounds = (bound for chunk in held for bound in stage_bounds(changed, chunk))
         return max(bound.period for bound in (*bounds, *shared_bounds(changed)))

@@ -650,12 +650,15 @@ def _shifted(values: tuple[int, ...], here: int, there: int) -> tuple[int, ...]:
 def layout_bound(job: JobSpec, layout: Layout) -> int:
     """What no plan of this layout goes below, by all bounds: that of its graph, which is not made."""
     derived = job_of_layout(job, layout)
-    if any(
-        room is not None and room < needed
-        for room, needed in zip(derived.capacity, derived.activation, strict=True)
-    ):
-        return 1 << 60
-    return lower_bound(_problem(derived, layout)).period
+    return lower_bound(_problem(derived, layout)).period if has_room(derived) else FAR
+
+
+def has_room(job: JobSpec) -> bool:
+    """Whether the workers of every stage can hold one micro-batch."""
+    return all(
+        room is None or room >= sum(job.activation[chunk] for chunk in held)
+        for room, held in zip(job.capacity, job.held, strict=True)
+    )
 
 
 def _problem(job: JobSpec, layout: Layout) -> Problem:
@@ -665,7 +668,7 @@ def _problem(job: JobSpec, layout: Layout) -> Problem:
         one + (0 if split else other)
         for one, other in zip(job.backward_input, job.backward_weight, strict=True)
     )
-    finish = tuple(one + other for one, other in zip(job.reduce, job.optimizer, strict=True))
+    finish = tuple(map(sum, zip(job.reduce, job.optimizer, job.gather, strict=True)))
     nothing = np.empty(0, dtype=np.int64)
     stages = tuple(range(job.stages))
     return Problem(
@@ -700,6 +703,8 @@ def _problem(job: JobSpec, layout: Layout) -> Problem:
 def quick_plan(job: JobSpec, layout: Layout, nanoseconds: int) -> Claims:
     """What a quick plan of a layout claims."""
     derived = job_of_layout(job, layout)
+    if not has_room(derived):
+        return Claims(FAR, FAR, FAR, "memory")
     effort = Effort().least() if _ops(job, layout) > _LARGE else Effort().quick()
     passes = GRAPH_PASSES >> AssignSlots(effort, nanoseconds)
     return passes.run(Target(derived, absent_cells(derived, layout))).claims
@@ -721,7 +726,7 @@ def _plans_of(job: JobSpec, key: Key, effort: Effort, deadline: Deadline) -> Rec
     plans = [_plan(derived, absent, effort, deadline)]
     missing = failed_per_stage(absent, derived.stages)
     covering = tuple(count + (workers > 1) for count, workers in zip(missing, layout.workers, strict=True))
-    if covering != missing:
+    if covering != missing and has_room(derived.left_by(covering)):
         plans.append(_plan(derived, normal_form(covering, derived.pipelines), Effort().least(), deadline))
     return Recut(layout, split, tuple(plans))
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.layout import Layout, job_of_layout
-from recycle_compiler.planner.cut_bounds import MOST_LAYERS
+from recycle_compiler.planner.cut_bounds import FAR, MOST_LAYERS
 from recycle_compiler.planner.layouts import Layouts
 from recycle_compiler.planner.recut import layout_bound, quick_plan
 from recycle_compiler.scheduling.budget import Deadline
@@ -66,5 +66,7 @@ def _grids(job: JobSpec, workers: int) -> Iterator[Layout]:
         each, rest = divmod(workers, stages)
         if rest == 0 and units % each == 0 and each >= job.redundancy:
             cut = layouts.even_cut(stages, each)
-            if cut is not None:
-                yield Layout(cut, (each,) * stages)
+            layout = None if cut is None else Layout(cut, (each,) * stages)
+            # The table of cuts does not know exactly what is left of a state that is shared out.
+            if layout and not (job.owners and layout_bound(job, layout) >= FAR):
+                yield layout

@@ -206,6 +206,22 @@ def rerouted(problem: Problem, hosts: tuple[tuple[int, ...], ...], host: Ints) -
     return _grouped(replace(problem, hosts=hosts, tasks=tasks), barriers)
 
 
+def with_ends_of(problem: Problem, job: JobSpec) -> Problem:
+    """The same work, with the ends of a step and the memory of a job that failures have changed."""
+    if job.sharding is None:
+        return problem
+    capacity = tuple(UNLIMITED if amount is None else amount for amount in job.capacity)
+    finish = tuple(map(sum, zip(job.reduce, job.optimizer, job.gather, strict=True)))
+    changed = replace(
+        problem,
+        finish=finish,
+        optimizer=job.optimizer,
+        grain=gcd(problem.grain, *finish),
+        worker_capacity=tuple(amount for amount in capacity for _ in range(job.pipelines)),
+    )
+    return _grouped(changed, tuple(problem.window[pool] for pool in problem.pool))
+
+
 def slowed(problem: Problem, slow: SlowWorkers) -> Problem:
     """The problem with the times that slow workers take. A reduction is not their own work."""
     duration, late = problem.tasks.duration.copy(), problem.late.copy()

@@ -14,7 +14,7 @@ from math import isfinite
 import numpy as np
 
 from recycle_compiler.ir.bundled import read_job
-from recycle_compiler.ir.failure import Worker
+from recycle_compiler.ir.failure import Worker, failed_per_stage, failure_set
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import Column
 from recycle_compiler.simulator.costs import Costs, Jitter, costs_of, durations
@@ -83,9 +83,11 @@ def simulate(
     Without `keep_ops` the starts and ends of ops are forgotten, which long runs of large plans should do.
     Raises StreamError if the streams do not run to their end, BundleError if they cannot be read.
     """
+    job = read_job(bundle)
+    failed = failed_per_stage(failure_set(bundle.plans[plan_index].failed), job.stages)
     return run_streams(
         read_streams(bundle, plan_index),
-        read_job(bundle),
+        job.left_by(failed),
         bundle.plans[plan_index].release,
         iterations=iterations,
         jitter=jitter,

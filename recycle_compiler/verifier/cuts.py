@@ -15,8 +15,9 @@ from recycle_compiler.ir.layers import LayerCosts
 from recycle_compiler.verifier.index import read_job, verify_index
 from recycle_compiler.verifier.plan import PlanClaims, PlanSource
 from recycle_compiler.verifier.report import PlanReport, Rule, Violation
+from recycle_compiler.verifier.shards import part_of_all, reduce_time
 
-_SAME = ("name", "tensor", "unit", "memory_unit", "techniques", "redundancy", "tied", "tied_reduce")
+_SAME = ("name", "tensor", "unit", "memory_unit", "techniques", "redundancy", "tied", "tied_reduce", "owners")
 """What a cut leaves as it is."""
 _TIMES = ("forward", "backward_input", "backward_weight")
 """What takes half as long, and a little more, where micro-batches are split in two."""
@@ -26,7 +27,6 @@ _SUMS = (
     "forward",
     "backward_input",
     "backward_weight",
-    "optimizer",
     "activation",
     "kept_for_weight",
     "parameters",
@@ -63,6 +63,7 @@ def _verify_cut(job: JobSpec, recut: PlanSource) -> Iterator[Violation]:
     if _units(other) == 2 * _units(job) and job.split_ppm is not None:
         costs = _of_halves(costs, job.split_ppm)
     yield from (_of_cut(Rule.CUT_COSTS, what) for what in _wrong_costs(costs, other, workers))
+    yield from (_of_cut(Rule.CUT_COSTS, what) for what in _wrong_shards(costs, other, workers))
     for chunk, stages in enumerate(other.holders):
         holders = sum(workers[stage] for stage in stages)
         if holders < job.redundancy:
@@ -120,10 +121,12 @@ def _wrong_costs(costs: LayerCosts, other: JobSpec, workers: Sequence[int]) -> I
         if end < costs.count:
             expected["transfer"] = costs.transfer[end - 1]
         # A ring of n workers sends (n - 1) / n of what very many send.
-        whole = sum(costs.reduce[first:end])
+        whole, step = sum(costs.reduce[first:end]), sum(costs.optimizer[first:end])
         ring = sum(workers[stage] for stage in other.holders[chunk])
+        expected["optimizer"] = part_of_all(step, other.owners, ring) if other.owners and ring > 0 else step
         if ring > 0:
-            expected["reduce"] = (whole * (ring - 1) + ring - 1) // ring
+            expected["reduce"] = reduce_time(whole, ring, other.owners)
+            expected["gather"] = reduce_time(sum(costs.gather[first:end]), ring, 0) if other.owners else 0
             # With the sum of what is shared, unless all of it lies on this stage.
             shares = sum(first <= layer < end for layer in other.tied)
             expected["reduce"] += other.tied_reduce if 0 < shares < len(other.tied) else 0
@@ -132,9 +135,32 @@ def _wrong_costs(costs: LayerCosts, other: JobSpec, workers: Sequence[int]) -> I
                 yield f"{name} of {noun} {chunk} is {stated}, its layers {first} to {end - 1} give {value}"
     for stage, (first, end) in enumerate(_stage_ranges(other)):
         room = None if costs.capacity is None else costs.capacity - sum(costs.resident[first:end])
+        if room is not None:
+            room -= sum(_kept(costs, other, chunk, workers) for chunk in other.held[stage])
         if (stated := other.capacity[stage]) != room:
             said, left = ("unlimited" if value is None else value for value in (stated, room))
             yield f"stage {stage} has {said} for activations, the state of its layers leaves {left}"
+
+
+def _wrong_shards(costs: LayerCosts, other: JobSpec, workers: Sequence[int]) -> Iterator[str]:
+    """What is shared out that is not the state of the layers, or not among all that hold them."""
+    known = other.sharding
+    for chunk, (first, end) in enumerate(_ranges(other) if known else ()):
+        expected = {
+            "shards": sum(workers[stage] for stage in other.holders[chunk]),
+            "step": sum(costs.optimizer[first:end]),
+            "state": sum(costs.state[first:end]),
+        }
+        for name, value in expected.items():
+            if (stated := getattr(known, name)[chunk]) != value:
+                yield f"{name} of chunk {chunk} is {stated}, its layers {first} to {end - 1} give {value}"
+
+
+def _kept(costs: LayerCosts, other: JobSpec, chunk: int, workers: Sequence[int]) -> int:
+    """What a worker keeps of the state of a chunk, where that is shared out."""
+    first, end = _ranges(other)[chunk]
+    ring = sum(workers[stage] for stage in other.holders[chunk])
+    return part_of_all(sum(costs.state[first:end]), other.owners, ring) if other.owners and ring > 0 else 0
 
 
 def _ranges(job: JobSpec) -> tuple[tuple[int, int], ...]:
@@ -173,9 +199,11 @@ def check_state_and_activations(
     if costs.capacity is None or sum(other.cut) != costs.count or not _has_known_shape(other):
         return
     ranges = _stage_ranges(other)
+    workers = _workers_per_stage(other, recut.plans[0].failed)
+    kept = [_kept(costs, other, chunk, workers) for chunk in range(other.chunks)]
     for worker, held in report.peak_memory:
         first, end = ranges[worker.stage]
-        state = sum(costs.resident[first:end])
+        state = sum(costs.resident[first:end]) + sum(kept[chunk] for chunk in other.held[worker.stage])
         if state + held > costs.capacity:
             message = (
                 f"the state of layers {first} to {end - 1} takes {state}, activations up to {held}, "

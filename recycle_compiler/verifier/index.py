@@ -7,8 +7,12 @@ import numpy as np
 from recycle_compiler.ir.job import JobSpec, TextError, parse_job
 from recycle_compiler.verifier.plan import LARGEST, PlanSource, live_hosts
 from recycle_compiler.verifier.report import Rule, Violation
+from recycle_compiler.verifier.shards import wrong_steps
 
-_SHAPE = ("stages", "pipelines", "tensor", "microbatches", "chunk_stages", "cut", "tied_chunks", "groups")
+_SHAPE = (
+    *("stages", "pipelines", "tensor", "microbatches", "chunk_stages"),
+    *("cut", "tied_chunks", "groups", "owners"),
+)
 """What the index of a bundle and its job both say."""
 _LARGEST_GRID = 1_000_000
 """More workers than any job has; keeps a nonsensical header from asking for gigabytes."""
@@ -23,7 +27,9 @@ def read_job(source: PlanSource) -> JobSpec | str:
     if job.workers > _LARGEST_GRID:
         return f"a job has at most {_LARGEST_GRID} workers, got {job.workers}"
     times = (job.forward, job.backward_input, job.backward_weight, job.transfer, job.transfer)
-    finish = sum(job.reduce) + sum(job.optimizer)
+    finish = sum(job.reduce) + sum(job.optimizer) + sum(job.gather)
+    if job.sharding is not None:
+        finish += sum(job.sharding.step)
     units = job.pipelines * job.microbatches
     if units * sum(map(sum, times)) + finish > LARGEST // 8 or units * max(job.activation) > LARGEST // 8:
         return "times or memory of the job add up to more than can be counted"
@@ -42,6 +48,8 @@ def verify_index(source: PlanSource) -> Iterator[Violation]:
             what = "layers per chunk" if name == "cut" else name.replace("_", " ")
             message = f"the bundle states {stated} {what}, its job has {in_job}"
             yield Violation(Rule.INDEX_SHAPE, None, None, None, message)
+    for what in wrong_steps(job):
+        yield Violation(Rule.INDEX_SHAPE, None, None, None, what)
     yield from _states(source)
     yield from _bounds(source, job)
 

@@ -194,6 +194,11 @@ class PlanSource(Protocol):
         ...
 
     @property
+    def owners(self) -> int:
+        """How many workers own each shard of the optimizer's state; 0 where it is whole."""
+        ...
+
+    @property
     def recuts(self) -> Sequence["PlanSource"]:
         """Plans of the same model under other cuts."""
         ...

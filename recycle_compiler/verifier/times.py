@@ -208,7 +208,7 @@ def _load(plan: Plan) -> Iterator[Violation]:
         work = [job.forward[c] + job.backward_input[c] + job.backward_weight[c] for c in chunks]
         # Some worker has its share of one chunk, rounded up; and of all its chunks together.
         share = max(-(-units // hosts) * max(work), -(-units * sum(work) // hosts))
-        least = share + sum(job.reduce[c] + job.optimizer[c] for c in chunks)
+        least = share + sum(job.reduce[c] + job.optimizer[c] + job.gather[c] for c in chunks)
         if least > plan.claims.period:
             message = f"claims {plan.claims.period}, the load of stage {stage} alone takes {least}"
             yield plan.overall(Rule.CLAIM_PERIOD, message)

@@ -21,6 +21,7 @@ from recycle_compiler.verifier.plan import (
 )
 from recycle_compiler.verifier.replay import replay
 from recycle_compiler.verifier.report import PlanReport, Rule, Violation
+from recycle_compiler.verifier.shards import job_of_plan
 from recycle_compiler.verifier.structure import check_fields, check_finish, check_structure
 from recycle_compiler.verifier.times import (
     check_claims,
@@ -74,6 +75,7 @@ def verify_plan(source: PlanSource, index: int) -> PlanReport:
         return PlanReport(index, tuple(broken))
     if too_many := _too_many(source, index, job):
         return PlanReport(index, (Violation(Rule.OP_COUNT, index, None, None, too_many),))
+    job = job_of_plan(job, failed)
     violations, streams = _read(source, index, job)
     table = stream_table(streams, job.pipelines)
     instructions = len(table)

@@ -37,6 +37,7 @@ _STYLES = {
     OpKind.W: "magenta",
     OpKind.R: "yellow",
     OpKind.O: "yellow",
+    OpKind.G: "yellow",
 }
 KIND_WORDS = {
     OpKind.F: "forward",
@@ -45,6 +46,7 @@ KIND_WORDS = {
     OpKind.W: "weight gradient",
     OpKind.R: "reduction",
     OpKind.O: "optimizer",
+    OpKind.G: "gathering of weights",
 }
 
 

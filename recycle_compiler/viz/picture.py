@@ -29,15 +29,17 @@ PALETTES = {
         "page": "#ffffff", "ink": "#1d232b", "quiet": "#5c6670", "line": "#d7dce2", "row": "#f3f5f7",
         "failed": "#b3342f", "frame": "#111418", "memory": "#8a949e",
         "F": "#9ccbee", "B": "#2f8f6b", "I": "#2f8f6b", "W": "#6a4a8f", "R": "#f0c04a", "O": "#e3a52c",
+        "G": "#f0c04a",
     },
     "dark": {
         "page": "#14181d", "ink": "#e6eaee", "quiet": "#9aa5b1", "line": "#2c343d", "row": "#1d232a",
         "failed": "#ff7a70", "frame": "#ffffff", "memory": "#6d7883",
         "F": "#8cc4ee", "B": "#2a8a66", "I": "#2a8a66", "W": "#7d5ba6", "R": "#edc050", "O": "#dda238",
+        "G": "#edc050",
     },
 }  # fmt: skip
 """Forward is light, the input gradient darker, the weight gradient darkest."""
-LIGHT_KINDS = ("F", "R", "O")
+LIGHT_KINDS = ("F", "R", "O", "G")
 """Kinds whose labels are dark."""
 WIDTH = 1200
 LEAST_WIDTH, MOST_WIDTH = 300, 100_000

@@ -24,7 +24,7 @@ from recycle_compiler.viz.picture import LIGHT_KINDS, PALETTES, busiest_start, p
 from recycle_compiler.viz.shell import MADE_BY, whole_page
 
 Numbers = NDArray[np.int64] | NDArray[np.float64]
-_TIMED = (OpKind.F, OpKind.B, OpKind.I, OpKind.W, OpKind.R, OpKind.O)
+_TIMED = (OpKind.F, OpKind.B, OpKind.I, OpKind.W, OpKind.R, OpKind.O, OpKind.G)
 _DECIMALS = 3
 """Of a tick, in measured times."""
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from recycle_compiler.ir.groups import GroupedLayout
 from recycle_compiler.ir.job import JobSpec, Techniques
 from recycle_compiler.ir.layers import LayerCosts
-from recycle_compiler.ir.layout import Layout, job_of_layout
+from recycle_compiler.ir.layout import Layout, job_of_layout, shared_out
 from tests.support.jobs import unit_job
 
 
@@ -47,9 +47,13 @@ def layered_job(
     *,
     failures: int = 0,
     redundancy: int = 2,
+    owners: int = 0,
 ) -> JobSpec:
-    """A job that starts with this cut."""
+    """A job that starts with this cut; with a sharded state where it has owners."""
     plain = unit_job(len(cut), pipelines, microbatches)
+    if owners:
+        every = (pipelines,) * len(cut), (0,) * len(cut)
+        plain = shared_out(plain, owners, every[0], every[1], every[1], every[1])
     free = replace(plain, cut=cut, layer_costs=costs, redundancy=redundancy)
     own = job_of_layout(free, Layout(cut, (pipelines,) * len(cut)))
     return replace(own, pipelines=pipelines, microbatches=microbatches, layer_costs=costs, failures=failures)

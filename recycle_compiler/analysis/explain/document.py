@@ -12,6 +12,8 @@ from recycle_compiler.analysis.explain.report import Explanation
 from recycle_compiler.analysis.explain.what_if import Outcome, WhatIf
 from recycle_compiler.ir.groups import stages_of_groups
 from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.schedule import Schedule
+from recycle_compiler.ir.state import held_by_stage
 from recycle_compiler.ir.units import in_unit
 
 
@@ -28,9 +30,31 @@ def explanation_document(explanation: Explanation) -> str:
         **_why(explanation),
         "critical_path": _path(job, explanation.path, explanation.bottleneck),
         "stage_times": [_stage_time(job, time, _group_of(job, time.stage)) for time in explanation.times],
+        **_memory(explanation.schedule),
         "what_if": _what_if(job, explanation.what_if),
     }
     return json.dumps(whole, indent=1) + "\n"
+
+
+def _memory(schedule: Schedule) -> dict[str, Any]:
+    """Bytes of each kind on a worker of each stage, where the job says how many parameters it has."""
+    stages = held_by_stage(schedule.job)
+    if not stages:
+        return {}
+    peaks = [0] * schedule.job.stages
+    for _, stage, held in schedule.peak_memory():
+        peaks[stage] = max(peaks[stage], held)
+    rows = [
+        {
+            "stage": stage,
+            "parameters": held.parameters,
+            "bytes": held.parts,
+            "left": held.activations,
+            "activations": peak,
+        }
+        for stage, (held, peak) in enumerate(zip(stages, peaks, strict=True))
+    ]
+    return {"memory": rows}
 
 
 def _head(explanation: Explanation) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.streams import Claims
-from recycle_compiler.ir.units import memory_text, plural, time_text
+from recycle_compiler.ir.units import ending_words, memory_text, plural, time_text
 from recycle_compiler.scheduling.bounds import Bound, ramp_up, stage_bounds, until_last_forward
 from recycle_compiler.scheduling.pool_bounds import pooled_idle
 from recycle_compiler.scheduling.problem import Problem
@@ -50,7 +50,7 @@ def parts_of(problem: Problem, job: JobSpec, bound: Bound) -> tuple[Part, ...]:
     stage = int(named["stage"])
     window = int(named["window"] or stage)
     known, rest = _TAKEN_APART[named["kind"]](problem, job, stage, window, bound)
-    parts = (*known, *_ends(problem, max(stage, window), window))
+    parts = (*known, *_ends(problem, job, max(stage, window), window))
     left = bound.period - sum(part.ticks for part in parts)
     return tuple(part for part in (*parts, Part(left, rest)) if part.ticks)
 
@@ -77,7 +77,7 @@ def _tail(
         Part(way_up, f"the last backward on its way up to stage {first}"),
         Part(problem.weight[first], f"W of stage {first} after it"),
     )
-    known = sum(part.ticks for part in (*parts, *_ends(problem, stage, first)))
+    known = sum(part.ticks for part in (*parts, *_ends(problem, job, stage, first)))
     if known > bound.period:
         return parts, f"less the work that stage {stage} can leave for that time"
     return parts, "drain: idle time after the last F"
@@ -110,7 +110,7 @@ def _memory(
     if problem.kept[stage] == problem.activation[stage]:
         held, last_weight = held + last_weight, 0
     in_turn = rounds * held + last_weight
-    if in_turn + sum(part.ticks for part in _ends(problem, stage, first)) == bound.period:
+    if in_turn + sum(part.ticks for part in _ends(problem, job, stage, first)) == bound.period:
         each = f"each for {time_text(job, held)}"
         what = f"{plural(rounds, 'activation')} one after another in the same place, {each}"
         return (Part(rounds * held, what), Part(last_weight, "the last W")), "the rest"
@@ -188,14 +188,14 @@ def _full_shares(problem: Problem, stage: int) -> int:
     return problem.units - live * (_share(problem, stage) - 1)
 
 
-def _ends(problem: Problem, stage: int, first: int) -> tuple[Part, Part]:
+def _ends(problem: Problem, job: JobSpec, stage: int, first: int) -> tuple[Part, Part]:
     """What lies before the work of a stage and after that of all, in the window that opens at `first`."""
     begin = first if problem.staggered else 0
     down = sum(problem.forward[j] + problem.transfer[j] for j in range(begin, stage))
     finish = problem.finish[first] if problem.staggered else max(problem.finish)
     return (
         Part(down, f"the first F on its way down from stage {begin}"),
-        Part(finish, "reduction and optimizer"),
+        Part(finish, ending_words(job)),
     )
 
 

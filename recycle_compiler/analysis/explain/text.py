@@ -19,8 +19,9 @@ from recycle_compiler.analysis.explain.what_if import BOUNDS, NONE, Outcome
 from recycle_compiler.ir.groups import AnyLayout, stages_of_groups
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.layout import Layout
-from recycle_compiler.ir.units import percent, plural, time_text, unit_name
+from recycle_compiler.ir.units import ending_words, percent, plural, time_text, unit_name
 from recycle_compiler.viz.heading import heading, holders_text, no_plan, stage_list
+from recycle_compiler.viz.memory_table import memory_lines
 
 _MOVES = 4
 """Changes of the cut that are told; JSON has them all."""
@@ -42,7 +43,7 @@ _WAY = 3
 
 def explanation_text(explanation: Explanation) -> str:
     """All of it, in paragraphs."""
-    paragraphs = (_head, _bottleneck, _bound, _cut, path_lines, _times, _what_if)
+    paragraphs = (_head, _bottleneck, _bound, _cut, path_lines, _times, _memory, _what_if)
     told = ("".join(f"{line}\n" for line in paragraph(explanation)) for paragraph in paragraphs)
     return "\n".join(text for text in told if text)
 
@@ -286,6 +287,14 @@ def _times(explanation: Explanation) -> Iterator[str]:
     yield from _full_memory(explanation.times[explanation.bottleneck])
 
 
+def _memory(explanation: Explanation) -> Iterator[str]:
+    schedule = explanation.schedule
+    peaks = [0] * schedule.job.stages
+    for _, stage, amount_held in schedule.peak_memory():
+        peaks[stage] = max(peaks[stage], amount_held)
+    yield from memory_lines(schedule.job, peaks)
+
+
 def _full_memory(time: StageTime) -> Iterator[str]:
     ramp_up = time.idle[CAUSES.index("ramp-up")]
     if time.full_ramp_up:
@@ -390,7 +399,7 @@ def _step(job: JobSpec, step: Step) -> str:
         ops = step.first if step.ops == 1 else f"{step.first}..{step.last}"
         return f"{step.worker} {ops}{_when(step)} ({plural(step.ops, 'op')}, {time})"
     if step.kind is StepKind.FINISH:
-        return f"reduction and optimizer of stage {step.stage}{_when(step)} ({time})"
+        return f"{ending_words(job)} of stage {step.stage}{_when(step)} ({time})"
     return f"waiting for nothing ({time})"
 
 
@@ -404,7 +413,7 @@ def _sum(job: JobSpec, path: CriticalPath, bottleneck: int) -> str:
         (own, f"compute on stage {bottleneck}"),
         (path.total(StepKind.COMPUTE) - own, "compute elsewhere"),
         (path.total(StepKind.TRANSFER), "transfer"),
-        (path.total(StepKind.FINISH), "reduction and optimizer"),
+        (path.total(StepKind.FINISH), ending_words(job)),
         (path.total(StepKind.NOTHING), "waiting for nothing"),
     )
     return " + ".join(f"{time_text(job, ticks)} {cause}" for ticks, cause in causes)

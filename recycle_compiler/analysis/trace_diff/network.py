@@ -51,6 +51,8 @@ class Network:
     """The rows of each reduction that workers begin together, in the order in which each worker has them."""
     steps: Rows
     """The rows of all optimizer steps."""
+    gathers: tuple[Rows, ...]
+    """Where state is sharded, the rows in which the workers of each chunk get its weights together."""
 
     @property
     def stage(self) -> Column:
@@ -80,6 +82,7 @@ def network_of(schedule: Schedule) -> Network:
         tuple(order.tolist()),
         _sums(job, ops),
         np.flatnonzero(ops.kind == OpKind.O),
+        _gathers(job, ops),
     )
 
 
@@ -104,6 +107,11 @@ def _sums(job: JobSpec, ops: OpTable) -> tuple[Rows, ...]:
     )
 
 
+def _gathers(job: JobSpec, ops: OpTable) -> tuple[Rows, ...]:
+    rows = (np.flatnonzero((ops.kind == OpKind.G) & (ops.chunk == chunk)) for chunk in range(job.chunks))
+    return tuple(each for each in rows if len(each))
+
+
 def _sources(schedule: Schedule) -> tuple[Column, Column]:
     """For every op the row whose result it needs, and how long that result travels."""
     edges = data_edges(schedule.job, schedule.ops)
@@ -124,6 +132,9 @@ def _from_end_to_end(network: Network, duration: Floats, lag: Floats) -> Floats:
         together = network.worker[rows]
         clock[together] = clock[together].max(axis=0) + duration[rows, None]
     np.add.at(clock, network.worker[network.steps], duration[network.steps, None])
+    for rows in network.gathers:
+        together = network.worker[rows]
+        clock[together] = clock[together].max(axis=0) + duration[rows, None]
     if not network.staggered:
         clock[:] = clock.max()
     worker, source = network.worker.tolist(), network.source.tolist()
@@ -166,9 +177,9 @@ def retimed_step(schedule: Schedule, job: JobSpec, slow: Mapping[Worker, float])
 
 def _durations(schedule: Schedule, job: JobSpec, slow: Mapping[Worker, float]) -> Floats:
     ops = schedule.ops
-    forward, back, weight, reduce, step = (
-        np.array(values, dtype=np.float64)
-        for values in (job.forward, job.backward_input, job.backward_weight, job.reduce, job.optimizer)
+    forward, back, weight, reduce, step, gather = (
+        np.array(getattr(job, name), dtype=np.float64)
+        for name in ("forward", "backward_input", "backward_weight", "reduce", "optimizer", "gather")
     )
     times = {
         OpKind.F: forward,
@@ -177,13 +188,14 @@ def _durations(schedule: Schedule, job: JobSpec, slow: Mapping[Worker, float]) -
         OpKind.W: weight,
         OpKind.R: reduce,
         OpKind.O: step,
+        OpKind.G: gather,
     }
     durations = np.zeros(len(ops))
     for kind, per_chunk in times.items():
         rows = ops.kind == kind
         durations[rows] = per_chunk[ops.chunk[rows]]
     for worker, factor in slow.items():
-        own = (ops.worker == worker_number(worker, job.pipelines)) & (ops.kind != OpKind.R)
+        own = (ops.worker == worker_number(worker, job.pipelines)) & ~np.isin(ops.kind, (OpKind.R, OpKind.G))
         durations[own] *= factor
     return durations
 
@@ -193,7 +205,7 @@ def waiting_inside(network: Network, measured: Measured) -> Floats:
     ready = np.full_like(measured.start, -np.inf)
     fed = np.flatnonzero(network.source != NOTHING)
     ready[:, fed] = measured.end[:, network.source[fed]]
-    for rows in network.sums:
+    for rows in (*network.sums, *network.gathers):
         ready[:, rows] = measured.start[:, rows].max(axis=1, keepdims=True)
     # One that has ended before that did not wait for it, whatever the plan says.
     waited = (measured.start < ready) & (ready <= measured.end)

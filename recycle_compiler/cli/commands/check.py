@@ -6,6 +6,7 @@ from recycle_compiler.cli.options.files import add_job_argument
 from recycle_compiler.frontend import load_job
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.units import plural
+from recycle_compiler.viz.memory_table import memory_lines
 from recycle_runtime.cli.output import DONE, Output
 from recycle_runtime.cli.parser import Arguments
 
@@ -23,7 +24,11 @@ def run(arguments: Namespace, output: Output) -> int:
     else:
         layers, workers = plural(job.layer_costs.count, "layer"), plural(job.redundancy, "worker")
         said.append(f"{layers} that may be re-cut, each on {workers} or more")
+    if job.owners:
+        said.append(f"optimizer state in shards of {plural(job.owners, 'owner')}")
     output.say(f"{loaded.name}: ok, job {job.name} with {', '.join(said)}")
+    for line in memory_lines(job):
+        output.words(f"{line}\n")
     return DONE
 
 

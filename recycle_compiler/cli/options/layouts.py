@@ -9,6 +9,7 @@ from recycle_compiler.ir.groups import (
     absent_of_groups,
     job_of_groups,
     parse_any_layout,
+    shares_by_stage,
 )
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.layout import absent_cells, job_of_layout
@@ -112,8 +113,9 @@ def _check_memory(job: JobSpec, layout: AnyLayout) -> None:
     costs = job.layer_costs
     if costs is None or costs.capacity is None:
         return
+    shared = shares_by_stage(job, layout)
     for stage, (first, end) in enumerate(layout.ranges):
-        state, activation = sum(costs.resident[first:end]), sum(costs.activation[first:end])
+        state, activation = sum(costs.resident[first:end]) + shared[stage], sum(costs.activation[first:end])
         if state + activation > costs.capacity:
             needs = f"one micro-batch needs {memory_text(job, activation)}"
             held = f" besides {memory_text(job, state)} of weights, gradients and optimizer state"

@@ -2,7 +2,6 @@
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 from recycle_compiler.cli.values import TECHNIQUES, slow_workers, technique_names
@@ -10,6 +9,7 @@ from recycle_compiler.frontend import LoadedJob, load_job
 from recycle_compiler.frontend.load import parse_for_format
 from recycle_compiler.frontend.syntax import Block
 from recycle_compiler.ir.job import JobSpec, Techniques
+from recycle_compiler.ir.state import with_techniques as with_other
 from recycle_compiler.ir.units import plural
 from recycle_compiler.planner.compile import NoPlanError
 from recycle_compiler.planner.groups import why_no_groups
@@ -59,7 +59,7 @@ def with_techniques(job: JobSpec, names: tuple[str, ...] | None) -> JobSpec:
     """The job with other techniques switched on, where the command line says so."""
     if names is None:
         return job
-    return replace(job, techniques=Techniques(*(name in names for name in TECHNIQUES)))
+    return with_other(job, Techniques(*(name in names for name in TECHNIQUES)))
 
 
 def start_of(job: JobSpec, output: Output) -> JobSpec:

@@ -125,7 +125,7 @@ def test_placement_is_the_best_of_all(costs: list[list[int]], total: int) -> Non
 
 def test_the_middle_carries_a_failure_best_when_memory_is_equal() -> None:
     """Stage 1 idles for a slot at its start, stage 2 for more at its end, the first and the last for most."""
-    costs = stage_costs(routed_problem(figure3(4)), 8)
+    costs = stage_costs(routed_problem(figure3(4)), 8, figure3(4))
     assert place_failures(costs, 1, 4) == [
         (31_000, (0, 1, 0, 0)),
         (31_500, (0, 0, 1, 0)),

@@ -74,6 +74,10 @@ class MemoryBundle:
         return self.job.groups
 
     @property
+    def owners(self) -> int:
+        return self.job.owners
+
+    @property
     def stages(self) -> int:
         return self.job.stages if self.stated_stages is None else self.stated_stages
 

@@ -184,7 +184,8 @@ class SymbolicMachine:
     def _finish(self, worker: _Worker, step: Instruction) -> bool:
         """All workers do the same steps at the end; the order of those is all there is to check."""
         held = self.job.chunk_stages.count(worker.stage)
-        wanted = [Opcode.REDUCE] * held + [Opcode.OPTIMIZER] * held
+        step = [Opcode.OPTIMIZER, Opcode.GATHER] if self.job.owners else [Opcode.OPTIMIZER]
+        wanted = [Opcode.REDUCE] * held + step * held
         wanted = [*wanted, Opcode.VALIDATE] if self.job.techniques.stagger else [Opcode.BARRIER, *wanted]
         if len(worker.finish) == len(wanted) or step.opcode != wanted[len(worker.finish)]:
             self._fail("an unexpected step at the end")
@@ -250,7 +251,7 @@ def _arrival(job: JobSpec, ends: dict[tuple[str, int, int, int], int], step: Ins
 def _period(job: JobSpec, makespan: int, spans: dict[Cell, list[tuple[Instruction, int, int]]]) -> int:
     finish = [0] * job.stages
     for chunk, stage in enumerate(job.chunk_stages):
-        finish[stage] += job.reduce[chunk] + job.optimizer[chunk]
+        finish[stage] += job.reduce[chunk] + job.optimizer[chunk] + job.gather[chunk]
     if not job.techniques.stagger:
         return makespan + max(finish)
     windows: list[int] = []

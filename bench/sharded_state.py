@@ -1,0 +1,118 @@
+"""What a sharded optimizer state buys at every number of failures: `python -m bench.sharded_state [names]`.
+
+Each job is planned with the whole state on every worker and with shards of two owners, under its own cut, with
+failures spread evenly over the stages.
+"""
+
+import sys
+from typing import NamedTuple
+
+from bench.parts import Parts
+from bench.report import Section, job_path, percent
+from recycle_compiler.diagnostics import CompileError
+from recycle_compiler.frontend import parse_job_text
+from recycle_compiler.ir.failure import normal_form
+from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.state import held_by_stage
+from recycle_compiler.planner.baselines import one_f_one_b_period
+from recycle_compiler.planner.compile import NoPlanError, plan_failed
+
+TITLE = "Sharded optimizer state"
+SHARDED = "optimizer { state = sharded  owners = 2 }"
+SHARES = (0, 1, 5, 10, 25)
+"""Percent of the workers that have failed; at least one of them from the second on."""
+GPT3 = """job {name} {{
+  parallel  {{ pipeline = {stages}  data = {pipelines}  tensor = 8 }}
+  batch     {{ microbatches = {microbatches}  micro = 1 }}
+  model gpt {{ layers = 96  hidden = 12288  heads = 96  sequence = 2048  vocabulary = 50304 }}
+  device a100
+  memory    {{ capacity = {capacity} GiB }}
+}}
+"""
+WORKERS, UNITS = 256, 1024
+"""Of 8 GPUs each, and micro-batches of an iteration, in the jobs of 175B."""
+JOBS = (
+    *(f"175b-{stages}x{WORKERS // stages}-{capacity}" for stages, capacity in ((16, 80), (16, 48), (8, 80))),
+    *("megatron-145.6b", "megatron-76.1b", "megatron-39.1b", "megatron-18.4b"),
+)
+_PARTS = Parts("sharded_state")
+
+
+class Row(NamedTuple):
+    """One job with one kind of state."""
+
+    left: float | None
+    """GiB for activations on a worker of the fullest stage while none has failed; None: it does not fit."""
+    size: float
+    """Bytes for each parameter there."""
+    speed: list[float | None]
+    """Iterations per hour at every share, against fault-free 1F1B of the same job; None: no room."""
+
+
+def job_text(name: str) -> str:
+    """The job file of this name."""
+    if not name.startswith("175b-"):
+        return job_path(name).read_text(encoding="utf-8")
+    shape, capacity = name.removeprefix("175b-").split("-")
+    stages, pipelines = map(int, shape.split("x"))
+    return GPT3.format(
+        name=f"gpt3-{name}",
+        stages=stages,
+        pipelines=pipelines,
+        microbatches=UNITS // pipelines,
+        capacity=capacity,
+    )
+
+
+def rows_of(name: str) -> tuple[Row, Row]:
+    """With the whole state, and with shards."""
+    source = job_text(name)
+    whole, shards = (_PARTS.value(f"{name}-{kind}", lambda text=text: _row(text)) for kind, text in (
+        ("whole", source), ("sharded", source.replace("  memory ", f"  {SHARDED}\n  memory ")),
+    ))  # fmt: skip
+    return Row(*whole), Row(*shards)
+
+
+def _row(text: str) -> Row:
+    try:
+        job = parse_job_text(text, "bench.job")
+    except CompileError:
+        return Row(None, 0.0, [None] * len(SHARES))
+    fullest = min(held_by_stage(job), key=lambda held: held.activations or 0)
+    baseline = one_f_one_b_period(job)
+    periods = [_period(job, share) for share in SHARES]
+    speed = [None if period is None else baseline / period for period in periods]
+    return Row((fullest.activations or 0) / 2**30, fullest.total / fullest.parameters, speed)
+
+
+def _period(job: JobSpec, share: int) -> int | None:
+    failures = max(int(share > 0), job.workers * share // 100)
+    each, more = divmod(failures, job.stages)
+    counts = tuple(each + (stage < more) for stage in range(job.stages))
+    try:
+        return plan_failed(job, normal_form(counts, job.pipelines)).claims.period
+    except NoPlanError:
+        return None
+
+
+def section(names: tuple[str, ...] = JOBS) -> Section:
+    """The table."""
+    rows: list[tuple[str, ...]] = []
+    for name in names:
+        for kind, row in zip(("whole", "2 owners"), rows_of(name), strict=True):
+            held = ("does not fit", "") if row.left is None else (f"{row.size:.1f}", f"{row.left:.1f}")
+            speed = ("" if one is None else f"{one:.3f}" for one in row.speed)
+            rows.append((f"{name}, {kind}", *held, *speed))
+    failed = (f"{percent(share / 100)} failed" if share else "no failure" for share in SHARES)
+    columns = ("job, state", "bytes a parameter", "GiB for activations", *failed)
+    words = (
+        "Quick plans under the job's own cut, failures spread evenly over stages, against fault-free 1F1B of the "
+        "same job with as much memory as it likes. Bytes a parameter and what is left for activations are those of "
+        "the fullest stage while no worker has failed. 175b-16x16-80 is GPT-3 175B on 2,048 GPUs: 16 stages, 16 "
+        "pipelines, 8 GPUs a worker, 80 GiB each."
+    )
+    return Section(TITLE, "python -m bench.sharded_state", words, columns, tuple(rows), _PARTS.origin)
+
+
+if __name__ == "__main__":
+    print(section(tuple(sys.argv[1:]) or JOBS).markdown())

@@ -1,0 +1,66 @@
+"""What a plan of a job with a sharded optimizer state takes: the fewer are left, the more each owns.
+
+A chunk has as many shards as workers held it in the beginning. With n of them left, every worker owns at most
+the share of `owners` shards in n, rounded up to whole shards: so much of a step it makes, of state it keeps.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from math import ceil
+
+from recycle_compiler.ir.job import JobSpec
+
+
+def job_of_plan(job: JobSpec, failed: Sequence[tuple[int, int]]) -> JobSpec:
+    """The job with the steps and capacities of workers that are left; the same where state is whole."""
+    if job.sharding is None:
+        return job
+    known = job.sharding
+    parts = [_part(job, chunk, failed) for chunk in range(job.chunks)]
+    first = [_part(job, chunk, None) for chunk in range(job.chunks)]
+    room: list[int | None] = []
+    for stage, capacity in enumerate(job.capacity):
+        held = [chunk for chunk, stages in enumerate(job.holders) if stage in stages]
+        grown = sum(ceil(known.state[c] * parts[c]) - ceil(known.state[c] * first[c]) for c in held)
+        room.append(None if capacity is None else capacity - grown)
+    steps = tuple(ceil(known.step[chunk] * part) for chunk, part in enumerate(parts))
+    return replace(job, optimizer=steps, capacity=tuple(room))
+
+
+def _part(job: JobSpec, chunk: int, failed: Sequence[tuple[int, int]] | None) -> Fraction:
+    """What of a chunk's state one worker has at most; None: while all are there."""
+    known = job.sharding
+    assert known is not None
+    shards = known.shards[chunk]
+    left = shards
+    for stage in job.holders[chunk] if failed is not None else ():
+        gone = sum(at == stage for _, at in failed or ())
+        left -= max(0, gone - known.absent[stage])
+    owned = ceil(Fraction(known.owners * shards, max(left, 1)))
+    return Fraction(min(owned, shards), shards)
+
+
+def wrong_steps(job: JobSpec) -> Iterator[str]:
+    """Chunks whose step is not the part of one worker, in a job that no worker has left yet."""
+    known = job.sharding
+    if known is None:
+        return
+    if any(known.lost):
+        yield f"the job is one of which workers have failed already: {known.lost}"
+    for chunk, step in enumerate(known.step):
+        if (part := ceil(step * _part(job, chunk, None))) != job.optimizer[chunk]:
+            yield f"optimizer of chunk {chunk} is {job.optimizer[chunk]}, its shards give {part}"
+
+
+def reduce_time(whole: int, workers: int, owners: int) -> int:
+    """Of so many workers, where very many take `whole`: a sum for all, or for the owners of each shard."""
+    sent = Fraction(workers - 1, workers)
+    if owners:
+        sent += Fraction(min(owners, workers) - 1, workers)
+    return ceil(whole * sent)
+
+
+def part_of_all(state: int, owners: int, workers: int) -> int:
+    """What each of so many workers keeps of a state that all of them share out."""
+    return ceil(Fraction(state * min(owners, workers), workers))
