@@ -1,195 +1,454 @@
-"""Memory of a worker on a GPU, beside DDP's and beside what its plan promises.
+"""Memory of a worker with whole and with sharded optimizer state, beside torch's methods; on six devices.
 
-    python -m bench.gpu_step compile DIR       the plans; needs no GPU
-    python -m bench.gpu_memory DIR             on a GPU: two tables, to stdout and DIR/memory.md
+    python -m bench.gpu_memory compile DIR    the plans; needs no GPU, and takes no part in `run`
+    python -m bench.gpu_memory run DIR        trains with every plan and method; writes DIR/memory.json
+    python -m bench.gpu_memory report DIR     tables of what was found; needs no GPU
 
-The first table has the bytes that are held between two steps, for each parameter. The second has what a step
-holds beyond that: what the plan counts (micro-batches that a buffer holds, with the bytes that a profile has
-measured), what is found to be held before any instruction, the peak, with what ops need while they run, and
-what torch keeps reserved of the device for it: with CUDA graphs, their memory is reserved and not allocated.
+    part      devices            what
+    2, 4, 6   as many            1 stage x d pipelines, 307 M parameters: bytes a parameter between two steps
+    large     6                  1.1 G parameters: whole state does not fit, state in shards does
+    steps     6                  2 stages x 3 pipelines: step time beside torch.distributed.pipelining
+    settings  2                  CUDA graphs, undo on the host (if asked for)
+
+Ours has bf16 weights, and two owners for each shard. The goal for staggered plans is 6 + 56/d bytes a
+parameter: weights 2, gradients 4, state 24/d, undo 24/d, and 8/d of gradients that are kept until the norm is
+known; without stagger 6 + 24/d. The devices are MIG devices of one H200 (as root) unless CUDA_VISIBLE_DEVICES
+names six. `--device cpu` trains a tiny model over gloo, and has no totals.
 """
 
 import argparse
-import gc
-from collections.abc import Callable, Sequence
-from datetime import timedelta
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from multiprocessing.connection import Connection
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
-import torch
-import torch.distributed as dist
+from bench import nccl_grid
+from bench.gpu_memory_ranks import Row, Task, Timing, most_held, serve
+from bench.nccl_grid import ProcessError, answers, devices, markdown, processes
 
-from bench.gpu_step import PLANS, PROGRAMS, ROOT, PlainLoop
-from recycle_runtime.execution.chunk import Chunk, Graphs, UndoMemory, build_chunks
-from recycle_runtime.execution.session import Role, Session
-from recycle_runtime.plan.bundle import Bundle
-from recycle_runtime.plan.isa import Instruction, Opcode
-from recycle_runtime.profiler.measure import Options, profile
-from recycle_runtime.program.loading import load_program
-from recycle_runtime.transport.choose import connect
-from recycle_runtime.transport.interface import Grid
-
-STEPS = 14
-"""Until nothing new is allocated: the first step is clipped, and ten after it wait for the norm."""
+ROOT = Path(__file__).resolve().parents[1]
+LLAMA = ROOT / "bench" / "programs" / "llama.py"
+PEERS = (2, 4, 6)
+PARTS = ("2", "4", "6", "large", "steps")
+FURTHER_PARTS = ("settings",)
+OWNERS = 2
+MICROBATCHES = 2
+"""Of a pipeline with one stage."""
+TIMING = Timing(steps=5, left_out=2, round=1)
+LARGE_TIMING = Timing(steps=4, left_out=2, round=1)
+START_SECONDS, TASK_SECONDS = {"cuda": 60.0, "cpu": 300.0}, {"cuda": 75.0, "cpu": 300.0}
+"""The longest that processes may take to start, and for a task."""
+CLIP_NORM = 1000.0
+"""The norm is computed in every step, and not reached: a clipped step is another test."""
 MIB = 1 << 20
 
+_SMALL = {"BLOCKS": 10, "WIDTH": 1536, "HEADS": 12, "GROUPS": 4, "WIDE": 4224, "TOKENS": 16_000}
+_TINY = {"BLOCKS": 3, "WIDTH": 64, "HEADS": 4, "GROUPS": 2, "WIDE": 192, "TOKENS": 128}
+SIZES = {
+    "cuda": {
+        "llama": {**_SMALL, "SEQUENCE": 1024, "MICROBATCH": 1},
+        "large": {**_SMALL, "BLOCKS": 40, "SEQUENCE": 512, "MICROBATCH": 1},
+    },
+    "cpu": {
+        "llama": {**_TINY, "SEQUENCE": 32, "MICROBATCH": 1},
+        "large": {**_TINY, "BLOCKS": 6, "SEQUENCE": 32, "MICROBATCH": 1},
+    },
+}
+"""Names of bench/programs/llama.py."""
 
-class Rest(NamedTuple):
-    """Bytes between two steps."""
-
-    parameters: int
-    """How many."""
-    weights: int
-    gradients: int
-    optimizer: int
-    undo: int
-    lowered: int
-    """Weights in the precision of the products."""
-    allocated: int
-    """Of the device, all in all."""
-
-
-class Use(NamedTuple):
-    """Bytes of a step, beyond those between two steps."""
-
-    planned: int
-    held: int
-    """The most before any instruction."""
-    peak: int
-    reserved: int
-    """After it."""
+JOB = """job memory {{
+  parallel {{ pipeline = {stages}  data = {pipelines} }}
+  batch    {{ microbatches = {microbatches} }}
+  {profile}
+  optimizer  {{ {state} }}
+  techniques {{ {techniques} }}
+  tolerate   {{ failures = 0 }}
+}}
+"""
+PROFILE = """profile  { unit = ms  forward = 1  backward_input = 1  backward_weight = 1  optimizer = 1 }
+  memory   { capacity = 2 }"""
+GRID_PROFILE = """profile  {
+    unit = us
+    forward = 14000  backward_input = 14000  backward_weight = 13000
+    optimizer = 3000  reduce = 60000  transfer = 10000  activation = 1
+  }
+  memory   { capacity = 4 }"""
+"""About what `bench.nccl_grid` has measured."""
+STATES = {"whole": "state = whole", "sharded": f"state = sharded  owners = {OWNERS}"}
+TECHNIQUES = {"1F1B": "", "decoupled + staggered": "decouple  stagger"}
+GRID_TECHNIQUES = {"1F1B": "", "zero-bubble": "adaptive  decouple  stagger"}
 
 
-class Worker:
-    """A plan of one worker, and what it has in memory."""
+class Plan(NamedTuple):
+    """One to compile and run."""
 
-    def __init__(self, path: str, plan: Path, device: torch.device, graphs: Graphs, undo: UndoMemory) -> None:
-        bundle = Bundle.read(plan)
-        self.stream: Sequence[Instruction] = bundle.stream(0, (0, 0))
-        grid = Grid(bundle.workers(0), 1, 1, bundle.chunk_stages)
-        store: Any = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
-        transport = connect(store, grid, (0, 0), 0, self.stream, device, timedelta(seconds=60))
-        self.before = _allocated()
-        chunks = build_chunks(load_program(path), bundle, 0, 0, device, graphs=graphs, undo=undo)
-        self._chunk: Chunk = chunks[0]
-        self._held: list[int] = []
-        role = Role(bundle, 0, (0, 0), self.stream, grid)
-        self._session = Session(
-            role, chunks, transport, store, device, before=lambda position: self._held.append(_allocated())
+    stages: int
+    pipelines: int
+    state: str
+    schedule: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.schedule}, {self.state} state"
+
+    @property
+    def file(self) -> str:
+        words = self.schedule.replace(" + ", "-")
+        return f"{self.stages}x{self.pipelines}-{words}-{self.state}.plan"
+
+    @property
+    def job(self) -> str:
+        of_grid = self.stages > 1
+        return JOB.format(
+            stages=self.stages,
+            pipelines=self.pipelines,
+            microbatches=nccl_grid.MICROBATCHES if of_grid else MICROBATCHES,
+            profile=GRID_PROFILE if of_grid else PROFILE,
+            state=STATES[self.state],
+            techniques=(GRID_TECHNIQUES if of_grid else TECHNIQUES)[self.schedule],
         )
 
-    def rest(self) -> Rest:
-        """After some steps."""
-        for step in range(STEPS):
-            self._session.run(step)
-        stepper, module = self._chunk.stepper, self._chunk.module
-        optimizers = [layer.optimizer for layer in self._chunk.layers if layer.optimizer is not None]
-        kept = [value for each in optimizers for state in each.state.values() for value in state.values()]
-        return Rest(
-            sum(parameter.numel() for parameter in module.parameters()),
-            _bytes([*module.parameters(), *module.buffers()]),
-            stepper.gradients.bytes_held,
-            _bytes([value for value in kept if isinstance(value, torch.Tensor)]),
-            stepper.undo.bytes_held,
-            self._chunk.split.bytes_held,
-            _allocated() - self.before,
-        )
 
-    def use(self, saved: int, kept: int) -> Use:
-        """Of one more step, in which a micro-batch holds `saved` bytes from F on and `kept` after I."""
-        rest = _allocated()
-        self._held.clear()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats()
-        self._session.run(STEPS)
-        peak = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
-        reserved = torch.cuda.memory_reserved() if torch.cuda.is_available() else 0
-        return Use(planned(self.stream, saved, kept), max(self._held) - rest, peak - rest, reserved - rest)
+ALONE = [Plan(1, peers, state, name) for peers in PEERS for name in TECHNIQUES for state in STATES]
+GRID = [
+    Plan(nccl_grid.STAGES, nccl_grid.PIPELINES, state, name) for name in GRID_TECHNIQUES for state in STATES
+]
 
 
-def planned(stream: Sequence[Instruction], saved: int, kept: int) -> int:
-    """The most that the buffers of a stream hold at once."""
-    now = most = 0
-    for each in stream:
-        if each.opcode is Opcode.FORWARD:
-            now += saved
-        elif each.opcode is Opcode.BACKWARD_INPUT:
-            now += kept - saved
-        elif each.opcode is Opcode.BACKWARD_WEIGHT:
-            now -= kept
-        elif each.opcode is Opcode.BACKWARD:
-            now -= saved
-        most = max(most, now)
-    return most
+def compile_plans(folder: Path) -> None:
+    recyclec = str(Path(sys.executable).parent / "recyclec")
+    for plan in (*ALONE, *GRID):
+        path = folder / plan.file
+        job = path.with_suffix(".job")
+        job.write_text(plan.job)
+        subprocess.run([recyclec, "--quiet", "compile", str(job), "-o", str(path)], check=True)
+        print(path, flush=True)
 
 
-def ddp(path: str, device: torch.device) -> tuple[int, int]:
-    """Bytes that a rank of DDP holds between two steps, and how many parameters that is for."""
-    store: Any = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", store=store, rank=0, world_size=1)
-    before = _allocated()
-    loop: Any = PlainLoop(path, str(device))
-    wrapped: Any = torch.nn.parallel.DistributedDataParallel(loop._model)
-    loop._model = wrapped
-    for step in range(3):
-        loop.step(step)
-    found = _allocated() - before, sum(parameter.numel() for parameter in wrapped.parameters())
-    dist.destroy_process_group()
+def program_text(sizes: Mapping[str, int], device: str) -> str:
+    """The Llama-like program at this size, built on the device: to build it on the host takes longer than to
+    train it."""
+    return f'''"""{LLAMA.name} with {", ".join(f"{name} {value}" for name, value in sizes.items())}."""
+
+import torch
+
+_LLAMA = {{"__name__": "llama"}}
+exec(compile(open({str(LLAMA)!r}, encoding="utf-8").read(), {str(LLAMA)!r}, "exec"), _LLAMA)
+_LLAMA.update({dict(sizes)!r})
+PRECISION = "bf16-weights"
+CLIP_NORM = {CLIP_NORM}
+loss, batches, optimizer = _LLAMA["loss"], _LLAMA["batches"], _LLAMA["optimizer"]
+
+
+def layers():
+    with torch.device({device!r}):
+        return _LLAMA["layers"]()
+'''
+
+
+# The run.
+
+
+def tasks_of(part: str, folder: Path, device: str) -> list[Task]:
+    """What a part of the benchmark consists of; programs are in the folder."""
+    llama, large = (str(folder / f"{name}.py") for name in ("llama", "large"))
+    if part in map(str, PEERS):
+        peers = int(part)
+        plans = [plan for plan in ALONE if plan.pipelines == peers]
+        found = [_of_plan(plan, folder, llama, TIMING) for plan in plans]
+        torchs = Task("", peers, llama, "ddp", TIMING, microbatches=MICROBATCHES)
+        found += [
+            torchs._replace(name="DDP"),
+            torchs._replace(name="DDP + ZeroRedundancyOptimizer", shares_out=True),
+            torchs._replace(name="FSDP2", method="fsdp"),
+        ]
+        return found
+    if part == "large":
+        plans = [plan for plan in ALONE if plan.pipelines == max(PEERS) and plan.schedule == "1F1B"]
+        return [_of_plan(plan, folder, large, LARGE_TIMING) for plan in plans]
+    if part == "settings":
+        plan = Plan(1, min(PEERS), "whole", "decoupled + staggered")
+        task = _of_plan(plan, folder, llama, TIMING)
+        return [
+            task._replace(name=f"{task.name}, undo on the host", undo="host"),
+            task._replace(name=f"{task.name}, CUDA graphs", graphs="on" if device == "cuda" else "off"),
+        ]
+    return _grid_tasks(folder, device)
+
+
+def _of_plan(plan: Plan, folder: Path, program: str, timing: Timing) -> Task:
+    workers = plan.stages * plan.pipelines
+    return Task(plan.name, workers, program, "ours", timing, str(folder / plan.file))
+
+
+def _grid_tasks(folder: Path, device: str) -> list[Task]:
+    program, steps = str(folder / "grid.py"), nccl_grid.SIZES[device].steps
+    timing = Timing(steps, nccl_grid.LEFT_OUT, nccl_grid.ROUND)
+    found = [_of_plan(plan, folder, program, timing)._replace(graphs="auto") for plan in GRID]
+    for schedule in nccl_grid.SCHEDULES[:2]:
+        task = Task(schedule.name, nccl_grid.WORKERS, program, "pipelining", timing, schedule=schedule)
+        found += [
+            task._replace(name=f"{schedule.name}, whole state"),
+            task._replace(name=f"{schedule.name}, ZeroRedundancyOptimizer", shares_out=True),
+        ]
     return found
 
 
-def tables(folder: Path, program: str, device: torch.device) -> list[str]:
-    """Both, line by line."""
-    path = str(ROOT / PROGRAMS[program]) if program in PROGRAMS else program
-    lines = [
-        "| bytes a parameter | weights | gradients | optimizer | undo | in bf16 | allocated on the device |",
-        "|---|---:|---:|---:|---:|---:|---:|",
+class Pool:
+    """Processes with a device each, started when there is something to do and again when one has failed.
+
+    Ours and torch's are not the same: ours sets what CUDA and NCCL read from the environment.
+    """
+
+    def __init__(self, names: Sequence[str], device: str, count: int) -> None:
+        self._names, self._device, self._size = names, device, count
+        self._running = ExitStack()
+        self._pipes: list[Connection] = []
+        self._is_ours = False
+        self._count = 0
+
+    def do(self, task: Task) -> list[Row]:
+        """What each of its processes has found; ProcessError if one fails or is silent, and all are ended."""
+        if not self._pipes or is_ours(task) != self._is_ours:
+            self._start(is_ours(task))
+        self._count += 1
+        pipes = self._pipes[: task.processes]
+        try:
+            for pipe in pipes:
+                pipe.send((self._count, task))
+            return answers(pipes, TASK_SECONDS[self._device])
+        except (ProcessError, OSError) as error:
+            self.end()
+            raise ProcessError(str(error)) from error
+
+    def _start(self, is_ours: bool) -> None:
+        self.end()
+        self._is_ours = is_ours
+        started = processes(serve, self._names, self._device, is_ours, count=self._size)
+        self._pipes = self._running.enter_context(started)
+        try:
+            answers(self._pipes, START_SECONDS[self._device])
+        except ProcessError as error:
+            raise SystemExit(f"processes do not start: {error}") from error
+
+    def end(self) -> None:
+        self._pipes = []
+        self._running.close()
+
+
+def is_ours(task: Task) -> bool:
+    return task.method in ("ours", "planned")
+
+
+@contextmanager
+def _pool(device: str, count: int) -> Generator[Pool]:
+    with devices(device) as names:
+        pool = Pool(names, device, count)
+        try:
+            yield pool
+        finally:
+            pool.end()
+
+
+def run(folder: Path, device: str, parts: Sequence[str] = PARTS) -> None:
+    """Every part; what is found is written at once, and stays as it was for parts that are not asked for."""
+    path = folder / "memory.json"
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    for name, sizes in SIZES[device].items():
+        (folder / f"{name}.py").write_text(program_text(sizes, device))
+    (folder / "grid.py").write_text(nccl_grid.program_text(nccl_grid.SIZES[device].sizes))
+    todo = [(part, task) for part in parts for task in tasks_of(part, folder, device)]
+    if any(part in map(str, PEERS) for part in parts):
+        llama = str(folder / "llama.py")
+        todo.insert(0, ("profile", Task("llama", 1, llama, "planned", TIMING)))
+    todo.sort(key=lambda each: not is_ours(each[1]))
+    with _pool(device, max(task.processes for _, task in todo)) as pool:
+        for part, task in todo:
+            began = time.monotonic()
+            try:
+                row = together(pool.do(task))
+            except ProcessError as error:
+                row = {"error": sentence(str(error))}
+            row["seconds"] = time.monotonic() - began
+            found.setdefault(part, {})[task.name] = row
+            path.write_text(json.dumps(found, indent=1))
+            print(f"{part}: {task.name}: {_words(row)}", flush=True)
+
+
+def together(rows: Sequence[Row]) -> Row:
+    """Of all processes of a task: the most memory, the slowest of each round, the sum of their losses."""
+    found: Row = {}
+    for name in rows[0]:
+        values = [row[name] for row in rows if name in row]
+        if name == "rounds":
+            found[name] = [max(times) for times in zip(*values, strict=True)]
+        elif name == "losses":
+            told = [each for each in values if each]
+            found[name] = [sum(parts) for parts in zip(*told, strict=True)]
+        else:
+            found[name] = max(values)
+    return found
+
+
+def sentence(error: str) -> str:
+    """The beginning of what a process has said."""
+    return error.partition("\n")[0].partition(" See documentation")[0][:300]
+
+
+def _words(row: Row) -> str:
+    if "error" in row:
+        return f"{row['error']} ({row['seconds']:.0f} s)"
+    words = [f"{row['seconds']:.0f} s"]
+    if row.get("rounds"):
+        words.append(f"{median(row['rounds']):.1f} ms a step")
+    if "weights" in row:
+        words.append(f"{per_parameter(row, *HELD):.2f} bytes a parameter known")
+    if "allocated" in row:
+        words.append(
+            f"{per_parameter(row, 'allocated'):.2f} allocated, {row['highest'] / MIB:,.0f} MiB at most"
+        )
+    return ", ".join(words)
+
+
+# The tables.
+
+HELD = ("weights", "gradients", "kept", "optimizer", "undo")
+
+
+def per_parameter(row: Row, *names: str) -> float:
+    return sum(row.get(name, 0) for name in names) / row["parameters"]
+
+
+def goal(name: str, peers: int) -> float | None:
+    """Bytes a parameter for a plan with state in shards."""
+    if not name.endswith("sharded state"):
+        return None
+    shares = min(OWNERS, peers) / peers
+    return 6 + (28 if "staggered" in name else 12) * shares
+
+
+def report(folder: Path) -> None:
+    found: dict[str, dict[str, Row]] = json.loads((folder / "memory.json").read_text())
+    profile = found.get("profile", {}).get("llama", {})
+    print(markdown(rest_rows(found)))
+    print(markdown(use_rows(found, profile, folder)))
+    for part, rows in (("large", large_rows), ("steps", step_rows)):
+        if part in found:
+            print(markdown(rows(found[part])))
+
+
+def _of_peers(found: Mapping[str, dict[str, Row]]) -> Generator[tuple[int, str, Row]]:
+    for part in (*map(str, PEERS), "settings"):
+        peers = min(PEERS) if part == "settings" else int(part)
+        for name, row in found.get(part, {}).items():
+            yield peers, name, row
+
+
+def rest_rows(found: Mapping[str, dict[str, Row]]) -> list[tuple[str, ...]]:
+    """Bytes a parameter between two steps."""
+    head = ("d", "bytes a parameter", *HELD, "other", "allocated", "goal")
+    rows: list[tuple[str, ...]] = [head]
+    for peers, name, row in _of_peers(found):
+        if "error" in row:
+            rows.append((str(peers), name, row["error"], *("",) * (len(head) - 3)))
+            continue
+        known = [f"{per_parameter(row, part):.2f}" if part in row else "" for part in HELD]
+        total = other = ""
+        if "allocated" in row:
+            total = f"{per_parameter(row, 'allocated'):.2f}"
+            other = f"{per_parameter(row, 'allocated') - per_parameter(row, *HELD):.2f}"
+        aim = goal(name, peers)
+        rows.append((str(peers), name, *known, other, total, "" if aim is None else f"{aim:.2f}"))
+    return rows
+
+
+def use_rows(found: Mapping[str, dict[str, Row]], profile: Row, folder: Path) -> list[tuple[str, ...]]:
+    """MiB beyond what is held between two steps, as planned, before any instruction and at most; of the whole
+    device; and milliseconds of a step."""
+    head = ("d", "MiB", "planned", "held", "at most", "at most with the rest", "at the start at most")
+    rows: list[tuple[str, ...]] = [(*head, "reserved", "driver", "ms a step")]
+    for peers, name, row in _of_peers(found):
+        if "error" in row:
+            continue
+        beyond = {**row, "beyond": row["highest"] - row["allocated"]} if "allocated" in row else row
+        names = ("held", "beyond", "highest", "start", "reserved", "driver")
+        numbers = [f"{beyond[each] / MIB:,.0f}" if each in beyond else "" for each in names]
+        counted = _planned(folder, peers, name, profile)
+        rows.append((str(peers), name, counted, *numbers, _step(row)))
+    return rows
+
+
+def _planned(folder: Path, peers: int, name: str, profile: Row) -> str:
+    from recycle_runtime.plan.bundle import Bundle
+
+    plan = next((each for each in ALONE if each.pipelines == peers and name.startswith(each.name)), None)
+    if plan is None or "saved" not in profile:
+        return ""
+    stream = Bundle.read(str(folder / plan.file)).stream(0, (0, 0))
+    return f"{most_held(stream, profile['saved'], profile['kept']) / MIB:,.0f}"
+
+
+def _step(row: Row) -> str:
+    rounds: list[float] = row.get("rounds", [])
+    return f"{median(rounds):,.1f} ({min(rounds):,.1f} to {max(rounds):,.1f})" if rounds else ""
+
+
+def large_rows(part: Mapping[str, Row]) -> list[tuple[str, ...]]:
+    """A model that fits with its state in shards."""
+    rows: list[tuple[str, ...]] = [
+        ("large model", "parameters", "allocated MiB", "at most MiB", "of MiB", "ms a step")
     ]
-    held, count = ddp(path, device)
-    lines.append(f"| DDP, one rank | | | | | | {held / count:.1f} |")
-    _clear()
-    costs = profile(load_program(path), Options(stages=1, device=device.type, repeat=2)).stages[0]
-    _clear()
-    uses = ["", "| MiB of a step | planned | held | peak | reserved |", "|---|---:|---:|---:|---:|"]
-    ways: list[tuple[Graphs, UndoMemory]] = [("off", "device"), ("off", "host"), ("on", "device")]
-    for number, name in enumerate(PLANS):
-        for graphs, undo in ways if device.type == "cuda" else ways[:2]:
-            title = name + ", CUDA graphs" * (graphs == "on") + ", undo on the host" * (undo == "host")
-            worker = Worker(path, folder / f"step-{number}.plan", device, graphs, undo)
-            rest, use = worker.rest(), worker.use(costs.saved_bytes, costs.kept_bytes)
-            parts = [f"{part / rest.parameters:.1f}" for part in rest[1:]]
-            lines.append(f"| {title} | {' | '.join(parts)} |")
-            uses.append(f"| {title} | {' | '.join(f'{part / MIB:,.0f}' for part in use)} |")
-            print(lines[-1], uses[-1], sep="\n", flush=True)
-            del worker
-            _clear()
-    return [*lines, *uses]
+    for name, row in part.items():
+        if "error" in row:
+            rows.append((name, row["error"], "", "", "", ""))
+            continue
+        sizes = [
+            f"{row[each] / MIB:,.0f}" if each in row else "" for each in ("allocated", "highest", "device")
+        ]
+        rows.append((name, f"{row['parameters']:,}", *sizes, _step(row)))
+    return rows
 
 
-def _bytes(tensors: Sequence[torch.Tensor]) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-
-
-def _allocated() -> int:
-    return torch.cuda.memory_allocated() if torch.cuda.is_available() else 0
-
-
-def _clear(collect: Callable[[], int] = gc.collect) -> None:
-    collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+def step_rows(part: Mapping[str, Row]) -> list[tuple[str, ...]]:
+    """2 stages x 3 pipelines; losses beside those of the first row."""
+    rows: list[tuple[str, ...]] = [
+        ("2 stages x 3 pipelines", "ms a step", "at most MiB on a device", "losses differ by")
+    ]
+    expected: list[float] = next((row["losses"] for row in part.values() if "losses" in row), [])
+    for name, row in part.items():
+        if "error" in row:
+            rows.append((name, row["error"], "", ""))
+            continue
+        apart = nccl_grid.largest_difference(row["losses"], expected)
+        highest = f"{row['highest'] / MIB:,.0f}" if row.get("highest") else ""
+        rows.append((name, _step(row), highest, f"{apart:.1e}"))
+    return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("what", choices=("compile", "run", "report"))
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--program", default="llama", help=f"{', '.join(PROGRAMS)}, or a file")
+    parser.add_argument("--device", choices=tuple(SIZES), default="cuda")
+    everything = (*PARTS, *FURTHER_PARTS)
+    words = f"what to run (default: {' '.join(PARTS)})"
+    parser.add_argument("--parts", nargs="+", choices=everything, default=PARTS, help=words)
     arguments = parser.parse_args()
-    lines = tables(arguments.folder, arguments.program, torch.device(arguments.device))
-    print("\n".join(lines))
-    (arguments.folder / "memory.md").write_text("\n".join([*lines, ""]))
+    folder = arguments.folder.absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    match arguments.what:
+        case "compile":
+            compile_plans(folder)
+        case "run":
+            run(folder, arguments.device, arguments.parts)
+        case _:
+            report(folder)
 
 
 if __name__ == "__main__":

@@ -142,7 +142,7 @@ layers, loss, batches, optimizer = _module.layers, _module.loss, _module.batches
 
 def measure(folder: Path, device: str) -> None:
     """Profiles of both stages, with links between six devices, and between as many as a plan has workers."""
-    with _devices(device):
+    with devices(device):
         for pipelines in sorted({plan.measured for plan in PLANS}):
             command = ["profile", "--program", str(_program(folder, device)), "--stages", str(STAGES)]
             command += ["--pipelines", str(pipelines), "--device", device]
@@ -205,7 +205,7 @@ def run(folder: Path, device: str, parts: Sequence[str] = PARTS) -> None:
         path.write_text(json.dumps(found))
         print(words, flush=True)
 
-    with _devices(device) as names:
+    with devices(device) as names:
         for number, plan in enumerate(PLANS if "plans" in parts else ()):
             found["ours"][plan.name] = ours = _run_plan(folder, program, number, device)
             keep(f"{plan.name}: {_words(ours)}")
@@ -222,10 +222,10 @@ def run(folder: Path, device: str, parts: Sequence[str] = PARTS) -> None:
 
 
 def _torch_results(names: Sequence[str], program: Path, device: str) -> Generator[tuple[str, dict[str, Any]]]:
-    with _processes(_train_with_torch, names, str(program), device) as pipes:
+    with processes(_train_with_torch, names, str(program), device) as pipes:
         for schedule in SCHEDULES:
             try:
-                yield schedule.name, joined(_answers(pipes, RUN_SECONDS))
+                yield schedule.name, joined(answers(pipes, RUN_SECONDS))
             except ProcessError as error:
                 # The others wait for one that is gone: there is nothing more to hear.
                 yield schedule.name, {"rounds": [], "losses": [], "error": str(error)}
@@ -233,9 +233,9 @@ def _torch_results(names: Sequence[str], program: Path, device: str) -> Generato
 
 
 def _kernels(names: Sequence[str], program: Path, device: str, bundle: str) -> list[dict[str, Any]]:
-    with _processes(_record_kernels, names, str(program), device, bundle) as pipes:
+    with processes(_record_kernels, names, str(program), device, bundle) as pipes:
         try:
-            return _answers(pipes, RUN_SECONDS)
+            return answers(pipes, RUN_SECONDS)
         except ProcessError as error:
             print(error, flush=True)
             return []
@@ -283,10 +283,10 @@ def _run_plan(folder: Path, program: Path, number: int, device: str) -> dict[str
     return {"rounds": rounds_of(ends), "losses": losses, "error": error}
 
 
-def rounds_of(ends: Sequence[float]) -> list[float]:
+def rounds_of(ends: Sequence[float], left_out: int = LEFT_OUT, steps: int = ROUND) -> list[float]:
     """Milliseconds of a step in each round, from the seconds at which steps ended."""
-    firsts = range(LEFT_OUT - 1, len(ends) - ROUND, ROUND)
-    return [1000 * (ends[first + ROUND] - ends[first]) / ROUND for first in firsts]
+    firsts = range(left_out - 1, len(ends) - steps, steps)
+    return [1000 * (ends[first + steps] - ends[first]) / steps for first in firsts]
 
 
 def joined(rows: Sequence[tuple[list[float], list[float]]]) -> dict[str, Any]:
@@ -375,8 +375,8 @@ def _span(event: dict[str, Any]) -> Span:
 
 
 @contextmanager
-def _processes(
-    work: Callable[..., None], names: Sequence[str], *arguments: Any
+def processes(
+    work: Callable[..., None], names: Sequence[str], *arguments: Any, count: int = WORKERS
 ) -> Generator[list[Connection]]:
     """Six processes, rank = pipeline x STAGES + stage; what they send comes out of the pipes."""
     from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
@@ -385,7 +385,7 @@ def _processes(
     context = multiprocessing.get_context("spawn")
     started: list[tuple[Any, Connection]] = []
     try:
-        for rank in range(WORKERS):
+        for rank in range(count):
             ours, theirs = context.Pipe()
             name = names[rank] if names else ""
             process = context.Process(
@@ -407,7 +407,7 @@ class ProcessError(RuntimeError):
     """A process failed, or stopped answering."""
 
 
-def _answers(pipes: Sequence[Connection], seconds: float) -> list[Any]:
+def answers(pipes: Sequence[Connection], seconds: float) -> list[Any]:
     """One of each process; the first that fails ends the wait."""
     found: dict[Connection, Any] = {}
     give_up = time.monotonic() + seconds
@@ -499,15 +499,25 @@ def _train_with_torch(rank: int, port: int, pipe: Connection, program: str, devi
     own = [dist.new_group([each * STAGES + s for s in range(STAGES)]) for each in range(PIPELINES)][pipeline]
     peers = [dist.new_group([p * STAGES + each for p in range(PIPELINES)]) for each in range(STAGES)][stage]
     for schedule in SCHEDULES:
-        pipe.send(_one_schedule(schedule, pipeline, stage, own, peers, program, device))
+        pipe.send(one_schedule(schedule, pipeline, stage, own, peers, program, device))
         if device == "cuda":
             torch.cuda.empty_cache()
 
 
-def _one_schedule(
-    schedule: Schedule, pipeline: int, stage: int, own: Any, peers: Any, path: str, device: str
+def one_schedule(
+    schedule: Schedule,
+    pipeline: int,
+    stage: int,
+    own: Any,
+    peers: Any,
+    path: str,
+    device: str,
+    shared: Callable[[Any, Any], Any] = lambda optimizer, peers: optimizer,
 ) -> tuple[list[float], list[float]]:
-    """A training loop: schedule, sums over peers, limit of the norm, step."""
+    """A training loop: schedule, sums over peers, limit of the norm, step.
+
+    `shared` is given the program's optimizer and the group of peers, and may share out its state.
+    """
     import torch
     from torch.distributed import pipelining
 
@@ -537,7 +547,7 @@ def _one_schedule(
         scale_grads=False,
     )
     parameters = [parameter for module in modules for parameter in module.parameters()]
-    optimizer = program.optimizer(parameters)
+    optimizer = shared(program.optimizer(parameters), peers)
     buckets = Buckets(parameters, peers)
     first, last = 0 in numbers, count - 1 in numbers
     data = MicroBatches(program, 0, per_step)
@@ -745,7 +755,7 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
 
 
 @contextmanager
-def _devices(device: str) -> Generator[list[str]]:
+def devices(device: str) -> Generator[list[str]]:
     """Names of six devices; none on a CPU."""
     if device == "cpu":
         yield []
