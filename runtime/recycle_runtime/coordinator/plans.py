@@ -1,30 +1,21 @@
-"""Which plans a job has besides those of its bundle: made on demand, planned ahead, kept in files.
+"""Plans of a job besides those of its bundle: made on demand or ahead by a process, kept in files.
 
-After every change another worker may be next, or all workers of a node. A failure for which there is no plan
-would have to wait for one; a failure for which only a plan for more failures is there would cost speed until
-the exact one is made. So these are planned in the background while nothing happens, the first kind first.
-Between the two comes a plan for as many failures as there are now, placed so that the slowest stage is as
-fast as can be, if more workers have failed than the bundle was made for: its plans have failures where they
-cost least, those on demand have them where they happened to be, and a few moves may pay. A job that can be
-cut anew asks for the fastest cut for as many workers as are left instead. Needs no torch.
+Needs no torch.
 """
 
 import logging
 import os
-from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from recycle_runtime.coordinator.events import PlanMade, PlanningFailed
 from recycle_runtime.coordinator.journal import Field, Lines
-from recycle_runtime.coordinator.measured_job import JobText
 from recycle_runtime.coordinator.participant import Memory
-from recycle_runtime.coordinator.state_machine import StateMachine
 from recycle_runtime.files import reason, sentence, write_whole
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle, BundleError
-from recycle_runtime.plan.moves import Counts, quickest_counts
+from recycle_runtime.plan.moves import Counts
 from recycle_runtime.plan.on_demand import (
     KilledError,
     OnDemandError,
@@ -125,13 +116,15 @@ class PlanFiles:
         self.paths.append(path)
         self._book.add(bundle)
 
-    def fit(self, path: Path, bundle: Bundle, made_for: Fitted) -> None:
-        """A plan for these workers, to be used by them from now on."""
+    def fit(self, path: Path, bundle: Bundle, made_for: Fitted) -> PlanBook:
+        """A plan for these workers, to be used by them from now on, and where it is."""
         slow = [[*worker, by] for worker, by in made_for.slow.items()]
         self.notes.write(bundle=self._name(path), live=sorted(made_for.live), slow=slow)
         self.paths.append(path)
         number = self._book.add(bundle, made_for)
-        self._book.with_bundle(number).fitted = number
+        book = self._book.with_bundle(number)
+        book.fitted = number
+        return book
 
     def unfit(self) -> None:
         """No plan is for certain workers any more."""
@@ -295,11 +288,11 @@ class PlansOnDemand:
     def __init__(self, files: PlanFiles, planner: Planner) -> None:
         self._files, self._planner = files, planner
         self._wanted: Wanted | None = None
-        self._planned_ahead: set[tuple[PlanBook, FailedWorkers]] = set()
-        self._prepared_for: tuple[object, ...] | None = None
-        """The state of the job in which there was nothing left to plan ahead."""
-        self._cut_for: set[tuple[int, int]] = set()
-        """Numbers of workers, and parts of micro-batches, for which the fastest cut has been asked for."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether one is being made."""
+        return self._planner.is_busy
 
     @property
     def is_awaited(self) -> bool:
@@ -314,38 +307,9 @@ class PlansOnDemand:
             self._wanted = wanted
             self._planner.ask(request_for(book, failed))
 
-    def look_ahead(
-        self, job: StateMachine, *, may_recut: bool = False, nodes: Iterable[Collection[Worker]] = ()
-    ) -> None:
-        """While nothing happens: a plan for the next failure, so that it does not have to wait for one.
-
-        `nodes` are the workers that would fail together.
-
-        If the job can be cut anew, also the fastest cut for the workers that are left, where the bundle
-        has none.
-        """
-        if self._planner.is_busy or not job.is_steady:
-            return
-        book, there = job.book, job.roster.whole()
-        live = job.cells.all_of(there)
-        groups = [tuple(sorted(job.cells.all_of(workers))) for workers in nodes]
-        state = (book, len(book.bundles), tuple(there), tuple(live), tuple(groups), may_recut)
-        if state == self._prepared_for:
-            # At size it takes long to find out that there is nothing to do.
-            return
-        tried = {failed for other, failed in self._planned_ahead if other is book}
-        failed = next_failure(book, live, tried, groups)
-        # What nothing would fit comes first.
-        has_time = failed is None or book.assign(left_by(book, failed)) is not None
-        wanted = len(there), book.split
-        if may_recut and has_time and wanted not in self._cut_for and is_beyond(book, len(there)):
-            self._cut_for.add(wanted)
-            self._planner.ask(Request((), split=book.split == 2, workers=len(there)), in_background=True)
-        elif failed is not None:
-            self._planned_ahead.add((book, failed))
-            self._planner.ask(request_for(book, failed), in_background=True)
-        else:
-            self._prepared_for = state
+    def plan_ahead(self, request: Request) -> None:
+        """Before it is needed."""
+        self._planner.ask(request, in_background=True)
 
     def take(self) -> list[PlanMade | PlanningFailed | JobEvent]:
         """What has come of it since, if anything."""
@@ -371,18 +335,6 @@ class PlansOnDemand:
 
     def stop(self) -> None:
         self._planner.stop()
-
-
-def is_beyond(book: PlanBook, workers: int) -> bool:
-    """Whether more workers are gone than the bundle that the job was started with has plans for."""
-    own = book.family[0]
-    fewest = min(len(own.first.workers(number)) for number in range(len(own.first.plans)))
-    return workers < fewest
-
-
-def left_by(book: PlanBook, failed: FailedWorkers) -> list[Worker]:
-    """The cells that these failures leave."""
-    return [cell for cell in book.grid if cell not in failed]
 
 
 def is_of_job(bundle: Bundle, first: Bundle) -> bool:
@@ -422,60 +374,3 @@ def planned_names(book: PlanBook, failed: Collection[Worker]) -> dict[Worker, Wo
         names[cell] = (seen[cell[1]], cell[1])
         seen[cell[1]] += 1
     return names
-
-
-def next_failure(
-    book: PlanBook,
-    live: Collection[Worker],
-    tried: Collection[FailedWorkers],
-    nodes: Iterable[Collection[Worker]] = (),
-) -> FailedWorkers | None:
-    """The failed workers to plan for now; None when there is nothing left to prepare.
-
-    `nodes` are the cells that would fail together. Of what can fail, that comes first for which there is no
-    plan at all, and a whole node before a single worker.
-    """
-    stages: dict[int, list[Worker]] = {stage: [] for stage in range(book.stages)}
-    for place in sorted(live):
-        stages[place[1]].append(place)
-    inexact: FailedWorkers | None = None
-    for lost in _losses(book, nodes):
-        if any(count >= len(stages[stage]) for stage, count in enumerate(lost) if count):
-            continue
-        # Peers are interchangeable, so that the last of them stand for all.
-        left = [place for stage, here in stages.items() for place in here[: len(here) - lost[stage]]]
-        kept = set(left)
-        failed = tuple(place for place in book.grid if place not in kept)
-        if failed in tried:
-            continue
-        assignment = book.assign(left)
-        if assignment is None:
-            return failed
-        if not assignment.is_exact and inexact is None:
-            inexact = failed
-    better = _better_placed(book, live)
-    return inexact if better is None or better in tried else better
-
-
-def _losses(book: PlanBook, nodes: Iterable[Collection[Worker]]) -> list[Counts]:
-    """Workers of each stage that may fail at the same moment: of each node, and one alone; each once."""
-    found: dict[Counts, None] = {}
-    for cells in nodes:
-        stages = Counter(stage for _, stage in cells)
-        found[tuple(stages[stage] for stage in range(book.stages))] = None
-    for stage in range(book.stages):
-        found[tuple(int(stage == other) for other in range(book.stages))] = None
-    return [lost for lost in found if any(lost)]
-
-
-def _better_placed(book: PlanBook, live: Collection[Worker]) -> FailedWorkers | None:
-    """The failures of now where they do least, if nothing else was planned and they do not lie so already."""
-    if not book.is_own:
-        return None
-    failed = book.counts(live)
-    if book.is_planned(sum(failed)):
-        return None
-    wanted = quickest_counts(failed, JobText(book.bundles[0].job_text).loads)
-    if wanted == failed:
-        return None
-    return tuple(place for place in book.grid if place[0] >= book.pipelines - wanted[place[1]])

@@ -1,29 +1,25 @@
-"""When a job in layers should be cut anew, and to which layout. Needs no torch.
+"""Re-cuts: the candidates of a job in layers. Needs no torch.
 
-After a failure or a re-join the workers go on at once under the cut they have. If a plan of another layout
-for as many workers, or fewer, has a shorter step, what it saves until the next change is weighed against the
-time until its layers have travelled and the pause of the switch.
+After a failure or a re-join the workers go on at once under the cut they have. A plan of another layout for
+as many workers, or fewer, with a shorter step is a candidate: its layers travel, then all switch.
 """
 
 import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from recycle_runtime.coordinator.candidates import Candidate, Situation
 from recycle_runtime.coordinator.events import RecutWanted
 from recycle_runtime.coordinator.layer_move import LayerMove
 from recycle_runtime.coordinator.plans import Notes
 from recycle_runtime.coordinator.state_machine import StateMachine
-from recycle_runtime.plan.change import JobChange, Outlook
-from recycle_runtime.plan.moves import CostOfMoves, Counts, Moves
+from recycle_runtime.plan.change import JobChange
+from recycle_runtime.plan.moves import Counts, Moves
 from recycle_runtime.plan.plan_book import PlanBook
-from recycle_runtime.plan.recut import (
-    HoldersGoneError,
-    Recut,
-    least_bytes_to,
-)
-from recycle_runtime.plan.worker_ids import Worker
+from recycle_runtime.plan.recut import HoldersGoneError, LayerRange, Recut, least_bytes_to
 from recycle_runtime.protocol.messages.observers import JobEvent
 
+RECUT = "re-cut"
 _LOGGER = logging.getLogger(__name__)
 _ALIKE = 1.01
 """Plans whose steps differ by less than this are equal; then fewer bytes count."""
@@ -46,8 +42,8 @@ class Target(NamedTuple):
         return self.book.layout(self.workers)
 
 
-class Recutting:
-    """Looks for a better cut once enough steps of a generation have been seen."""
+class Recuts:
+    """Knows what layers take, and proposes the best other layout."""
 
     def __init__(self, own: PlanBook, when: str, notes: Notes) -> None:
         """`when`: auto, always (whenever it saves anything) or off."""
@@ -60,7 +56,6 @@ class Recutting:
         self._has_whole_stages = False
         self._untold = ""
         """Why the job keeps its cut, as long as nobody has been told."""
-        self._weighed: set[tuple[frozenset[Worker], str]] = set()
         self._failures = 0
         self._not_before = 0
         """A number of rows of this generation."""
@@ -76,24 +71,23 @@ class Recutting:
         """Whether layers could travel, also to a cut that the bundle has no plans of."""
         return self._when != "off" and self._is_layered
 
-    def weigh(
-        self, way: Recut, layout: str, saving: float, outlook: Outlook, costs: CostOfMoves
-    ) -> tuple[JobEvent, float | None]:
-        """The line about a re-cut, and seconds until its layers have travelled if it should be made."""
-        moving = way.seconds(costs.rate)
-        change = JobChange(f"layout {layout}", "re-cut", outlook, saving, costs.regroup, moving, way.size)
-        if self._when == "always" and saving > 0 and not change.pays:
-            return JobEvent(f"{str(change).removesuffix('not re-cut')}re-cut, as asked for"), moving
-        return JobEvent(str(change)), moving if change.pays else None
+    def change(self, now: Situation, way: Recut, layout: str, saving: float, least: float = 0.0) -> JobChange:
+        """A re-cut, which has to save the share `least` of a step."""
+        moving = way.seconds(now.costs.rate)
+        return JobChange(
+            f"layout {layout}", RECUT, now.outlook, saving, now.costs.regroup, moving, way.size, least,
+            is_asked_for=self._when == "always",
+        )  # fmt: skip
 
-    def way_to(self, job: StateMachine, book: PlanBook, counts: Counts, places: Moves) -> Recut | None:
+    def way_to(
+        self, job: StateMachine, ranges: Sequence[LayerRange], counts: Counts, places: Moves
+    ) -> Recut | None:
         """To so many workers on each stage of a cut, some of them in certain cells; None if nobody has to
         move for that, or a layer has no holder."""
-        live = job.roster.whole()
         settled = {worker: stage for worker, (_, stage) in places.items()}
         try:
-            held = job.cells.held(live)
-            way = least_bytes_to(held, book.ranges, counts, self._layer_bytes, settled=settled)
+            held = job.cells.held(job.roster.whole())
+            way = least_bytes_to(held, ranges, counts, self._layer_bytes, settled=settled)
         except HoldersGoneError:
             return None
         return way if way.transfers else None
@@ -126,7 +120,6 @@ class Recutting:
 
     def generation(self) -> None:
         """A new one begins: a first failure may be followed by another try at once, further ones wait."""
-        self._weighed.clear()
         self._can_halve = None
         self._not_before = self._wait if self._failures > 1 else 0
 
@@ -134,40 +127,34 @@ class Recutting:
         """Layers have arrived, or a move has come to nothing in a generation that goes on."""
         self._failures = 0 if why is None else self._failures + 1
         self._not_before = rows + self._wait
-        self._weighed.clear()
 
     @property
     def _wait(self) -> int:
         return _ROWS_AFTER_FAILURE * 2 ** min(self._failures, 6)
 
-    def turn(
-        self, job: StateMachine, rows: int, costs: CostOfMoves, outlook: Outlook
-    ) -> list[JobEvent | RecutWanted]:
-        """Things to do now, with a line for whatever is weighed for the first time."""
-        if self._untold:
-            told, self._untold = JobEvent(self._untold), ""
-            return [told]
-        is_early = rows < max(1, self._not_before) or (outlook.step == 0 and self._when != "always")
+    def news(self) -> list[JobEvent]:
+        """Why the job keeps its cut, once."""
+        told, self._untold = self._untold, ""
+        return [JobEvent(told)] if told else []
+
+    def candidates(self, now: Situation) -> list[Candidate]:
+        """One at most."""
+        job, is_known = now.job, now.outlook.step > 0 or self._when == "always"
+        is_early = now.rows < max(1, self._not_before) or not is_known
         if not self.is_considered or is_early or not job.is_settled:
             return []
-        live = job.roster.whole()
-        found = self._best(job, live)
+        found = self._best(job)
         if found is None:
             return []
-        target, recut = found
-        key = frozenset(live), target.layout
-        if key in self._weighed:
-            return []
-        self._weighed.add(key)
-        saving = 1 - target.period / self._period(job)
-        told, moving = self.weigh(recut, target.layout, saving, outlook, costs)
-        if moving is None:
-            return [told]
-        return [told, RecutWanted(LayerMove(target.book, recut, target.layout, moving))]
+        target, way = found
+        change = self.change(now, way, target.layout, 1 - target.period / self._period(job))
+        return [
+            Candidate(change, lambda: RecutWanted(LayerMove(target.book, way, target.layout, change.moving)))
+        ]
 
-    def _best(self, job: StateMachine, live: Sequence[Worker]) -> tuple[Target, Recut] | None:
-        """The quickest of other layouts that these workers can take; of equals that with the fewest bytes."""
-        now = self._period(job)
+    def _best(self, job: StateMachine) -> tuple[Target, Recut] | None:
+        """The quickest of other layouts that the workers can take; of equals that with the fewest bytes."""
+        live, now = job.roster.whole(), self._period(job)
         targets = [target for target in self._targets(len(live)) if target.period < now]
         if not targets:
             return None
@@ -196,11 +183,5 @@ class Recutting:
         ]
 
     def _period(self, job: StateMachine) -> int:
-        """Of the plan in use, or one for the same failures, with the times of the job as it was compiled."""
-        assignment, book = job.assignment, job.book
-        assert assignment is not None
-        original = book.first.job_text
-        if book.bundles[assignment.bundle].job_text == original:
-            return assignment.period
-        counts = book.counts(job.cells.all_of(job.roster.whole()))
-        return book.period(counts, original) or assignment.period
+        assert job.assignment is not None
+        return job.book.planned_period(job.assignment) or job.assignment.period

@@ -17,7 +17,6 @@ from typing import Any
 
 from recycle_runtime import logs
 from recycle_runtime.checkpoint.manifest import origin_of, shape_of
-from recycle_runtime.coordinator.adaptation import Adaptation
 from recycle_runtime.coordinator.agents import Agents
 from recycle_runtime.coordinator.attendance import Attendance
 from recycle_runtime.coordinator.checkpoint_files import begin_run
@@ -62,6 +61,7 @@ from recycle_runtime.coordinator.participant import Asked
 from recycle_runtime.coordinator.patience import AttentiveClock, Patience
 from recycle_runtime.coordinator.plans import PlanFiles, PlanGoneError, PlansOnDemand
 from recycle_runtime.coordinator.programs import Programs
+from recycle_runtime.coordinator.reconfiguration import Reconfiguration
 from recycle_runtime.coordinator.relays import RelayedLine, Relays
 from recycle_runtime.coordinator.replanning import Replanner
 from recycle_runtime.coordinator.state_machine import ENDLESS, StateMachine
@@ -216,8 +216,8 @@ class Service:
         self._relays = Relays(self.closed)
         self._ticked = self._looked_ahead = float("-inf")
         self._plan_files = PlanFiles(plans, self._book, self._journal, options.state)
-        self._adaptation = Adaptation(
-            self._book, options.adaptation, Replanner(options.state), self._plan_files
+        self._reconfiguration = Reconfiguration(
+            self._job, options.adaptation, Replanner(options.state), self._plan_files
         )
         self._plans = PlansOnDemand(self._plan_files, outside.planner(bundle.job_source, options.state))
         self._events: deque[Event] = deque()
@@ -344,7 +344,7 @@ class Service:
     def close(self) -> None:
         """Let go of everything outside this object."""
         self._plans.stop()
-        self._adaptation.stop()
+        self._reconfiguration.stop()
         for participant in self._job.participants:
             participant.close()
             if self._end is not None:
@@ -368,10 +368,10 @@ class Service:
             # Nobody runs it any more.
             remembered = remembered._replace(plan=None, places=self._book.grid, cells={}, joiners={})
         self._job.remember(remembered, lines)
-        self._adaptation.recall(lines)
+        self._reconfiguration.recall(lines)
         assert self._job.assignment is not None
         cells = {worker: remembered.cells.get(worker, worker) for worker in remembered.places}
-        self._adaptation.generation(self._job.assignment, cells)
+        self._reconfiguration.generation(self._job.assignment, cells)
         self._attendance.remember(remembered, lines)
         if remembered.ended is not None:
             # Whoever has not heard of it comes back for it.
@@ -466,7 +466,7 @@ class Service:
         if isinstance(message, Done):
             self._connections.finish(member)
         message = self._attendance.checked(member, message)
-        self._adaptation.hear(member, message)
+        self._reconfiguration.hear(member, message)
         self._happen(Said(member, message))
 
     def _fault_injected(self, member: Member, message: FaultInjected) -> None:
@@ -573,7 +573,7 @@ class Service:
         if self._options.adaptation.ahead:
             self._look_ahead(now)
         self._happen(TimePassed())
-        self._publish(self._adaptation.turn(self._job, now, is_planning=self._plans.is_awaited))
+        self._publish(self._reconfiguration.decide(now, is_planning=self._plans.is_awaited))
         for participant in self._job.participants:
             self._happen(*participant.take())
         self._attendance.look(now)
@@ -582,7 +582,9 @@ class Service:
         if now - self._looked_ahead >= _LOOK_AHEAD_EVERY:
             self._looked_ahead = now
             nodes = self._agents.workers_by_node()
-            self._plans.look_ahead(self._job, may_recut=self._adaptation.may_recut, nodes=nodes)
+            request = None if self._plans.is_busy else self._reconfiguration.next_plan(nodes)
+            if request is not None:
+                self._plans.plan_ahead(request)
 
     # Orders.
 
@@ -596,14 +598,14 @@ class Service:
 
     def _rename(self, order: Rename) -> None:
         self._attendance.rename(order)
-        self._adaptation.moved(order.member.worker, order.target.worker)
+        self._reconfiguration.moved(order.member.worker, order.target.worker)
 
     def _tell_row(self, order: TellRow) -> None:
         row = order.row
         # Whoever hears of a step knows whether it may be forgotten.
         self._publish(self._journal.news())
         self._connections.publish(row)
-        self._adaptation.row(row)
+        self._reconfiguration.row(row)
         logs.note(step=row.step)
         _LOGGER.debug("step %d: loss %s, %.3f s, %d workers", row.step, row.loss, row.seconds, row.live)
 
@@ -616,7 +618,7 @@ class Service:
     def _begin_generation(self, order: BeginGeneration) -> None:
         assignment = order.assignment
         self._store.begin(order.number)
-        self._adaptation.generation(assignment, order.cells)
+        self._reconfiguration.generation(assignment, order.cells)
         self._recut = order.recut
         workers = sorted(order.cells)
         cells = [order.cells[worker] for worker in workers]
@@ -658,7 +660,7 @@ class Service:
         _LOGGER.info("generation %d runs after %.3f s", told.generation, told.total)
         self._connections.publish(told)
         self._tell_recut(told.total)
-        self._adaptation.recovered(order.recovery, self._clock.now())
+        self._reconfiguration.recovered(order.recovery, self._clock.now())
 
     def _begin_move(self, order: BeginMove) -> None:
         move = order.move
@@ -668,7 +670,7 @@ class Service:
 
     def _end_move(self, order: EndMove) -> None:
         self._journal.write(move=None)
-        self._adaptation.move_ended(order.why)
+        self._reconfiguration.move_ended(order.why)
         if order.why is not None:
             self._tell(f"re-cut to {order.move.layout} given up: {order.why}")
 

@@ -65,7 +65,7 @@ class PlanBook:
         """How many layers each chunk has; empty when the job is not in layers."""
         self.groups = bundle.groups
         """Of pipelines with cuts of their own: for each the stage that holds each chunk; mostly none."""
-        self.ranges = _ranges(bundle)
+        self.ranges = layers_of_stages(bundle)
         """The layers of each stage; none when the job is not in layers."""
         self.stages, self.pipelines = bundle.stages, bundle.pipelines
         self.grid: tuple[Worker, ...] = tuple(
@@ -82,7 +82,7 @@ class PlanBook:
         """They get no micro-batches wherever there is a plan for exactly the other workers."""
         self.fitted: int | None = None
         """The bundle whose only plan is used by those it was made for, while no other worker is there."""
-        self._shares = _shares(bundle)
+        self._grid = grid_of(bundle)
         self._made_for: dict[int, Fitted] = {}
         self._numbers: list[int] = []
         """Of the bundles that are for this grid."""
@@ -136,9 +136,7 @@ class PlanBook:
 
     def is_of(self, bundle: Bundle) -> bool:
         """Whether its plans are for this grid."""
-        units = bundle.pipelines * bundle.microbatches
-        same = (bundle.cut, bundle.pipelines, bundle.groups) == (self.cut, self.pipelines, self.groups)
-        return same and units == self.units and _shares(bundle) == self._shares
+        return grid_of(bundle) == self._grid
 
     def layout(self, workers: Sequence[int]) -> str:
         """So many workers on each stage, in words: `8x4,7x5`, or `8x2,7x2@24+15x1@8` for groups."""
@@ -193,17 +191,20 @@ class PlanBook:
         chosen = self._choose(self.counts(live))
         return None if chosen is None else self._assign(*chosen, live)
 
-    def period(self, failed: Counts, job_text: str) -> int | None:
-        """Of the quickest plan for exactly these failures and this job."""
-        return min(
-            (
-                entry.period
-                for _, bundle in self._for_anybody()
-                for entry in bundle.plans
-                if bundle.job_text == job_text and _counts(entry.failed, self.stages) == failed
-            ),
-            default=None,
+    def planned_period(self, assignment: Assignment) -> int | None:
+        """Ticks of its plan, or of the quickest for the same failures, with the op times that the job was
+        compiled with; None if there is no such plan."""
+        original = self.first.job_text
+        if self.bundles[assignment.bundle].job_text == original:
+            return assignment.period
+        failed = self.counts(assignment.roles)
+        entries = (
+            entry
+            for _, bundle in self._for_anybody()
+            for entry in bundle.plans
+            if bundle.job_text == original and _counts(entry.failed, self.stages) == failed
         )
+        return min((entry.period for entry in entries), default=None)
 
     def idle_roles(self, assignment: Assignment, places: Collection[Worker]) -> dict[Worker, Worker]:
         """Roles without work for further workers, none of them taken."""
@@ -294,13 +295,20 @@ def layout_of(bundle: Bundle, plan: int, split: int = 1) -> str:
 def _layout(bundle: Bundle, workers: Sequence[int], split: int) -> str:
     if not bundle.groups:
         return layout_text(bundle.cut, workers, split)
-    counted = zip(_ranges(bundle), workers, strict=True)
+    counted = zip(layers_of_stages(bundle), workers, strict=True)
     stages = [f"{past - first}x{count}" for (first, past), count in counted]
     groups = [",".join(stages[group[0] : group[-1] + 1]) for group in bundle.groups]
     return "+".join(f"{group}@{share}" for group, share in zip(groups, _shares(bundle), strict=True))
 
 
-def _ranges(bundle: Bundle) -> tuple[LayerRange, ...]:
+def grid_of(bundle: Bundle) -> tuple[object, ...]:
+    """The same for bundles whose plans are for the same cells, with the same work in all."""
+    units = bundle.pipelines * bundle.microbatches
+    return bundle.cut, bundle.pipelines, bundle.groups, units, _shares(bundle)
+
+
+def layers_of_stages(bundle: Bundle) -> tuple[LayerRange, ...]:
+    """None when the job is not in layers."""
     if not bundle.cut:
         return ()
     chunks = stage_ranges(bundle.cut)

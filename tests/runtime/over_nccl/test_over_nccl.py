@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import torch
 
-from recycle_runtime.coordinator.adaptation import AdaptationOptions
 from recycle_runtime.devices import DevicesError, worker_devices
 from recycle_runtime.launcher.local import RunOptions, run_local
+from recycle_runtime.options.run import AdaptationOptions
 from tests.runtime.over_nccl.plans import GROUPS, plan
 from tests.runtime.recovery.sliced import SLICED, check_slices
 from tests.runtime.recovery.watched import TINY, Outcome, check, run
