@@ -6,13 +6,12 @@ Ops that have shifted against each other, or a worker that is slower than its pe
 
 from collections.abc import Collection, Mapping
 
-from recycle_runtime.coordinator.candidates import Candidate, Situation
+from recycle_runtime.coordinator.candidates import RECUT, Candidate, Recuts, Situation
 from recycle_runtime.coordinator.drift import SmoothedTimes, calibrated, measured_times, shift
 from recycle_runtime.coordinator.events import RecutWanted, StopWanted
 from recycle_runtime.coordinator.layer_move import LayerMove
 from recycle_runtime.coordinator.measured_job import JobText, StageTimes
 from recycle_runtime.coordinator.plans import PlanFiles
-from recycle_runtime.coordinator.recutting import RECUT, Recuts
 from recycle_runtime.coordinator.replanning import ChosenCut, InUse, Offer, Replanner, Variant
 from recycle_runtime.coordinator.state_machine import StateMachine
 from recycle_runtime.options.run import AdaptationOptions
@@ -213,29 +212,23 @@ class MeasuredPlans:
 
     def ask(self, now: Situation) -> list[JobEvent]:
         """For plans, if there is reason to; at most every few steps."""
-        if now.rows < self._look_at or self._replanner.is_busy:
+        if self._least is None or now.rows < self._look_at or self._replanner.is_busy:
             return []
         self._look_at = now.rows + _ROWS_BETWEEN_LOOKS
         if self.job.has_one_chunk_each:
-            self._look(now.job)
-        elif self._least is not None and not self._has_said_why_not:
+            self._look(now.job, self._least)
+        elif not self._has_said_why_not:
             self._has_said_why_not = True
             what = "plans for measured op times"
             return [JobEvent(f"{what} are made where every worker holds one chunk only")]
         return []
 
-    def _look(self, job: StateMachine) -> None:
-        assignment, least, step = job.assignment, self._least, job.rows.next
-        if (
-            least is None
-            or assignment is None
-            or not assignment.is_exact
-            or step < self._asked_at + self._every
-        ):
+    def _look(self, job: StateMachine, least: float) -> None:
+        assignment, book, step = job.assignment, job.book, job.rows.next
+        # Op times are told by stage, and jobs with groups have them by chunk.
+        if assignment is None or not assignment.is_exact or book.groups:
             return
-        book = job.book
-        if book.groups:
-            # Op times are told by stage, and its jobs have them by chunk.
+        if step < self._asked_at + self._every:
             return
         planned = self.job if book.is_own else JobText(book.first.job_text)
         self._tick = self._tick or calibrated(planned, self.ops)

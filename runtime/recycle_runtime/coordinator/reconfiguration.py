@@ -4,8 +4,8 @@ Live workers, measured op times and the cost of switching go in; a change of the
 none. After a failure there is nothing to weigh: `PlanBook.assign` has the quickest plan for those who are
 left. Everything else that could run is a `Candidate`, in one form whatever its source:
 
-    recutting         layers travel to another cut
-    candidates        workers move to the places of failed ones, in a job that cannot be cut anew
+    candidates        layers travel to another cut; or workers move to the places of failed ones, in a job
+                      that cannot be cut anew
     measured_plans    plans for measured op times: for workers that are alike, with less or nothing to do for
                       slow ones, or under another cut
 
@@ -13,20 +13,26 @@ The decision: candidates are weighed from the cheapest on. Each is compared with
 with the plan in use, and is better if what it saves beyond that pays for switching (`JobChange.pays`). The
 best is taken, and whatever was weighed is told in one line.
 
-Nothing is decided while a change is under way. `next_plan` says which plan could be needed next and is
-missing (`planning_ahead`).
+Nothing is decided while a change is under way. Meanwhile `next_plan` says which plan could be needed next and
+is missing, in this order:
+
+    failures that nothing would fit     of another worker, or of a node: all would have to wait
+    the fastest cut for those left      if more workers are gone than the bundle was made for
+    failures placed better              in the same case, so that a few moves may pay: plans on demand have
+                                        failures where they happened to be
+    failures without an exact plan      they would cost speed until that is made
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from statistics import median
 
-from recycle_runtime.coordinator.candidates import Candidate, Situation, Wish, moves_of_workers
+from recycle_runtime.coordinator.candidates import Candidate, Recuts, Situation, Wish, moves_of_workers
 from recycle_runtime.coordinator.journal import Lines
+from recycle_runtime.coordinator.measured_job import JobText
 from recycle_runtime.coordinator.measured_plans import MeasuredPlans
-from recycle_runtime.coordinator.planning_ahead import missing_plans
-from recycle_runtime.coordinator.plans import PlanFiles, Request
+from recycle_runtime.coordinator.plans import FailedWorkers, PlanFiles, Request, request_for
 from recycle_runtime.coordinator.recovery import Recovery
-from recycle_runtime.coordinator.recutting import Recuts
 from recycle_runtime.coordinator.replanning import Replanner
 from recycle_runtime.coordinator.state_machine import StateMachine
 from recycle_runtime.options.run import AdaptationOptions
@@ -37,8 +43,10 @@ from recycle_runtime.plan.moves import (
     STEPS_BEFORE_MOVES,
     ChangeRate,
     CostOfMoves,
+    Counts,
+    quickest_counts,
 )
-from recycle_runtime.plan.plan_book import Assignment
+from recycle_runtime.plan.plan_book import Assignment, PlanBook
 from recycle_runtime.protocol.messages.generations import Began
 from recycle_runtime.protocol.messages.layer_moves import LayersArrived
 from recycle_runtime.protocol.messages.members import Member
@@ -223,3 +231,88 @@ def _cost(candidate: Candidate) -> tuple[int, float, float]:
     """Of switching to it; of those that cost the same, the one that saves most is weighed first."""
     change = candidate.change
     return change.size, change.pause, -change.saving
+
+
+# Plans that are missing.
+
+
+def missing_plans(
+    book: PlanBook,
+    live: Collection[Worker],
+    nodes: Iterable[Collection[Worker]] = (),
+    asked: Collection[Request] = (),
+    *,
+    workers_to_cut_for: int = 0,
+) -> Iterator[Request]:
+    """Those that have not been `asked` for.
+
+    `live` are cells, and `nodes` those that would fail together. `workers_to_cut_for` are all who are there,
+    in a job that can be cut anew.
+    """
+    inexact: list[Request] = []
+    for left in _left_after(book, live, nodes):
+        request = request_for(book, _failed(book, left))
+        if request in asked:
+            continue
+        assignment = book.assign(left)
+        if assignment is None:
+            yield request
+        elif not assignment.is_exact:
+            inexact.append(request)
+    others: list[Request] = []
+    if workers_to_cut_for and is_beyond(book, workers_to_cut_for):
+        others.append(Request((), split=book.split == 2, workers=workers_to_cut_for))
+    if (failed := _better_placed(book, live)) is not None:
+        others.append(request_for(book, failed))
+    yield from (request for request in others if request not in asked)
+    yield from inexact
+
+
+def _left_after(
+    book: PlanBook, live: Collection[Worker], nodes: Iterable[Collection[Worker]]
+) -> Iterator[list[Worker]]:
+    """The cells that each failure would leave, a whole node before a single worker."""
+    stages: dict[int, list[Worker]] = {stage: [] for stage in range(book.stages)}
+    for place in sorted(live):
+        stages[place[1]].append(place)
+    for lost in _losses(book, nodes):
+        if any(count >= len(stages[stage]) for stage, count in enumerate(lost) if count):
+            continue
+        # Peers are interchangeable, so that the last of them stand for all.
+        yield [place for stage, here in stages.items() for place in here[: len(here) - lost[stage]]]
+
+
+def _failed(book: PlanBook, left: Collection[Worker]) -> FailedWorkers:
+    kept = set(left)
+    return tuple(place for place in book.grid if place not in kept)
+
+
+def is_beyond(book: PlanBook, workers: int) -> bool:
+    """Whether more workers are gone than the bundle that the job was started with has plans for."""
+    own = book.family[0]
+    fewest = min(len(own.first.workers(number)) for number in range(len(own.first.plans)))
+    return workers < fewest
+
+
+def _losses(book: PlanBook, nodes: Iterable[Collection[Worker]]) -> list[Counts]:
+    """Workers of each stage that may fail at the same moment: of each node, and one alone; each once."""
+    found: dict[Counts, None] = {}
+    for cells in nodes:
+        stages = Counter(stage for _, stage in cells)
+        found[tuple(stages[stage] for stage in range(book.stages))] = None
+    for stage in range(book.stages):
+        found[tuple(int(stage == other) for other in range(book.stages))] = None
+    return [lost for lost in found if any(lost)]
+
+
+def _better_placed(book: PlanBook, live: Collection[Worker]) -> FailedWorkers | None:
+    """The failures of now where they do least, if nothing else was planned and they do not lie so already."""
+    if not book.is_own:
+        return None
+    failed = book.counts(live)
+    if book.is_planned(sum(failed)):
+        return None
+    wanted = quickest_counts(failed, JobText(book.bundles[0].job_text).loads)
+    if wanted == failed:
+        return None
+    return tuple(place for place in book.grid if place[0] >= book.pipelines - wanted[place[1]])

@@ -86,6 +86,10 @@ class PlanBook:
         self._made_for: dict[int, Fitted] = {}
         self._numbers: list[int] = []
         """Of the bundles that are for this grid."""
+        self._jobs: dict[str, int] = {}
+        """The jobs of these bundles, which differ in their op times, in the order in which they came."""
+        self._planned: dict[tuple[int, int], Planned] = {}
+        """Plans that are for anybody, by the numbers of bundle and plan."""
         self.family.append(self)
         self.add(bundle)
         for recut in bundle.recuts:
@@ -126,8 +130,12 @@ class PlanBook:
         self.bundles.append(bundle)
         number = len(self.bundles) - 1
         self._numbers.append(number)
+        age = -self._jobs.setdefault(bundle.job_text, len(self._jobs))
         if made_for is not None:
             self._made_for[number] = made_for
+            return number
+        for plan, entry in enumerate(bundle.plans):
+            self._planned[number, plan] = Planned(_counts(entry.failed, self.stages), entry.period, age)
         return number
 
     def leave_out(self) -> None:
@@ -186,7 +194,7 @@ class PlanBook:
         working = [worker for worker in live if worker not in self.standby]
         if len(working) < len(live):
             chosen = self._choose(self.counts(working))
-            if chosen is not None and self._is_exact(chosen[0], chosen[1], self.counts(working)):
+            if chosen is not None and self._planned[chosen].counts == self.counts(working):
                 return self._assign(*chosen, live)._replace(on_purpose=True)
         chosen = self._choose(self.counts(live))
         return None if chosen is None else self._assign(*chosen, live)
@@ -194,17 +202,10 @@ class PlanBook:
     def planned_period(self, assignment: Assignment) -> int | None:
         """Ticks of its plan, or of the quickest for the same failures, with the op times that the job was
         compiled with; None if there is no such plan."""
-        original = self.first.job_text
-        if self.bundles[assignment.bundle].job_text == original:
+        if self.bundles[assignment.bundle].job_text == self.first.job_text:
             return assignment.period
         failed = self.counts(assignment.roles)
-        entries = (
-            entry
-            for _, bundle in self._for_anybody()
-            for entry in bundle.plans
-            if bundle.job_text == original and _counts(entry.failed, self.stages) == failed
-        )
-        return min((entry.period for entry in entries), default=None)
+        return min((plan.period for plan in self._as_compiled() if plan.counts == failed), default=None)
 
     def idle_roles(self, assignment: Assignment, places: Collection[Worker]) -> dict[Worker, Worker]:
         """Roles without work for further workers, none of them taken."""
@@ -219,23 +220,17 @@ class PlanBook:
 
     def best_placement(self, failures: int) -> Planned | None:
         """Where so many failures lie best, and the period then: by the first bundle, or a plan made since."""
-        original = self.first.job_text
-        _, *others = (bundle for _, bundle in self._for_anybody())
-        made_since = [bundle for bundle in others if bundle.job_text == original]
-        for bundles in ([self.first], made_since):
-            entries = (entry for bundle in bundles for entry in bundle.plans)
-            plans = (Planned(_counts(entry.failed, self.stages), entry.period) for entry in entries)
-            if best := best_placement(plans, failures):
-                return best
-        return None
+        in_first = (plan for (number, _), plan in self._planned.items() if number == self._numbers[0])
+        return best_placement(in_first, failures) or best_placement(self._as_compiled(), failures)
 
     def layouts(self) -> Iterator[tuple[Counts, int]]:
         """Workers on each stage of every plan for this grid with the job's own op times, and its period."""
-        original = self.first.job_text
-        for _, bundle in self._for_anybody():
-            for entry in bundle.plans if bundle.job_text == original else ():
-                failed = _counts(entry.failed, self.stages)
-                yield tuple(self.pipelines - count for count in failed), entry.period
+        for failed, period, _ in self._as_compiled():
+            yield tuple(self.pipelines - count for count in failed), period
+
+    def _as_compiled(self) -> Iterator[Planned]:
+        """Plans with the op times of the job as it was compiled."""
+        return (plan for plan in self._planned.values() if plan.age == 0)
 
     def is_planned(self, failures: int) -> bool:
         """Whether the first bundle says where so many failures lie best."""
@@ -243,26 +238,8 @@ class PlanBook:
 
     def _choose(self, failed: Counts) -> tuple[int, int] | None:
         """The numbers of a bundle and of a plan in it."""
-        jobs = list(dict.fromkeys(bundle.job_text for _, bundle in self._here()))
-        numbers: list[tuple[int, int]] = []
-        plans: list[Planned] = []
-        for number, bundle in self._for_anybody():
-            age = -jobs.index(bundle.job_text)
-            for plan, entry in enumerate(bundle.plans):
-                numbers.append((number, plan))
-                plans.append(Planned(_counts(entry.failed, self.stages), entry.period, age))
-        found = quickest_fit(plans, failed)
-        return None if found is None else numbers[found]
-
-    def _here(self) -> Iterator[tuple[int, Bundle]]:
-        """For this grid, with their numbers."""
-        return ((number, self.bundles[number]) for number in self._numbers)
-
-    def _for_anybody(self) -> Iterator[tuple[int, Bundle]]:
-        return ((number, bundle) for number, bundle in self._here() if number not in self._made_for)
-
-    def _is_exact(self, number: int, plan: int, failed: Counts) -> bool:
-        return _counts(self.bundles[number].plans[plan].failed, self.stages) == failed
+        found = quickest_fit(self._planned.values(), failed)
+        return None if found is None else list(self._planned)[found]
 
     def _assign(self, number: int, plan: int, live: Collection[Worker]) -> Assignment:
         planned = self.bundles[number].workers(plan)

@@ -6,8 +6,8 @@ from pathlib import Path
 from recycle_compiler.backends.bundle import write_bundle
 from recycle_compiler.ir.failure import failure_set
 from recycle_compiler.planner.compile import plan_failed
-from recycle_runtime.coordinator.planning_ahead import is_beyond, missing_plans
 from recycle_runtime.coordinator.plans import FailedWorkers, Request
+from recycle_runtime.coordinator.reconfiguration import is_beyond, missing_plans
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.plan_book import PlanBook

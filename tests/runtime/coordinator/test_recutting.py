@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from recycle_runtime.coordinator.candidates import Candidate, Situation
+from recycle_runtime.coordinator.candidates import Candidate, Recuts, Situation
 from recycle_runtime.coordinator.events import RecutWanted
-from recycle_runtime.coordinator.recutting import Recuts
 from recycle_runtime.plan.change import Outlook
 from recycle_runtime.plan.moves import CostOfMoves
 from recycle_runtime.protocol.messages.observers import JobEvent
@@ -129,8 +128,8 @@ def test_halves_count_only_if_nobody_has_seen_a_micro_batch_that_cannot_be_split
     world = settled_world()
     split = fake_bundle(2, 3, [[]], (2, 2))
     split.__dict__["microbatches"] *= 2
-    book = world.book.with_bundle(world.book.add(split))
     split.__dict__["plans"] = [split.plans[0]._replace(period=50)]
+    book = world.book.with_bundle(world.book.add(split))
 
     def layouts(*said: bool | None) -> list[str]:
         recuts, _ = known(world)
