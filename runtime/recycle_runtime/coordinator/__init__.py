@@ -13,7 +13,9 @@ regrouping          a new generation: the step to go on from, moves, the orders 
 membership          the worker processes, their reports and where they wait
 connections, agents, reach      who is connected, which node runs what, who reaches whom
 relays              connections of workers that go through their agents
-adaptation          what a job changes of its own accord; `drift`, `measured_job`, `replanning` serve it
+reconfiguration     which plan runs next on which workers: the best of all candidates
+candidates          their form; moves of workers, and re-cuts
+measured_plans      plans for measured op times as candidates; `drift`, `measured_job`, `replanning` serve it
 plans               plans on demand and ahead, and their files
 recovery            how long each change of generation took
 hooks               where tests inject faults; empty in production
