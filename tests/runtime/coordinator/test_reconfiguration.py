@@ -1,4 +1,4 @@
-"""The one decision: of candidates from several sources the best is taken, and nothing while a change is on."""
+"""The one decision: of candidates from several sources the best is taken; none while a change is under way."""
 
 from collections.abc import Sequence
 
