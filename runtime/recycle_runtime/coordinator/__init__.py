@@ -6,7 +6,7 @@ state_machine       the generations of a job: events in, orders out
 events              what happens, and what has to be done about it
 participant         a part of the job beside its generations; `participants` has the list of all:
                     step_rows, skipped_steps, peer_digests, model_parameters, scripts, neighbour_copies,
-                    checkpoints, saves, last_save
+                    checkpoints, saves, last_save, layer_moves
 outlives            what is written down, said again or not needed after the coordinator was killed
 journal             the file; `last_generation` is what a restarted coordinator reads there first
 regrouping          a new generation: the step to go on from, moves, the orders to each process

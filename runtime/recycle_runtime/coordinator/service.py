@@ -24,7 +24,6 @@ from recycle_runtime.coordinator.connections import ClientLine, Connections, Kin
 from recycle_runtime.coordinator.events import (
     BeginGathering,
     BeginGeneration,
-    BeginMove,
     EndJob,
     EndMove,
     EndWanted,
@@ -49,10 +48,10 @@ from recycle_runtime.coordinator.last_generation import (
     Remembered,
     check_fits,
     check_job,
+    end_written_down,
     remembered,
     written_down,
 )
-from recycle_runtime.coordinator.layer_move import LayerMove
 from recycle_runtime.coordinator.membership import name_of
 from recycle_runtime.coordinator.neighbour_copies import CompleteCopy, newest_copy, script_state
 from recycle_runtime.coordinator.outlives import read
@@ -71,7 +70,6 @@ from recycle_runtime.options.run import RunOptions
 from recycle_runtime.plan.bundle import digest_of
 from recycle_runtime.plan.node_layout import even_share
 from recycle_runtime.plan.plan_book import PlanBook, plan_name
-from recycle_runtime.plan.recut import size_text
 from recycle_runtime.protocol.access import Token
 from recycle_runtime.protocol.codec import ProtocolError
 from recycle_runtime.protocol.messages.agents import AgentJoin, Heartbeat, ProcessEnded
@@ -240,8 +238,6 @@ class Service:
             has_relays=options.relay,
             restarts_workers=options.restarts_workers,
         )
-        self._recut: LayerMove | None = None
-        """That has led to the generation under way, until that is told."""
         self._end: JobEnded | None = None
         self.goes_on = False
         """Whether the job has ended only to go on from its newest checkpoint, or from a copy in memory."""
@@ -267,8 +263,7 @@ class Service:
             Tell: lambda order: self._tell(order.text),
             BeginGathering: self._begin_gathering,
             BeginGeneration: self._begin_generation,
-            BeginMove: self._begin_move,
-            EndMove: self._end_move,
+            EndMove: lambda order: self._reconfiguration.move_ended(order.why),
             FinishRecovery: self._finish_recovery,
             WantPlan: lambda order: self._plans.want(order.live, self._job.book, is_needed=order.is_needed),
             EndJob: self._end_job,
@@ -619,7 +614,6 @@ class Service:
         assignment = order.assignment
         self._store.begin(order.number)
         self._reconfiguration.generation(assignment, order.cells)
-        self._recut = order.recut
         workers = sorted(order.cells)
         cells = [order.cells[worker] for worker in workers]
         pids = self._attendance.pids((*workers, *order.joiners))
@@ -652,34 +646,12 @@ class Service:
 
     def _finish_recovery(self, order: FinishRecovery) -> None:
         self._attendance.deadline = float("inf")
-        if self._job.begins.step:
-            self._journal.write(restored=True)
         told = order.recovery.told()
         if told.causes == ("start",):
             self._say_start("training begins; the first step may take longer")
         _LOGGER.info("generation %d runs after %.3f s", told.generation, told.total)
         self._connections.publish(told)
-        self._tell_recut(told.total)
         self._reconfiguration.recovered(order.recovery, self._clock.now())
-
-    def _begin_move(self, order: BeginMove) -> None:
-        move = order.move
-        self._journal.write(move=move.layout)
-        joiners = len({transfer.joiner for transfer in move.recut.transfers})
-        self._tell(f"re-cut begins: {size_text(move.recut.size)} of layers for {joiners} workers")
-
-    def _end_move(self, order: EndMove) -> None:
-        self._journal.write(move=None)
-        self._reconfiguration.move_ended(order.why)
-        if order.why is not None:
-            self._tell(f"re-cut to {order.move.layout} given up: {order.why}")
-
-    def _tell_recut(self, pause: float) -> None:
-        """What it has cost, once every worker runs under the new cut."""
-        move, self._recut = self._recut, None
-        if move is not None:
-            moved = f"{size_text(move.received)} moved in {move.arrived - move.began:.3g} s"
-            self._tell(f"re-cut to {move.layout}: {moved}, a pause of {pause:.3f} s")
 
     def _end_job(self, order: EndJob) -> None:
         """Worker processes save what they should; agents end when all of them have."""
@@ -692,7 +664,7 @@ class Service:
             self._closes_at = self._clock.now() + _LINGER_TO_GO_ON
             self._agents.kill_all()
             return
-        self._journal.write(ended=self._end)
+        self._carry_out([end_written_down(self._end)])
         self._publish(self._journal.news())
         _LOGGER.info("the job has ended: %s", order.error or "all steps are made")
         self._connections.publish(self._end)

@@ -261,7 +261,7 @@ class FakeJob:
                 self.reconfiguration.row(row)
             case BeginGeneration(_, _, assignment, cells):
                 self.reconfiguration.generation(assignment, cells)
-            case EndMove(_, why):
+            case EndMove(why):
                 self.reconfiguration.move_ended(why)
             case FinishRecovery(recovery):
                 self.reconfiguration.recovered(recovery, self.now)

@@ -109,9 +109,9 @@ def move() -> LayerMove:
 
 def test_what_processes_are_told() -> None:
     found = move()
-    found.begin(3, 2, now=5.0)
-    assert found.missing == {Member((p, 0), rank) for p in range(3) for rank in range(2)}
     members = [Member(worker, rank) for worker in found.cells for rank in range(2)]
+    found.begin(3, members, now=5.0)
+    assert found.missing == {Member((p, 0), rank) for p in range(3) for rank in range(2)}
     orders = found.orders(7, members)
     taken = orders[Member((0, 0), 1)]
     assert taken == MoveLayers(7, 3, (), (LayersToMove(taken.takes[0].worker, 3, 4),))
@@ -121,7 +121,7 @@ def test_what_processes_are_told() -> None:
 
 def test_a_switch_needs_everybody_at_one_step() -> None:
     found = move()
-    found.begin(1, 1, now=0.0)
+    found.begin(1, [Member(worker, 0) for worker in found.cells], now=0.0)
     reports = {Member(worker, 0): Report(9, is_fresh=False) for worker in found.cells}
     assert found.obstacle(reports) == "not all layers have arrived"
     assert [found.arrive(Member((p, 0), 0), 10, 3.0) for p in range(3)] == [False, False, True]
@@ -140,7 +140,7 @@ def test_a_switch_needs_everybody_at_one_step() -> None:
 
 def test_a_move_that_takes_too_long() -> None:
     found = move()
-    found.begin(1, 1, now=0.0)
+    found.begin(1, [Member(worker, 0) for worker in found.cells], now=0.0)
     assert not found.is_late(59.0) and found.is_late(61.0)
     found.missing.clear()
     assert not found.is_late(1000.0)

@@ -1,4 +1,4 @@
-"""The one decision: of candidates from several sources the best is taken; none while a change is under way."""
+"""The one decision: of candidates from several sources the best is taken; none while a change is made."""
 
 from collections.abc import Sequence
 
