@@ -8,6 +8,7 @@ Sources propose and do nothing else; `reconfiguration` weighs. Needs no torch.
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from recycle_runtime.coordinator.events import MovesWanted, RecutWanted, StopWanted
@@ -17,15 +18,12 @@ from recycle_runtime.coordinator.state_machine import StateMachine
 from recycle_runtime.plan.change import JobChange, Outlook
 from recycle_runtime.plan.moves import CostOfMoves, Counts, Moves, least_moves, moves_text
 from recycle_runtime.plan.plan_book import PlanBook
-from recycle_runtime.plan.recut import HoldersGoneError, LayerRange, Recut, least_bytes_to
+from recycle_runtime.plan.recut import HoldersGoneError, LayerRange, Recut, best_layout, least_bytes_to
 from recycle_runtime.protocol.messages.observers import JobEvent
 
 Wish = StopWanted | MovesWanted | RecutWanted
 RECUT = "re-cut"
 _LOGGER = logging.getLogger(__name__)
-_ALIKE = 1.01
-"""Plans whose steps differ by less than this are equal; then fewer bytes count."""
-_MOST_COMPARED = 16
 _ROWS_AFTER_FAILURE = 8
 """Steps after a move that came to nothing before the next try; twice as many after each further one."""
 
@@ -66,20 +64,6 @@ def moves_of_workers(now: Situation) -> list[Candidate]:
     saving, pause = 1 - best.period / period, now.costs.of(moves)
     change = JobChange(moves_text(moves), "moved", now.outlook, saving, pause)
     return [Candidate(change, lambda: MovesWanted(moves))]
-
-
-class Target(NamedTuple):
-    """A layout that the live workers could take."""
-
-    book: PlanBook
-    workers: Counts
-    """On each stage."""
-    period: int
-    """Ticks."""
-
-    @property
-    def layout(self) -> str:
-        return self.book.layout(self.workers)
 
 
 class Recuts:
@@ -181,47 +165,29 @@ class Recuts:
         """One at most."""
         job, is_known = now.job, now.outlook.step > 0 or self._when == "always"
         is_early = now.rows < max(1, self._not_before) or not is_known
-        if not self.is_considered or is_early or not job.is_settled:
+        if not self.is_considered or is_early or not job.is_settled or job.assignment is None:
             return []
-        found = self._best(job)
+        ticks = job.book.planned_period(job.assignment) or job.assignment.period
+        found = self._best(job, ticks)
         if found is None:
             return []
-        target, way = found
-        change = self.change(now, way, target.layout, 1 - target.period / self._period(job))
-        return [
-            Candidate(change, lambda: RecutWanted(LayerMove(target.book, way, target.layout, change.moving)))
-        ]
+        period, layout, (book, _), way = found
+        change = self.change(now, way, layout, 1 - period / ticks)
+        return [Candidate(change, lambda: RecutWanted(LayerMove(book, way, layout, change.moving)))]
 
-    def _best(self, job: StateMachine) -> tuple[Target, Recut] | None:
-        """The quickest of other layouts that the workers can take; of equals that with the fewest bytes."""
-        live, now = job.roster.whole(), self._period(job)
-        targets = [target for target in self._targets(len(live)) if target.period < now]
-        if not targets:
-            return None
-        quickest = min(target.period for target in targets)
-        alike = [target for target in targets if target.period <= _ALIKE * quickest]
-        alike.sort(key=lambda target: (target.period, target.layout))
-        held = job.cells.held(live)
-        idle = [worker for worker in live if job.cells.of(worker) in job.book.standby]
-        ways: list[tuple[Target, Recut]] = []
-        for target in alike[:_MOST_COMPARED]:
-            try:
-                ranges = target.book.ranges
-                recut = least_bytes_to(held, ranges, target.workers, self._layer_bytes, idle)
-            except HoldersGoneError:
-                return None
-            ways.append((target, recut))
-        return min(ways, key=lambda way: way[1].size)
-
-    def _targets(self, workers: int) -> list[Target]:
-        return [
-            Target(book, counts, period)
+    def _best(self, job: StateMachine, ticks: int) -> tuple[int, str, tuple[PlanBook, Counts], Recut] | None:
+        """The best of the layouts with a shorter step that the workers can take."""
+        live = job.roster.whole()
+        quicker = [
+            (period, book.layout(counts), (book, counts))
             for book in self._own.family
             if book.split == 1 or self._can_halve
             for counts, period in book.layouts()
-            if sum(counts) <= workers
+            if sum(counts) <= len(live) and period < ticks
         ]
-
-    def _period(self, job: StateMachine) -> int:
-        assert job.assignment is not None
-        return job.book.planned_period(job.assignment) or job.assignment.period
+        held = job.cells.held(live) if quicker else {}
+        idle = [worker for worker in held if job.cells.of(worker) in job.book.standby]
+        with suppress(HoldersGoneError):
+            return best_layout(
+                quicker, lambda to: least_bytes_to(held, to[0].ranges, to[1], self._layer_bytes, idle)
+            )

@@ -15,7 +15,6 @@ from recycle_runtime.coordinator.participant import Memory
 from recycle_runtime.files import reason, sentence, write_whole
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle, BundleError
-from recycle_runtime.plan.moves import Counts
 from recycle_runtime.plan.on_demand import (
     KilledError,
     OnDemandError,
@@ -169,82 +168,6 @@ def _noted(lines: Lines) -> tuple[list[str], dict[int, Fitted], int | None]:
     return names, made_for, fitted
 
 
-class Planner:
-    """The newest request wins. Plans stay in the folder."""
-
-    def __init__(self, job: str, folder: Path) -> None:
-        self._job, self._folder = job, folder
-        self._process: Recyclec | None = None
-        self._made = 0
-        self.is_in_background = False
-        """Whether the last request was to plan ahead."""
-        self._request: Request | None = None
-        """The last one."""
-        self._killed = 0
-        """How often a process was, at that."""
-        self.error = ""
-        """Why the last request came to nothing."""
-
-    @property
-    def is_busy(self) -> bool:
-        return self._process is not None
-
-    def ask(self, request: "Request", *, in_background: bool = False) -> None:
-        """Begin to plan for this; in the background at the lowest priority."""
-        self.stop()
-        self.is_in_background = in_background
-        self._request, self._killed = request, 0
-        if not self._job.strip():
-            self.error = "the bundle does not say for which job it is"
-            return
-        self._begin(request)
-
-    def _begin(self, request: "Request") -> None:
-        self._made += 1
-        job = self._folder / "job"
-        try:
-            write_whole(job, self._job.encode("utf-8"))
-            arguments = request.arguments(self._path())
-            self._process = Recyclec(arguments, stdin=job, in_background=self.is_in_background)
-        except OnDemandError as error:
-            self.error = str(error)
-        except OSError as error:
-            self.error = sentence(error)
-
-    def made(self) -> tuple[Path, Bundle] | None:
-        """A plan that is ready now, once."""
-        if self._process is None or not self._process.has_ended:
-            return None
-        process, self._process = self._process, None
-        try:
-            process.output()
-            return self._path(), read_plan(self._path())
-        except KilledError as error:
-            self._killed += 1
-            if self._request is not None and self._killed < _MOST_KILLED:
-                _LOGGER.warning("%s: planning begins anew", error)
-                self._begin(self._request)
-            else:
-                self.error = f"{error}, {self._killed} times"
-            return None
-        except OnDemandError as error:
-            self.error = str(error)
-            return None
-
-    def stop(self) -> None:
-        self.error = ""
-        if self._process is not None:
-            self._process.kill()
-            self._process = None
-
-    def _path(self) -> Path:
-        # Another coordinator of the same job may have left plans here.
-        return self._folder / f"on-demand-{os.getpid()}-{self._made}.plan"
-
-
-Layers = tuple[int, ...]
-
-
 class Request(NamedTuple):
     """What `recyclec` is asked for."""
 
@@ -263,78 +186,105 @@ class Request(NamedTuple):
         return plan_arguments("-", self.failed, layout=self.layout, split=self.split, out=out)
 
 
-class Wanted(NamedTuple):
-    """A plan that the job waits for."""
-
-    cut: Layers
-    units: int
-    """Micro-batches of a step, or parts of them."""
-    counts: Counts
-    """Failures on each stage."""
-    failed: FailedWorkers
-
-    def is_met_by(self, bundle: Bundle) -> bool:
-        """Whether this is that plan."""
-        counts = [0] * bundle.stages
-        for _, stage in bundle.plans[0].failed:
-            counts[stage] += 1
-        units = bundle.pipelines * bundle.microbatches
-        return (bundle.cut, units, tuple(counts)) == (self.cut, self.units, self.counts)
-
-
 class PlansOnDemand:
-    """Asks for them, takes them up, and tells what comes of it."""
+    """Has plans made, takes them up, and tells what comes of it. The newest request wins."""
 
-    def __init__(self, files: PlanFiles, planner: Planner) -> None:
-        self._files, self._planner = files, planner
-        self._wanted: Wanted | None = None
+    def __init__(self, files: PlanFiles, job: str, folder: Path) -> None:
+        """Plans stay in the folder."""
+        self._files, self._job, self._folder = files, job, folder
+        self._process: Recyclec | None = None
+        self._made = 0
+        self._request = Request(())
+        """The last one."""
+        self._is_ahead = False
+        """Whether it was to plan ahead."""
+        self._wanted: Request | None = None
+        """The last one that was not."""
+        self._killed = 0
+        """How often a process was, at the last request."""
+        self.error = ""
+        """Why the last request came to nothing."""
 
     @property
     def is_busy(self) -> bool:
-        """Whether one is being made."""
-        return self._planner.is_busy
+        return self._process is not None
 
     @property
     def is_awaited(self) -> bool:
         """Whether one is being made that training waits for."""
-        return self._planner.is_busy and not self._planner.is_in_background
+        return self.is_busy and not self._is_ahead
 
     def want(self, live: tuple[Worker, ...], book: PlanBook, *, is_needed: bool = False) -> None:
         """One for exactly the cells of this book that are left. If all wait for it, it is tried again."""
-        failed = tuple(worker for worker in book.grid if worker not in live)
-        wanted = Wanted(book.cut, book.units, book.counts(live), failed)
+        wanted = request_for(book, tuple(worker for worker in book.grid if worker not in live))
         if wanted != self._wanted or (is_needed and not self.is_awaited):
             self._wanted = wanted
-            self._planner.ask(request_for(book, failed))
+            self.ask(wanted)
 
-    def plan_ahead(self, request: Request) -> None:
-        """Before it is needed."""
-        self._planner.ask(request, in_background=True)
+    def ask(self, request: Request, *, is_ahead: bool = False) -> None:
+        """Begin to plan for this; before it is needed, at the lowest priority."""
+        self.stop()
+        self._is_ahead, self._killed = is_ahead, 0
+        if self._job.strip():
+            self._begin(request)
+        else:
+            self.error = "the bundle does not say for which job it is"
+
+    def _begin(self, request: Request) -> None:
+        self._made, self._request = self._made + 1, request
+        job = self._folder / "job"
+        try:
+            write_whole(job, self._job.encode("utf-8"))
+            self._process = Recyclec(request.arguments(self._path()), stdin=job, in_background=self._is_ahead)
+        except OnDemandError as error:
+            self.error = str(error)
+        except OSError as error:
+            self.error = sentence(error)
+
+    def made(self) -> tuple[Path, Bundle] | None:
+        """A plan that is ready now, once."""
+        if self._process is None or not self._process.has_ended:
+            return None
+        process, self._process = self._process, None
+        try:
+            process.output()
+            return self._path(), read_plan(self._path())
+        except KilledError as error:
+            self._killed += 1
+            if self._killed < _MOST_KILLED:
+                _LOGGER.warning("%s: planning begins anew", error)
+                self._begin(self._request)
+            else:
+                self.error = f"{error}, {self._killed} times"
+        except OnDemandError as error:
+            self.error = str(error)
+        return None
 
     def take(self) -> list[PlanMade | PlanningFailed | JobEvent]:
         """What has come of it since, if anything."""
-        made = self._planner.made()
+        made = self.made()
+        if made is not None and is_of_job(made[1], self._files.first):
+            self._files.add(*made)
+            said = JobEvent("planned on demand", made[1].plans[0].period)
+            return [PlanMade()] if self._is_ahead else [said, PlanMade()]
         if made is not None:
-            path, bundle = made
-            if not is_of_job(bundle, self._files.first):
-                self._planner.error = "the job that the bundle was made from is not the one of its plans"
-                return self._failed()
-            self._files.add(path, bundle)
-            if self._wanted is None or not self._wanted.is_met_by(bundle):
-                return []
-            return [JobEvent("planned on demand", bundle.plans[0].period), PlanMade()]
-        return self._failed() if self._planner.error else []
-
-    def _failed(self) -> list[PlanMade | PlanningFailed | JobEvent]:
-        error, self._planner.error = self._planner.error, ""
-        if self._planner.is_in_background:
+            self.error = "the job that the bundle was made from is not the one of its plans"
+        error, self.error = self.error, ""
+        if not error or self._is_ahead:
             # Nobody waits for it.
             return []
         said = JobEvent(f"no plan on demand: {error}")
         return [said, PlanningFailed(f"there is no plan for these failures: {error}")]
 
     def stop(self) -> None:
-        self._planner.stop()
+        self.error = ""
+        if self._process is not None:
+            self._process.kill()
+            self._process = None
+
+    def _path(self) -> Path:
+        # Another coordinator of the same job may have left plans here.
+        return self._folder / f"on-demand-{os.getpid()}-{self._made}.plan"
 
 
 def is_of_job(bundle: Bundle, first: Bundle) -> bool:

@@ -58,7 +58,7 @@ from recycle_runtime.coordinator.outlives import read
 from recycle_runtime.coordinator.outside import Outside
 from recycle_runtime.coordinator.participant import Asked
 from recycle_runtime.coordinator.patience import AttentiveClock, Patience
-from recycle_runtime.coordinator.plans import PlanFiles, PlanGoneError, PlansOnDemand
+from recycle_runtime.coordinator.plans import PlanFiles, PlanGoneError
 from recycle_runtime.coordinator.programs import Programs
 from recycle_runtime.coordinator.reconfiguration import Reconfiguration
 from recycle_runtime.coordinator.relays import RelayedLine, Relays
@@ -217,7 +217,7 @@ class Service:
         self._reconfiguration = Reconfiguration(
             self._job, options.adaptation, Replanner(options.state), self._plan_files
         )
-        self._plans = PlansOnDemand(self._plan_files, outside.planner(bundle.job_source, options.state))
+        self._plans = outside.plans(self._plan_files, bundle.job_source, options.state)
         self._events: deque[Event] = deque()
         """That have not been handled yet; not empty only while one is being handled."""
         self._is_handling = False
@@ -579,7 +579,7 @@ class Service:
             nodes = self._agents.workers_by_node()
             request = None if self._plans.is_busy else self._reconfiguration.next_plan(nodes)
             if request is not None:
-                self._plans.plan_ahead(request)
+                self._plans.ask(request, is_ahead=True)
 
     # Orders.
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from recycle_runtime.coordinator.cells import Cells
 from recycle_runtime.coordinator.layer_move import LayerMove, cells_of
-from recycle_runtime.coordinator.plans import Request, Wanted, request_for
+from recycle_runtime.coordinator.plans import Request, request_for
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.on_demand import plan_arguments
 from recycle_runtime.plan.plan_book import Assignment, PlanBook, plan_name
@@ -61,13 +61,6 @@ def test_a_plan_on_demand_is_asked_for_under_the_cut_and_the_split_of_its_book()
     assert asked == Request(((2, 0),), "4x3,2x2", split=True)
     words = plan_arguments("-", asked.failed, layout=asked.layout, split=asked.split, out=Path("x.plan"))
     assert words == ["plan", "-", "--layout", "4x3,2x2", "--split", "--failed", "2:0", "-o", "x.plan"]
-
-
-def test_a_plan_with_whole_micro_batches_is_not_the_one_in_halves_that_is_waited_for() -> None:
-    wanted = Wanted((4, 2), 2 * 720_720, (0, 1), ((2, 1),))
-    assert wanted.is_met_by(in_halves((4, 2), [(2, 1)]))
-    assert not wanted.is_met_by(fake_bundle(2, 3, [[(2, 1)]], (4, 2)))
-    assert not wanted.is_met_by(in_halves((4, 2), [(2, 0)]))
 
 
 def test_the_name_of_a_plan_of_another_cut_is_its_layout() -> None:
