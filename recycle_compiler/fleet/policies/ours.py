@@ -35,13 +35,10 @@ from recycle_runtime.plan.moves import (
     least_moves,
     moves_text,
 )
-from recycle_runtime.plan.recut import NOTHING, least_bytes_to
+from recycle_runtime.plan.recut import NOTHING, best_layout, least_bytes_to
 
 _STEPS_LEFT = 1 << 40
 _NEVER = float("inf")
-_ALIKE = 1.01
-"""Layouts whose periods differ by less are equal, and then fewer bytes count."""
-_MOST_COMPARED = 16
 _CUT_SEARCH = 6
 """A cut on demand takes as long as so many plans: 7 s of CPU on 2,048 GPUs in 96 layers."""
 
@@ -301,26 +298,20 @@ class Ours:
         costs = self._job.layer_costs
         assert costs is not None, "only a job in layers has other cuts"
         live = len(self._serves) + len(self._benched)
-        found = [
-            (period, workers, cut)
+        layouts = [
+            (period, cut.text(workers), (cut, workers))
             for cut in self._known_cuts(live)
             for workers, period in cut.layouts()
             if sum(workers) <= live and period < self._period
         ]
-        if not found:
-            return Reaction(self._rate)
-        quickest = min(period for period, *_ in found)
-        alike = [each for each in found if each[0] <= _ALIKE * quickest]
-        alike.sort(key=lambda each: (each[0], each[2].text(each[1])))
         held = {machine: self._cut.ranges[stage] for machine, stage in self._serves.items()}
         held.update(dict.fromkeys(self._benched, NOTHING))
-        ways = [
-            (least_bytes_to(held, cut.ranges, workers, costs.parameters), period, workers, cut)
-            for period, workers, cut in alike[:_MOST_COMPARED]
-        ]
-        recut, period, workers, cut = min(ways, key=lambda way: way[0].size)
+        found = best_layout(layouts, lambda to: least_bytes_to(held, to[0].ranges, to[1], costs.parameters))
+        if found is None:
+            return Reaction(self._rate)
+        period, layout, (cut, _), recut = found
         saving, moving = 1 - period / self._period, recut.seconds(self._costs.copy_rate)
-        layout, pause = cut.text(workers), self._costs.regroup
+        pause = self._costs.regroup
         if not JobChange(f"layout {layout}", "re-cut", self._outlook(at), saving, pause, moving).pays:
             return Reaction(self._rate)
         self._moving = _Moving(at + moving, cut, recut.stages, period, layout)

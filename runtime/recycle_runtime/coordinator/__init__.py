@@ -6,14 +6,16 @@ state_machine       the generations of a job: events in, orders out
 events              what happens, and what has to be done about it
 participant         a part of the job beside its generations; `participants` has the list of all:
                     step_rows, skipped_steps, peer_digests, model_parameters, scripts, neighbour_copies,
-                    checkpoints, saves, last_save
+                    checkpoints, saves, last_save, layer_moves
 outlives            what is written down, said again or not needed after the coordinator was killed
 journal             the file; `last_generation` is what a restarted coordinator reads there first
 regrouping          a new generation: the step to go on from, moves, the orders to each process
 membership          the worker processes, their reports and where they wait
 connections, agents, reach      who is connected, which node runs what, who reaches whom
 relays              connections of workers that go through their agents
-adaptation          what a job changes of its own accord; `drift`, `measured_job`, `replanning` serve it
+reconfiguration     which plan runs next on which workers: the best of all candidates
+candidates          their form; moves of workers, and re-cuts
+measured_plans      plans for measured op times as candidates; `drift`, `measured_job`, `replanning` serve it
 plans               plans on demand and ahead, and their files
 recovery            how long each change of generation took
 hooks               where tests inject faults; empty in production

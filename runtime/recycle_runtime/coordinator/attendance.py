@@ -483,9 +483,14 @@ class Attendance:
                 self._fail(member, "is on a node without a heartbeat")
 
     def _can_go_on_without(self, workers: set[Worker]) -> bool:
-        """True if every stage has a worker left; one that may never be heard of again is none."""
-        unsure = (*self._returning, *self._doubtful, *self._unheard)
-        return self._job.can_go_on_without(workers | {member.worker for member in unsure})
+        """True if every stage, or every stage of a group, has a worker left that holds its state.
+
+        A worker that may never be heard of again is none.
+        """
+        job, unsure = self._job, (*self._returning, *self._doubtful, *self._unheard)
+        gone = workers | {member.worker for member in unsure}
+        holders = [one for one in job.roster.whole() if one not in gone and job.has_state(one)]
+        return not job.cells.empty_stages(holders) or job.cells.alone(holders) is not None
 
     # Orders.
 

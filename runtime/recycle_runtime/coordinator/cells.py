@@ -39,6 +39,17 @@ class Cells:
             return cell[1]
         return worker[1] if self.book.is_own else None
 
+    def empty_stages(self, workers: Iterable[Worker]) -> list[int]:
+        """Those at which none of these workers works."""
+        known = {self.stage(worker) for worker in workers}
+        return [stage for stage in range(self.book.stages) if stage not in known]
+
+    def alone(self, workers: Iterable[Worker]) -> tuple[PlanBook, int] | None:
+        """With nobody but these: the plans under which one of the groups of pipelines goes on alone, and its
+        first stage; None if no group has all of its stages."""
+        empty = self.empty_stages(workers)
+        return self.book.alone([stage for stage in range(self.book.stages) if stage not in empty])
+
     def workers(self) -> dict[Worker, Worker]:
         """From cells to workers."""
         return {cell: worker for worker, cell in self._cells.items()}

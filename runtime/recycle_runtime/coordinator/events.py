@@ -285,24 +285,14 @@ class BeginGeneration:
     """Of cells."""
     cells: Mapping[Worker, Worker]
     """From the workers of this generation to their cells."""
-    recut: LayerMove | None = None
-    """That has led to it."""
     joiners: Mapping[Worker, Worker] = field(default_factory=dict)
     """The same for workers that get their state while those train."""
-
-
-@dataclass(frozen=True, slots=True)
-class BeginMove:
-    """Layers begin to travel: write it down before any process is told."""
-
-    move: LayerMove
 
 
 @dataclass(frozen=True, slots=True)
 class EndMove:
     """Layers do not travel any more: they have arrived, or this is why they are not waited for."""
 
-    move: LayerMove
     why: str | None
 
 
@@ -403,7 +393,6 @@ Order = (
     | Tell
     | BeginGathering
     | BeginGeneration
-    | BeginMove
     | EndMove
     | FinishRecovery
     | WantPlan
@@ -426,5 +415,5 @@ class ScriptsKeep:
     is_known: bool
 
 
-Answer = Order | GivenUp | ScriptsKeep
+Answer = Order | GivenUp | ScriptsKeep | StopWanted
 """Answers of participants: orders, and news for the state machine alone."""

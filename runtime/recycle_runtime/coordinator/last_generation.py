@@ -29,7 +29,6 @@ from recycle_runtime.protocol.messages.generations import (
     Reach,
     Trace,
 )
-from recycle_runtime.protocol.messages.layer_moves import LayersArrived, LayersLost
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.protocol.messages.observers import JobEnded
 
@@ -86,10 +85,6 @@ class Remembered(NamedTuple):
     """The checkpoint that the run begins with, if not every process has read it yet."""
     first_step: int = 0
     first_item: int = 0
-    move: str | None = None
-    """The layout to which layers were on their way."""
-    moves: int = 0
-    """Count of moves of layers that have begun."""
     ended: JobEnded | None = None
     """The end of the job, if it has ended."""
 
@@ -132,12 +127,6 @@ MEMORY = (
         "joiners that have caught up",
         said=(CaughtUp,),
         again="their reports tell: if a joiner returns, all leave and report",
-    ),
-    Memory(
-        "layers that travel",
-        said=(LayersArrived, LayersLost),
-        journal={"move": Field(str | None)},
-        lost="the move is given up, and weighed anew",
     ),
     Memory(
         "broken groups",
@@ -183,6 +172,11 @@ def written_down(
     return Note({name: value for name, value in line.fields.items() if value is not None})
 
 
+def end_written_down(end: JobEnded) -> Note:
+    """The last line."""
+    return Note({"ended": end})
+
+
 def remembered(lines: Lines) -> Remembered | None:
     """None when there is nothing to go on from."""
     found: Remembered | None = None
@@ -201,8 +195,6 @@ def remembered(lines: Lines) -> Remembered | None:
                 fields.get("job", ""),
                 fields.get("setup"),
             )
-        elif "move" in fields and found is not None:
-            found = found._replace(move=fields["move"])
         elif "begins" in fields:
             begins = fields["begins"]
         elif "restored" in fields:
@@ -214,7 +206,6 @@ def remembered(lines: Lines) -> Remembered | None:
         restore=restore,
         first_step=step,
         first_item=item,
-        moves=sum(move is not None for move in lines.values("move")),
         ended=next(iter(lines.values("ended")), None),
     )
 

@@ -53,11 +53,10 @@ class LayerMove:
     def __post_init__(self) -> None:
         self.cells = cells_of(self.recut.stages, self.places)
 
-    def begin(self, number: int, tensor: int, now: float) -> None:
+    def begin(self, number: int, members: Collection[Member], now: float) -> None:
         """Every rank of a worker takes what the same rank of another has."""
         self.number, self.began = number, now
-        joiners = {transfer.joiner for transfer in self.recut.transfers}
-        self.missing = {Member(worker, rank) for worker in joiners for rank in range(tensor)}
+        self.missing = set(self.joiners(members))
         if not self.missing:
             self.arrived = now
 

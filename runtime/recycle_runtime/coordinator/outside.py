@@ -13,7 +13,7 @@ from typing import Protocol
 from recycle_runtime.coordinator.file_thread import FileThread, RealFileThread
 from recycle_runtime.coordinator.journal import Journal
 from recycle_runtime.coordinator.kept_plans import keep_plans
-from recycle_runtime.coordinator.plans import Planner
+from recycle_runtime.coordinator.plans import PlanFiles, PlansOnDemand
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.protocol.access import Token
 from recycle_runtime.protocol.server import Served, Server
@@ -39,7 +39,7 @@ class Outside:
     clock: Callable[[], float] = time.monotonic
     serve: Callable[[str, int, Token, Served], Serves] = Server
     file_thread: Callable[[str], FileThread] = RealFileThread
-    planner: Callable[[str, Path], Planner] = Planner
+    plans: Callable[[PlanFiles, str, Path], PlansOnDemand] = PlansOnDemand
     journal: Callable[[Path], Journal] = Journal
     read_bundle: Callable[[str], Bundle] = Bundle.read
     keep_plans: Callable[[str, Path], None] = keep_plans

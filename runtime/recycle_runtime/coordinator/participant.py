@@ -86,6 +86,8 @@ class View:
     cells: Cells
     is_current: Callable[[Member, int], bool]
     """True if a process speaks about the generation that runs."""
+    now: Callable[[], float]
+    """Time of the event under way."""
     participants: list["Participant"] = field(default_factory=list["Participant"])
 
     def find(self, kind: type[Kind]) -> Kind | None:
@@ -152,6 +154,10 @@ class Participant(ABC):
     def go_on(self, new: NewGeneration) -> None:
         """These train already, and are on their way back."""
 
+    def all_returned(self) -> Answers:
+        """They are all back, or known to be gone."""
+        return ()
+
     # What happens to the job.
 
     def leave(self) -> None:
@@ -163,6 +169,10 @@ class Participant(ABC):
 
     def started(self, new: NewGeneration) -> Answers:
         """The workers of a generation have been told to begin."""
+        return ()
+
+    def recovered(self, seconds: float) -> Answers:
+        """All of them run in it, so many seconds after the last one was broken off."""
         return ()
 
     def asked_of(self, member: Member) -> CheckpointOrder | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from recycle_runtime.coordinator.checkpoints import Checkpoints
 from recycle_runtime.coordinator.last_save import LastSaving
+from recycle_runtime.coordinator.layer_moves import LayerMoves
 from recycle_runtime.coordinator.model_parameters import ModelParameters
 from recycle_runtime.coordinator.neighbour_copies import NeighbourCopies
 from recycle_runtime.coordinator.participant import Asked, Participant, View
@@ -30,6 +31,7 @@ PARTICIPANTS: tuple[type[Participant], ...] = (
     Checkpoints,
     Saves,
     LastSaving,
+    LayerMoves,
 )
 """In the order in which they are told what happens to the job."""
 

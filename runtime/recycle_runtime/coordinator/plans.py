@@ -1,30 +1,20 @@
-"""Which plans a job has besides those of its bundle: made on demand, planned ahead, kept in files.
+"""Plans of a job besides those of its bundle: made on demand or ahead by a process, kept in files.
 
-After every change another worker may be next, or all workers of a node. A failure for which there is no plan
-would have to wait for one; a failure for which only a plan for more failures is there would cost speed until
-the exact one is made. So these are planned in the background while nothing happens, the first kind first.
-Between the two comes a plan for as many failures as there are now, placed so that the slowest stage is as
-fast as can be, if more workers have failed than the bundle was made for: its plans have failures where they
-cost least, those on demand have them where they happened to be, and a few moves may pay. A job that can be
-cut anew asks for the fastest cut for as many workers as are left instead. Needs no torch.
+Needs no torch.
 """
 
 import logging
 import os
-from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from recycle_runtime.coordinator.events import PlanMade, PlanningFailed
 from recycle_runtime.coordinator.journal import Field, Lines
-from recycle_runtime.coordinator.measured_job import JobText
 from recycle_runtime.coordinator.participant import Memory
-from recycle_runtime.coordinator.state_machine import StateMachine
 from recycle_runtime.files import reason, sentence, write_whole
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle, BundleError
-from recycle_runtime.plan.moves import Counts, quickest_counts
 from recycle_runtime.plan.on_demand import (
     KilledError,
     OnDemandError,
@@ -125,13 +115,15 @@ class PlanFiles:
         self.paths.append(path)
         self._book.add(bundle)
 
-    def fit(self, path: Path, bundle: Bundle, made_for: Fitted) -> None:
-        """A plan for these workers, to be used by them from now on."""
+    def fit(self, path: Path, bundle: Bundle, made_for: Fitted) -> PlanBook:
+        """A plan for these workers, to be used by them from now on, and where it is."""
         slow = [[*worker, by] for worker, by in made_for.slow.items()]
         self.notes.write(bundle=self._name(path), live=sorted(made_for.live), slow=slow)
         self.paths.append(path)
         number = self._book.add(bundle, made_for)
-        self._book.with_bundle(number).fitted = number
+        book = self._book.with_bundle(number)
+        book.fitted = number
+        return book
 
     def unfit(self) -> None:
         """No plan is for certain workers any more."""
@@ -176,82 +168,6 @@ def _noted(lines: Lines) -> tuple[list[str], dict[int, Fitted], int | None]:
     return names, made_for, fitted
 
 
-class Planner:
-    """The newest request wins. Plans stay in the folder."""
-
-    def __init__(self, job: str, folder: Path) -> None:
-        self._job, self._folder = job, folder
-        self._process: Recyclec | None = None
-        self._made = 0
-        self.is_in_background = False
-        """Whether the last request was to plan ahead."""
-        self._request: Request | None = None
-        """The last one."""
-        self._killed = 0
-        """How often a process was, at that."""
-        self.error = ""
-        """Why the last request came to nothing."""
-
-    @property
-    def is_busy(self) -> bool:
-        return self._process is not None
-
-    def ask(self, request: "Request", *, in_background: bool = False) -> None:
-        """Begin to plan for this; in the background at the lowest priority."""
-        self.stop()
-        self.is_in_background = in_background
-        self._request, self._killed = request, 0
-        if not self._job.strip():
-            self.error = "the bundle does not say for which job it is"
-            return
-        self._begin(request)
-
-    def _begin(self, request: "Request") -> None:
-        self._made += 1
-        job = self._folder / "job"
-        try:
-            write_whole(job, self._job.encode("utf-8"))
-            arguments = request.arguments(self._path())
-            self._process = Recyclec(arguments, stdin=job, in_background=self.is_in_background)
-        except OnDemandError as error:
-            self.error = str(error)
-        except OSError as error:
-            self.error = sentence(error)
-
-    def made(self) -> tuple[Path, Bundle] | None:
-        """A plan that is ready now, once."""
-        if self._process is None or not self._process.has_ended:
-            return None
-        process, self._process = self._process, None
-        try:
-            process.output()
-            return self._path(), read_plan(self._path())
-        except KilledError as error:
-            self._killed += 1
-            if self._request is not None and self._killed < _MOST_KILLED:
-                _LOGGER.warning("%s: planning begins anew", error)
-                self._begin(self._request)
-            else:
-                self.error = f"{error}, {self._killed} times"
-            return None
-        except OnDemandError as error:
-            self.error = str(error)
-            return None
-
-    def stop(self) -> None:
-        self.error = ""
-        if self._process is not None:
-            self._process.kill()
-            self._process = None
-
-    def _path(self) -> Path:
-        # Another coordinator of the same job may have left plans here.
-        return self._folder / f"on-demand-{os.getpid()}-{self._made}.plan"
-
-
-Layers = tuple[int, ...]
-
-
 class Request(NamedTuple):
     """What `recyclec` is asked for."""
 
@@ -270,119 +186,105 @@ class Request(NamedTuple):
         return plan_arguments("-", self.failed, layout=self.layout, split=self.split, out=out)
 
 
-class Wanted(NamedTuple):
-    """A plan that the job waits for."""
-
-    cut: Layers
-    units: int
-    """Micro-batches of a step, or parts of them."""
-    counts: Counts
-    """Failures on each stage."""
-    failed: FailedWorkers
-
-    def is_met_by(self, bundle: Bundle) -> bool:
-        """Whether this is that plan."""
-        counts = [0] * bundle.stages
-        for _, stage in bundle.plans[0].failed:
-            counts[stage] += 1
-        units = bundle.pipelines * bundle.microbatches
-        return (bundle.cut, units, tuple(counts)) == (self.cut, self.units, self.counts)
-
-
 class PlansOnDemand:
-    """Asks for them, takes them up, and tells what comes of it."""
+    """Has plans made, takes them up, and tells what comes of it. The newest request wins."""
 
-    def __init__(self, files: PlanFiles, planner: Planner) -> None:
-        self._files, self._planner = files, planner
-        self._wanted: Wanted | None = None
-        self._planned_ahead: set[tuple[PlanBook, FailedWorkers]] = set()
-        self._prepared_for: tuple[object, ...] | None = None
-        """The state of the job in which there was nothing left to plan ahead."""
-        self._cut_for: set[tuple[int, int]] = set()
-        """Numbers of workers, and parts of micro-batches, for which the fastest cut has been asked for."""
+    def __init__(self, files: PlanFiles, job: str, folder: Path) -> None:
+        """Plans stay in the folder."""
+        self._files, self._job, self._folder = files, job, folder
+        self._process: Recyclec | None = None
+        self._made = 0
+        self._request = Request(())
+        """The last one."""
+        self._is_ahead = False
+        """Whether it was to plan ahead."""
+        self._wanted: Request | None = None
+        """The last one that was not."""
+        self._killed = 0
+        """How often a process was, at the last request."""
+        self.error = ""
+        """Why the last request came to nothing."""
+
+    @property
+    def is_busy(self) -> bool:
+        return self._process is not None
 
     @property
     def is_awaited(self) -> bool:
         """Whether one is being made that training waits for."""
-        return self._planner.is_busy and not self._planner.is_in_background
+        return self.is_busy and not self._is_ahead
 
     def want(self, live: tuple[Worker, ...], book: PlanBook, *, is_needed: bool = False) -> None:
         """One for exactly the cells of this book that are left. If all wait for it, it is tried again."""
-        failed = tuple(worker for worker in book.grid if worker not in live)
-        wanted = Wanted(book.cut, book.units, book.counts(live), failed)
+        wanted = request_for(book, tuple(worker for worker in book.grid if worker not in live))
         if wanted != self._wanted or (is_needed and not self.is_awaited):
             self._wanted = wanted
-            self._planner.ask(request_for(book, failed))
+            self.ask(wanted)
 
-    def look_ahead(
-        self, job: StateMachine, *, may_recut: bool = False, nodes: Iterable[Collection[Worker]] = ()
-    ) -> None:
-        """While nothing happens: a plan for the next failure, so that it does not have to wait for one.
-
-        `nodes` are the workers that would fail together.
-
-        If the job can be cut anew, also the fastest cut for the workers that are left, where the bundle
-        has none.
-        """
-        if self._planner.is_busy or not job.is_steady:
-            return
-        book, there = job.book, job.roster.whole()
-        live = job.cells.all_of(there)
-        groups = [tuple(sorted(job.cells.all_of(workers))) for workers in nodes]
-        state = (book, len(book.bundles), tuple(there), tuple(live), tuple(groups), may_recut)
-        if state == self._prepared_for:
-            # At size it takes long to find out that there is nothing to do.
-            return
-        tried = {failed for other, failed in self._planned_ahead if other is book}
-        failed = next_failure(book, live, tried, groups)
-        # What nothing would fit comes first.
-        has_time = failed is None or book.assign(left_by(book, failed)) is not None
-        wanted = len(there), book.split
-        if may_recut and has_time and wanted not in self._cut_for and is_beyond(book, len(there)):
-            self._cut_for.add(wanted)
-            self._planner.ask(Request((), split=book.split == 2, workers=len(there)), in_background=True)
-        elif failed is not None:
-            self._planned_ahead.add((book, failed))
-            self._planner.ask(request_for(book, failed), in_background=True)
+    def ask(self, request: Request, *, is_ahead: bool = False) -> None:
+        """Begin to plan for this; before it is needed, at the lowest priority."""
+        self.stop()
+        self._is_ahead, self._killed = is_ahead, 0
+        if self._job.strip():
+            self._begin(request)
         else:
-            self._prepared_for = state
+            self.error = "the bundle does not say for which job it is"
+
+    def _begin(self, request: Request) -> None:
+        self._made, self._request = self._made + 1, request
+        job = self._folder / "job"
+        try:
+            write_whole(job, self._job.encode("utf-8"))
+            self._process = Recyclec(request.arguments(self._path()), stdin=job, in_background=self._is_ahead)
+        except OnDemandError as error:
+            self.error = str(error)
+        except OSError as error:
+            self.error = sentence(error)
+
+    def made(self) -> tuple[Path, Bundle] | None:
+        """A plan that is ready now, once."""
+        if self._process is None or not self._process.has_ended:
+            return None
+        process, self._process = self._process, None
+        try:
+            process.output()
+            return self._path(), read_plan(self._path())
+        except KilledError as error:
+            self._killed += 1
+            if self._killed < _MOST_KILLED:
+                _LOGGER.warning("%s: planning begins anew", error)
+                self._begin(self._request)
+            else:
+                self.error = f"{error}, {self._killed} times"
+        except OnDemandError as error:
+            self.error = str(error)
+        return None
 
     def take(self) -> list[PlanMade | PlanningFailed | JobEvent]:
         """What has come of it since, if anything."""
-        made = self._planner.made()
+        made = self.made()
+        if made is not None and is_of_job(made[1], self._files.first):
+            self._files.add(*made)
+            said = JobEvent("planned on demand", made[1].plans[0].period)
+            return [PlanMade()] if self._is_ahead else [said, PlanMade()]
         if made is not None:
-            path, bundle = made
-            if not is_of_job(bundle, self._files.first):
-                self._planner.error = "the job that the bundle was made from is not the one of its plans"
-                return self._failed()
-            self._files.add(path, bundle)
-            if self._wanted is None or not self._wanted.is_met_by(bundle):
-                return []
-            return [JobEvent("planned on demand", bundle.plans[0].period), PlanMade()]
-        return self._failed() if self._planner.error else []
-
-    def _failed(self) -> list[PlanMade | PlanningFailed | JobEvent]:
-        error, self._planner.error = self._planner.error, ""
-        if self._planner.is_in_background:
+            self.error = "the job that the bundle was made from is not the one of its plans"
+        error, self.error = self.error, ""
+        if not error or self._is_ahead:
             # Nobody waits for it.
             return []
         said = JobEvent(f"no plan on demand: {error}")
         return [said, PlanningFailed(f"there is no plan for these failures: {error}")]
 
     def stop(self) -> None:
-        self._planner.stop()
+        self.error = ""
+        if self._process is not None:
+            self._process.kill()
+            self._process = None
 
-
-def is_beyond(book: PlanBook, workers: int) -> bool:
-    """Whether more workers are gone than the bundle that the job was started with has plans for."""
-    own = book.family[0]
-    fewest = min(len(own.first.workers(number)) for number in range(len(own.first.plans)))
-    return workers < fewest
-
-
-def left_by(book: PlanBook, failed: FailedWorkers) -> list[Worker]:
-    """The cells that these failures leave."""
-    return [cell for cell in book.grid if cell not in failed]
+    def _path(self) -> Path:
+        # Another coordinator of the same job may have left plans here.
+        return self._folder / f"on-demand-{os.getpid()}-{self._made}.plan"
 
 
 def is_of_job(bundle: Bundle, first: Bundle) -> bool:
@@ -422,60 +324,3 @@ def planned_names(book: PlanBook, failed: Collection[Worker]) -> dict[Worker, Wo
         names[cell] = (seen[cell[1]], cell[1])
         seen[cell[1]] += 1
     return names
-
-
-def next_failure(
-    book: PlanBook,
-    live: Collection[Worker],
-    tried: Collection[FailedWorkers],
-    nodes: Iterable[Collection[Worker]] = (),
-) -> FailedWorkers | None:
-    """The failed workers to plan for now; None when there is nothing left to prepare.
-
-    `nodes` are the cells that would fail together. Of what can fail, that comes first for which there is no
-    plan at all, and a whole node before a single worker.
-    """
-    stages: dict[int, list[Worker]] = {stage: [] for stage in range(book.stages)}
-    for place in sorted(live):
-        stages[place[1]].append(place)
-    inexact: FailedWorkers | None = None
-    for lost in _losses(book, nodes):
-        if any(count >= len(stages[stage]) for stage, count in enumerate(lost) if count):
-            continue
-        # Peers are interchangeable, so that the last of them stand for all.
-        left = [place for stage, here in stages.items() for place in here[: len(here) - lost[stage]]]
-        kept = set(left)
-        failed = tuple(place for place in book.grid if place not in kept)
-        if failed in tried:
-            continue
-        assignment = book.assign(left)
-        if assignment is None:
-            return failed
-        if not assignment.is_exact and inexact is None:
-            inexact = failed
-    better = _better_placed(book, live)
-    return inexact if better is None or better in tried else better
-
-
-def _losses(book: PlanBook, nodes: Iterable[Collection[Worker]]) -> list[Counts]:
-    """Workers of each stage that may fail at the same moment: of each node, and one alone; each once."""
-    found: dict[Counts, None] = {}
-    for cells in nodes:
-        stages = Counter(stage for _, stage in cells)
-        found[tuple(stages[stage] for stage in range(book.stages))] = None
-    for stage in range(book.stages):
-        found[tuple(int(stage == other) for other in range(book.stages))] = None
-    return [lost for lost in found if any(lost)]
-
-
-def _better_placed(book: PlanBook, live: Collection[Worker]) -> FailedWorkers | None:
-    """The failures of now where they do least, if nothing else was planned and they do not lie so already."""
-    if not book.is_own:
-        return None
-    failed = book.counts(live)
-    if book.is_planned(sum(failed)):
-        return None
-    wanted = quickest_counts(failed, JobText(book.bundles[0].job_text).loads)
-    if wanted == failed:
-        return None
-    return tuple(place for place in book.grid if place[0] >= book.pipelines - wanted[place[1]])

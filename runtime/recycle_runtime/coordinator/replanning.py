@@ -1,8 +1,8 @@
 """Plans for measured op times, made and compared by processes while training goes on. Needs no torch.
 
-One request at a time. Each candidate is planned with the measured times and retimed with them, and so is the
+One request at a time. Each variant is planned with the measured times and retimed with them, and so is the
 plan in use, so that both are compared under the same conditions. For a worker that is slower than its peers
-there are two more candidates: a plan that gives it less to do, and one that counts it as failed, so that it
+there are two more variants: a plan that gives it less to do, and one that counts it as failed, so that it
 is a standby. If layers can travel there is a third: a plan of another cut, in which its stage may have fewer
 layers. If that is the best of all, plans for the same cut with the op times of the job are made too: one for
 workers that are equally fast, and one that covers a failure more.
@@ -34,7 +34,7 @@ from recycle_runtime.plan.plan_book import PlanBook, workers_of
 _TICKS = "step_ticks"
 
 
-class Candidate(NamedTuple):
+class Variant(NamedTuple):
     """A plan for the same failures, in which some live workers have less to do, or are standbys.
 
     Workers are cells of the current cut.
@@ -70,32 +70,32 @@ class InUse(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """A candidate that has been made."""
+    """A variant that has been made."""
 
-    candidate: Candidate
+    variant: Variant
     bundle: Bundle
     saving: float
     """Of a step as it is now, as a share; less than 0 if it would take longer."""
     cut: ChosenCut | None = None
-    """Of a candidate that is a re-cut."""
+    """Of a variant that is a re-cut."""
 
 
 class Replanner:
-    """Plans and times candidates, one process after the other."""
+    """Plans and times variants, one process after the other."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._count = 0
-        self._left: deque[tuple[Candidate | None, list[str]]] = deque()
+        self._left: deque[tuple[Variant | None, list[str]]] = deque()
         """Commands; they read the job as it was written, if they read from stdin."""
         self._book: PlanBook | None = None
         self._cut: ChosenCut | None = None
-        self._about: Candidate | None = None
+        self._about: Variant | None = None
         """Of the process that runs; None for the plan in use."""
         self._process: Recyclec | None = None
         self._ticks: dict[Path | None, float] = {}
-        """Of a step: of candidates by their paths, and of the plan in use."""
-        self._candidates: list[Candidate] = []
+        """Of a step: of variants by their paths, and of the plan in use."""
+        self._variants: list[Variant] = []
         self._made_for_cut: list[Path] = []
         """Plans for workers of equal speed."""
         self.error = ""
@@ -127,17 +127,17 @@ class Replanner:
         with suppress(OSError):
             write_whole(times, job.encode("utf-8"))
             write_whole(self._source, source.encode("utf-8"))
-        self._candidates = [self._candidate(failed)]
+        self._variants = [self._variant(failed)]
         if slow and may_be_lighter:
-            self._candidates.append(self._candidate(failed, lighter=slow))
+            self._variants.append(self._variant(failed, lighter=slow))
         if slow:
-            self._candidates.append(self._candidate(failed, standby=slow))
+            self._variants.append(self._variant(failed, standby=slow))
         if slow and may_be_lighter and source.strip():
             # The last, so that it is known whether it is the best.
-            self._candidates.append(self._candidate(failed, lighter=slow, is_recut=True))
+            self._variants.append(self._variant(failed, lighter=slow, is_recut=True))
         self._left.append((None, retime_arguments(in_use.path, in_use.failed, str(times), in_use.slow)))
-        for candidate in self._candidates:
-            self._left += [(candidate, words) for words in _commands(candidate, book, slow, str(times))]
+        for variant in self._variants:
+            self._left += [(variant, words) for words in _commands(variant, book, slow, str(times))]
         try:
             self._next()
         except OnDemandError as error:
@@ -178,7 +178,7 @@ class Replanner:
             if self._about is not None and self._about.is_recut:
                 self._choose_cut(self._about, answer)
 
-    def _choose_cut(self, about: Candidate, answer: Mapping[str, Any]) -> None:
+    def _choose_cut(self, about: Variant, answer: Mapping[str, Any]) -> None:
         """If it is the best of all, its cut needs plans for workers of equal speed too."""
         slow = [(_cell(one["worker"]), float(one["factor"])) for one in answer["slow"]]
         slow.sort(key=lambda entry: (-entry[1], entry[0]))
@@ -203,11 +203,11 @@ class Replanner:
         self._left.clear()
         self.error = why
 
-    def _without(self, failed: Candidate | None, why: str) -> None:
+    def _without(self, failed: Variant | None, why: str) -> None:
         """One that cannot be made is left out; without any, or the plan in use, there is no answer."""
-        self._candidates = [one for one in self._candidates if one is not failed]
+        self._variants = [one for one in self._variants if one is not failed]
         self._left = deque(entry for entry in self._left if entry[0] is not failed)
-        if failed is None or not self._candidates:
+        if failed is None or not self._variants:
             self._give_up(why)
 
     def stop(self) -> None:
@@ -219,19 +219,19 @@ class Replanner:
             self._process.kill()
             self._process = None
 
-    def _candidate(
+    def _variant(
         self,
         failed: Collection[Worker],
         standby: Collection[Worker] = (),
         lighter: Mapping[Worker, float] = MappingProxyType({}),
         *,
         is_recut: bool = False,
-    ) -> Candidate:
+    ) -> Variant:
         self._count += 1
         counted = tuple(sorted({*failed, *standby}))
         # Another coordinator of the same job may have left plans here.
         path = self._folder / f"measured-{os.getpid()}-{self._count}.plan"
-        return Candidate(path, counted, tuple(sorted(standby)), lighter, is_recut)
+        return Variant(path, counted, tuple(sorted(standby)), lighter, is_recut)
 
     @property
     def _source(self) -> Path:
@@ -245,90 +245,32 @@ class Replanner:
     def _offers(self) -> list[Offer]:
         now = self._ticks[None]
         offers: list[Offer] = []
-        for candidate in self._candidates:
-            cut = self._cut if candidate.is_recut else None
+        for variant in self._variants:
+            cut = self._cut if variant.is_recut else None
             if cut is not None:
                 cut = cut._replace(plans=tuple((path, read_plan(path)) for path in self._made_for_cut))
-            saving = 1 - self._ticks[candidate.path] / now
-            offers.append(Offer(candidate, read_plan(candidate.path), saving, cut))
+            saving = 1 - self._ticks[variant.path] / now
+            offers.append(Offer(variant, read_plan(variant.path), saving, cut))
         return offers
 
 
-def _commands(
-    candidate: Candidate, book: PlanBook, slow: Mapping[Worker, float], times: str
-) -> list[list[str]]:
+def _commands(variant: Variant, book: PlanBook, slow: Mapping[Worker, float], times: str) -> list[list[str]]:
     """To plan it, and to see how long its step takes with the slow workers that work in it."""
-    if candidate.is_recut:
+    if variant.is_recut:
         # What is planned says that itself.
-        workers, factors = len(book.grid) - len(candidate.failed), sorted(slow.values(), reverse=True)
-        return [cut_for_slow_arguments(times, workers, factors, split=book.split == 2, out=candidate.path)]
-    names = planned_names(book, candidate.failed)
-    request = request_for(book, candidate.failed)
-    lighter = {names[cell]: by for cell, by in candidate.lighter.items()}
-    working = {names[cell]: by for cell, by in slow.items() if cell not in candidate.standby}
+        workers, factors = len(book.grid) - len(variant.failed), sorted(slow.values(), reverse=True)
+        return [cut_for_slow_arguments(times, workers, factors, split=book.split == 2, out=variant.path)]
+    names = planned_names(book, variant.failed)
+    request = request_for(book, variant.failed)
+    lighter = {names[cell]: by for cell, by in variant.lighter.items()}
+    working = {names[cell]: by for cell, by in slow.items() if cell not in variant.standby}
     gone = [cell for cell in book.grid if cell not in names.values()]
     plan = plan_arguments(
-        times, request.failed, lighter, layout=request.layout, split=request.split, out=candidate.path
+        times, request.failed, lighter, layout=request.layout, split=request.split, out=variant.path
     )
-    return [plan, retime_arguments(candidate.path, gone, times, working)]
-
-
-def best_offer(offers: Collection[Offer], least: float) -> Offer | None:
-    """The one that saves most, and the share that is asked for at least; of equals the plainest.
-
-    Re-cuts are weighed otherwise.
-    """
-    good = [offer for offer in offers if offer.saving >= least and offer.cut is None]
-
-    def rank(offer: Offer) -> tuple[float, int, int]:
-        return -offer.saving, len(offer.candidate.standby), len(offer.candidate.lighter)
-
-    return min(good, key=rank, default=None)
-
-
-# The line in which a job says what it thinks of new plans.
-
-
-def why_replan(change: float, most: int, slow: Mapping[Worker, float], known: Collection[Worker]) -> str:
-    """What makes new plans worth a look."""
-    words = [f"{_name(worker)} takes {by:.1f} times as long as its peers" for worker, by in slow.items()]
-    words += [f"{_name(worker)} is as fast as its peers again" for worker in sorted(set(known) - set(slow))]
-    return ", ".join(words) or f"op times have moved by {100 * change:.1f} % of a step, most on stage {most}"
-
-
-def offers_text(offers: Collection[Offer], step: float, least: float, names: Mapping[Worker, Worker]) -> str:
-    """What each of them would save; `names` lead from cells to workers."""
-    words = [f"{_plan_of(offer, names)} saves {100 * offer.saving:.1f} %" for offer in offers]
-    return f"{', '.join(words)} of {step:.3g} s a step, {100 * least:.1f} % asked for"
-
-
-def outcome_text(best: Offer | None) -> str:
-    """What came of it."""
-    if best is None:
-        return "not taken"
-    if best.cut is not None:
-        return f"taken, with layout {best.cut.layout}"
-    if best.candidate.standby:
-        return "taken, with a standby"
-    return "taken, with a lighter load" if best.candidate.lighter else "taken"
-
-
-def _plan_of(offer: Offer, names: Mapping[Worker, Worker]) -> str:
-    candidate = offer.candidate
-    if offer.cut is not None:
-        return f"layout {offer.cut.layout}"
-    who = ", ".join(_name(names.get(cell, cell)) for cell in candidate.standby or candidate.lighter)
-    if candidate.standby:
-        return f"a plan with {who} on standby"
-    if candidate.lighter:
-        return f"a plan in which {who} has less to do"
-    return "a new plan for all workers"
+    return [plan, retime_arguments(variant.path, gone, times, working)]
 
 
 def _cell(numbers: Sequence[int]) -> Worker:
     rank, stage = map(int, numbers)
     return rank, stage
-
-
-def _name(worker: Worker) -> str:
-    return f"{worker[0]}:{worker[1]}"

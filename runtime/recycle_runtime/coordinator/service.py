@@ -17,7 +17,6 @@ from typing import Any
 
 from recycle_runtime import logs
 from recycle_runtime.checkpoint.manifest import origin_of, shape_of
-from recycle_runtime.coordinator.adaptation import Adaptation
 from recycle_runtime.coordinator.agents import Agents
 from recycle_runtime.coordinator.attendance import Attendance
 from recycle_runtime.coordinator.checkpoint_files import begin_run
@@ -25,7 +24,6 @@ from recycle_runtime.coordinator.connections import ClientLine, Connections, Kin
 from recycle_runtime.coordinator.events import (
     BeginGathering,
     BeginGeneration,
-    BeginMove,
     EndJob,
     EndMove,
     EndWanted,
@@ -50,18 +48,19 @@ from recycle_runtime.coordinator.last_generation import (
     Remembered,
     check_fits,
     check_job,
+    end_written_down,
     remembered,
     written_down,
 )
-from recycle_runtime.coordinator.layer_move import LayerMove
 from recycle_runtime.coordinator.membership import name_of
 from recycle_runtime.coordinator.neighbour_copies import CompleteCopy, newest_copy, script_state
 from recycle_runtime.coordinator.outlives import read
 from recycle_runtime.coordinator.outside import Outside
 from recycle_runtime.coordinator.participant import Asked
 from recycle_runtime.coordinator.patience import AttentiveClock, Patience
-from recycle_runtime.coordinator.plans import PlanFiles, PlanGoneError, PlansOnDemand
+from recycle_runtime.coordinator.plans import PlanFiles, PlanGoneError
 from recycle_runtime.coordinator.programs import Programs
+from recycle_runtime.coordinator.reconfiguration import Reconfiguration
 from recycle_runtime.coordinator.relays import RelayedLine, Relays
 from recycle_runtime.coordinator.replanning import Replanner
 from recycle_runtime.coordinator.state_machine import ENDLESS, StateMachine
@@ -71,7 +70,6 @@ from recycle_runtime.options.run import RunOptions
 from recycle_runtime.plan.bundle import digest_of
 from recycle_runtime.plan.node_layout import even_share
 from recycle_runtime.plan.plan_book import PlanBook, plan_name
-from recycle_runtime.plan.recut import size_text
 from recycle_runtime.protocol.access import Token
 from recycle_runtime.protocol.codec import ProtocolError
 from recycle_runtime.protocol.messages.agents import AgentJoin, Heartbeat, ProcessEnded
@@ -216,10 +214,10 @@ class Service:
         self._relays = Relays(self.closed)
         self._ticked = self._looked_ahead = float("-inf")
         self._plan_files = PlanFiles(plans, self._book, self._journal, options.state)
-        self._adaptation = Adaptation(
-            self._book, options.adaptation, Replanner(options.state), self._plan_files
+        self._reconfiguration = Reconfiguration(
+            self._job, options.adaptation, Replanner(options.state), self._plan_files
         )
-        self._plans = PlansOnDemand(self._plan_files, outside.planner(bundle.job_source, options.state))
+        self._plans = outside.plans(self._plan_files, bundle.job_source, options.state)
         self._events: deque[Event] = deque()
         """That have not been handled yet; not empty only while one is being handled."""
         self._is_handling = False
@@ -240,8 +238,6 @@ class Service:
             has_relays=options.relay,
             restarts_workers=options.restarts_workers,
         )
-        self._recut: LayerMove | None = None
-        """That has led to the generation under way, until that is told."""
         self._end: JobEnded | None = None
         self.goes_on = False
         """Whether the job has ended only to go on from its newest checkpoint, or from a copy in memory."""
@@ -267,8 +263,7 @@ class Service:
             Tell: lambda order: self._tell(order.text),
             BeginGathering: self._begin_gathering,
             BeginGeneration: self._begin_generation,
-            BeginMove: self._begin_move,
-            EndMove: self._end_move,
+            EndMove: lambda order: self._reconfiguration.move_ended(order.why),
             FinishRecovery: self._finish_recovery,
             WantPlan: lambda order: self._plans.want(order.live, self._job.book, is_needed=order.is_needed),
             EndJob: self._end_job,
@@ -344,7 +339,7 @@ class Service:
     def close(self) -> None:
         """Let go of everything outside this object."""
         self._plans.stop()
-        self._adaptation.stop()
+        self._reconfiguration.stop()
         for participant in self._job.participants:
             participant.close()
             if self._end is not None:
@@ -368,10 +363,10 @@ class Service:
             # Nobody runs it any more.
             remembered = remembered._replace(plan=None, places=self._book.grid, cells={}, joiners={})
         self._job.remember(remembered, lines)
-        self._adaptation.recall(lines)
+        self._reconfiguration.recall(lines)
         assert self._job.assignment is not None
         cells = {worker: remembered.cells.get(worker, worker) for worker in remembered.places}
-        self._adaptation.generation(self._job.assignment, cells)
+        self._reconfiguration.generation(self._job.assignment, cells)
         self._attendance.remember(remembered, lines)
         if remembered.ended is not None:
             # Whoever has not heard of it comes back for it.
@@ -466,7 +461,7 @@ class Service:
         if isinstance(message, Done):
             self._connections.finish(member)
         message = self._attendance.checked(member, message)
-        self._adaptation.hear(member, message)
+        self._reconfiguration.hear(member, message)
         self._happen(Said(member, message))
 
     def _fault_injected(self, member: Member, message: FaultInjected) -> None:
@@ -573,7 +568,7 @@ class Service:
         if self._options.adaptation.ahead:
             self._look_ahead(now)
         self._happen(TimePassed())
-        self._publish(self._adaptation.turn(self._job, now, is_planning=self._plans.is_awaited))
+        self._publish(self._reconfiguration.decide(now, is_planning=self._plans.is_awaited))
         for participant in self._job.participants:
             self._happen(*participant.take())
         self._attendance.look(now)
@@ -582,7 +577,9 @@ class Service:
         if now - self._looked_ahead >= _LOOK_AHEAD_EVERY:
             self._looked_ahead = now
             nodes = self._agents.workers_by_node()
-            self._plans.look_ahead(self._job, may_recut=self._adaptation.may_recut, nodes=nodes)
+            request = None if self._plans.is_busy else self._reconfiguration.next_plan(nodes)
+            if request is not None:
+                self._plans.ask(request, is_ahead=True)
 
     # Orders.
 
@@ -596,14 +593,14 @@ class Service:
 
     def _rename(self, order: Rename) -> None:
         self._attendance.rename(order)
-        self._adaptation.moved(order.member.worker, order.target.worker)
+        self._reconfiguration.moved(order.member.worker, order.target.worker)
 
     def _tell_row(self, order: TellRow) -> None:
         row = order.row
         # Whoever hears of a step knows whether it may be forgotten.
         self._publish(self._journal.news())
         self._connections.publish(row)
-        self._adaptation.row(row)
+        self._reconfiguration.row(row)
         logs.note(step=row.step)
         _LOGGER.debug("step %d: loss %s, %.3f s, %d workers", row.step, row.loss, row.seconds, row.live)
 
@@ -616,8 +613,7 @@ class Service:
     def _begin_generation(self, order: BeginGeneration) -> None:
         assignment = order.assignment
         self._store.begin(order.number)
-        self._adaptation.generation(assignment, order.cells)
-        self._recut = order.recut
+        self._reconfiguration.generation(assignment, order.cells)
         workers = sorted(order.cells)
         cells = [order.cells[worker] for worker in workers]
         pids = self._attendance.pids((*workers, *order.joiners))
@@ -650,34 +646,12 @@ class Service:
 
     def _finish_recovery(self, order: FinishRecovery) -> None:
         self._attendance.deadline = float("inf")
-        if self._job.begins.step:
-            self._journal.write(restored=True)
         told = order.recovery.told()
         if told.causes == ("start",):
             self._say_start("training begins; the first step may take longer")
         _LOGGER.info("generation %d runs after %.3f s", told.generation, told.total)
         self._connections.publish(told)
-        self._tell_recut(told.total)
-        self._adaptation.recovered(order.recovery, self._clock.now())
-
-    def _begin_move(self, order: BeginMove) -> None:
-        move = order.move
-        self._journal.write(move=move.layout)
-        joiners = len({transfer.joiner for transfer in move.recut.transfers})
-        self._tell(f"re-cut begins: {size_text(move.recut.size)} of layers for {joiners} workers")
-
-    def _end_move(self, order: EndMove) -> None:
-        self._journal.write(move=None)
-        self._adaptation.move_ended(order.why)
-        if order.why is not None:
-            self._tell(f"re-cut to {order.move.layout} given up: {order.why}")
-
-    def _tell_recut(self, pause: float) -> None:
-        """What it has cost, once every worker runs under the new cut."""
-        move, self._recut = self._recut, None
-        if move is not None:
-            moved = f"{size_text(move.received)} moved in {move.arrived - move.began:.3g} s"
-            self._tell(f"re-cut to {move.layout}: {moved}, a pause of {pause:.3f} s")
+        self._reconfiguration.recovered(order.recovery, self._clock.now())
 
     def _end_job(self, order: EndJob) -> None:
         """Worker processes save what they should; agents end when all of them have."""
@@ -690,7 +664,7 @@ class Service:
             self._closes_at = self._clock.now() + _LINGER_TO_GO_ON
             self._agents.kill_all()
             return
-        self._journal.write(ended=self._end)
+        self._carry_out([end_written_down(self._end)])
         self._publish(self._journal.news())
         _LOGGER.info("the job has ended: %s", order.error or "all steps are made")
         self._connections.publish(self._end)

@@ -28,7 +28,6 @@ from recycle_runtime.coordinator.events import (
     Answer,
     BeginGathering,
     BeginGeneration,
-    BeginMove,
     BeginsAnew,
     CheckpointClosed,
     EndJob,
@@ -40,6 +39,7 @@ from recycle_runtime.coordinator.events import (
     GivenUp,
     Joined,
     MovesWanted,
+    Note,
     Order,
     PlanMade,
     PlanningFailed,
@@ -63,6 +63,7 @@ from recycle_runtime.coordinator.journal import Lines
 from recycle_runtime.coordinator.last_generation import Remembered
 from recycle_runtime.coordinator.last_save import LastSaving
 from recycle_runtime.coordinator.layer_move import LayerMove, cells_of
+from recycle_runtime.coordinator.layer_moves import LayerMoves
 from recycle_runtime.coordinator.membership import Roster, name_of
 from recycle_runtime.coordinator.neighbour_copies import CompleteCopy, NeighbourCopies
 from recycle_runtime.coordinator.participant import Asked, Kind, NewGeneration, Participant, View
@@ -101,7 +102,6 @@ from recycle_runtime.protocol.messages.generations import (
     Move,
     Report,
 )
-from recycle_runtime.protocol.messages.layer_moves import DropLayers, LayersArrived, LayersLost
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.protocol.messages.scripts import InScript
 from recycle_runtime.protocol.messages.steps import Recall, StepRow
@@ -160,12 +160,13 @@ class StateMachine:
         asked = asked or Asked(steps, has_scripts=steps >= ENDLESS)
         self.begins = asked.begins
         """Where the run begins."""
-        view = View(self.roster, self.cells, self._is_current)
+        view = View(self.roster, self.cells, self._is_current, lambda: self._now)
         self.participants = open_participants(asked, view)
         self.rows = _always(view, StepRows)
         self._skipped = _always(view, SkippedSteps)
         self._scripts = _always(view, Scripts)
         self._last_save = _always(view, LastSaving)
+        self._layer_moves = _always(view, LayerMoves)
         self._checkpoints, self._copies = view.find(Checkpoints), view.find(NeighbourCopies)
         self.assignment: Assignment | None = None
         self.recovery = Recovery(1, ["start"], now)
@@ -197,14 +198,6 @@ class StateMachine:
         self._wanted: list[str] = []
         """Why every worker should stop at a boundary."""
         self._moves: dict[Worker, Worker] = {}
-        self.move: LayerMove | None = None
-        """Layers that are on their way to another cut."""
-        self._recut: LayerMove | None = None
-        """The move that the generation to come is the end of."""
-        self._moves_begun = 0
-        """In the whole job."""
-        self._unfinished: str | None = None
-        """The layout to which layers were on their way when the coordinator before this one ended."""
         self._fruitless = 0
         self._first_reason = ""
         self._failures: dict[int, set[Member]] = {}
@@ -238,7 +231,7 @@ class StateMachine:
             BeginsAnew: self._begins_anew,
             WorkerStuck: self._worker_stuck,
             EndWanted: self._end_wanted,
-            StopWanted: lambda event: self._stop_at_boundary(event.why),
+            StopWanted: self._stop_wanted,
             MovesWanted: self._moves_wanted,
             RecutWanted: self._recut_wanted,
             PlanMade: self._plan_made,
@@ -252,8 +245,6 @@ class StateMachine:
         members.on(Holding, self._holding)
         members.on(AtBoundary, self._at_boundary)
         members.on(CaughtUp, self._caught_up)
-        members.on(LayersArrived, self._layers_arrived)
-        members.on(LayersLost, self._layers_lost)
         members.on(GroupBroken, self._group_broken)
         members.on(Failed, self._failed)
         members.on(InScript, self._in_script)
@@ -286,6 +277,11 @@ class StateMachine:
         return self.cells.book
 
     @property
+    def move(self) -> LayerMove | None:
+        """Layers that are on their way to another cut."""
+        return self._layer_moves.move
+
+    @property
     def is_settled(self) -> bool:
         """Whether nothing is under way at all: no change, no joiner, no layers."""
         return (
@@ -302,12 +298,6 @@ class StateMachine:
     def has_state(self, worker: Worker) -> bool:
         """Whether it holds what it works on, for all that is known; one that joins waits for that."""
         return self._is_as_at_the_beginning or self.roster.has_state(worker)
-
-    def can_go_on_without(self, without: Collection[Worker]) -> bool:
-        """True if every stage, or every stage of a group, has another worker that holds its state."""
-        holders = (one for one in self.roster.whole() if one not in without and self.has_state(one))
-        stages = {stage for worker in holders if (stage := self.cells.stage(worker)) is not None}
-        return len(stages) == self.book.stages or self.book.alone(stages) is not None
 
     @property
     def _is_as_at_the_beginning(self) -> bool:
@@ -348,6 +338,12 @@ class StateMachine:
             match answer:
                 case GivenUp(error):
                     self._end(error)
+                case StopWanted():
+                    self._stop_wanted(answer)
+                case EndMove():
+                    self._orders.append(answer)
+                    # A plan that was made meanwhile was not taken up, in view of the one to come.
+                    self._stop_for_exact_plan()
                 case ScriptsKeep(step, is_known):
                     self._ask(lambda one, step=step, known=is_known: one.kept(step, is_known=known))
                 case TellSettled(settled):
@@ -399,7 +395,6 @@ class StateMachine:
         if self._last_save.begun is not None:
             self.phase, self.steps, self._asked_at = Phase.SAVING, self._last_save.begun.steps, self._now
             self._stop_participants()
-        self._unfinished, self._moves_begun = state.move, state.moves
 
     def remember_end(self, error: str | None) -> None:
         """The job had ended when the coordinator before this one did."""
@@ -456,13 +451,8 @@ class StateMachine:
             chosen = self.book.assign(self.cells.all_of(self.roster.whole()))
             if chosen is not None and chosen[:2] != self.assignment[:2]:
                 self._stop_at_boundary("a plan that had been chosen")
-        if self._unfinished is not None and self.phase is Phase.RUNNING:
-            # What was on its way is weighed anew.
-            for member in self.roster.active():
-                self._send(member, DropLayers(self.number))
-        if self._unfinished is not None:
-            self._orders.append(Tell(f"re-cut to {self._unfinished} given up: the coordinator restarted"))
-        self._is_change_open, self._unfinished = False, None
+        self._ask(lambda one: one.all_returned())
+        self._is_change_open = False
 
     def _reconnected(self, event: Reconnected) -> None:
         member = event.member
@@ -523,7 +513,10 @@ class StateMachine:
         if not self._to_begin and not self.recovery.going:
             self.recovery.going = self._now
             self._restore = None
+            if self.begins.step:
+                self._orders.append(Note({"restored": True}))
             self._orders.append(FinishRecovery(self.recovery))
+            self._ask(lambda one: one.recovered(self.recovery.told().total))
             if self._ends_because is not None:
                 self._stop_at_boundary(self._ends_because)
 
@@ -647,10 +640,9 @@ class StateMachine:
             return
         if self.phase is Phase.RUNNING and not trained:
             # It had not joined yet.
-            if self.move is not None and worker in self.move.cells:
-                self._give_up_move(cause)
+            self._take(self._layer_moves.lose(worker, cause))
             return
-        empty = [] if self._group_left() is not None else self._empty_stages()
+        empty = [] if self._group_left() is not None else self.cells.empty_stages(self._known_workers)
         if empty and self.phase is not Phase.FORMING:
             # While others leave their group because of a failure, that is why this one fails too.
             earlier = self.recovery.reason if self.phase is Phase.GATHERING else ""
@@ -709,10 +701,14 @@ class StateMachine:
     def _group_left(self) -> tuple[PlanBook, int] | None:
         """Where a stage of a group has no worker: the plans under which another group goes on alone, and the
         first stage of that group. None if nothing like that has happened or can be done."""
-        if not (self.book.groups and self._empty_stages()):
+        if not (self.book.groups and self.cells.empty_stages(self._known_workers)):
             return None
-        known = {self.cells.stage(worker) for worker in self.roster.whole()}
-        return self.book.alone([stage for stage in known if stage is not None])
+        return self.cells.alone(self.roster.whole())
+
+    @property
+    def _known_workers(self) -> list[Worker]:
+        """All who are here, or will come before the first step."""
+        return [*self.roster.whole(), *self.expected]
 
     def _go_on_alone(self) -> None:
         """A group whose workers are all that is needed; others hold nothing of use, and join anew."""
@@ -725,10 +721,6 @@ class StateMachine:
         for member, entry in self.roster.entries.items():
             if member.worker not in here:
                 entry.hold_nothing()
-
-    def _empty_stages(self) -> list[int]:
-        known = {self.cells.stage(worker) for worker in (*self.roster.whole(), *self.expected)}
-        return [stage for stage in range(self.book.stages) if stage not in known]
 
     def _time_passed(self, event: TimePassed) -> None:
         if self._ends_because is not None and self._now > self._ends_by:
@@ -747,8 +739,7 @@ class StateMachine:
         is_going = self.phase is Phase.RUNNING and self.recovery.going > 0
         if is_going and self._is_standing_still(self._now - since):
             self._regroup_fruitlessly(self.roster.active()[0], "no worker made progress")
-        if self.move is not None and self.move.is_late(self._now):
-            self._give_up_move("it takes too long")
+        self._take(self._layer_moves.look())
         if self.phase is Phase.RUNNING:
             ending = self._those_who_end()
             waiting = (self.roster.entries[member].boundary for member in ending)
@@ -788,63 +779,25 @@ class StateMachine:
 
     # Changes that are wanted.
 
+    def _stop_wanted(self, event: StopWanted) -> None:
+        self._stop_at_boundary(event.why)
+        for outside in (one for one in self._those_who_stop() if not self.roster.entries[one].is_active):
+            # All may have been told before it was known that these have to stop too.
+            self._say_where_to_stop(outside)
+
     def _moves_wanted(self, event: MovesWanted) -> None:
         for worker, place in event.moves.items():
             self._moves[worker] = place
             self._stop_at_boundary(f"{name_of(worker)} moves to {name_of(place)}")
 
     def _recut_wanted(self, event: RecutWanted) -> None:
-        """Layers begin to travel; whoever is told is in the generation that runs."""
-        if not self.is_settled:
-            return
-        move = self.move = event.move
-        self._moves_begun += 1
-        move.begin(self._moves_begun, self._tensor, self._now)
-        self._orders.append(BeginMove(move))
-        self._tell_movers()
-        if not move.missing:
-            self._stop_at_boundary(f"re-cut to {move.layout}")
-
-    def _tell_movers(self) -> None:
-        assert self.move is not None
-        for member, order in self.move.orders(self.number, list(self.roster.members())).items():
-            self._send(member, order)
-
-    def _layers_arrived(self, member: Member, message: LayersArrived) -> None:
-        move = self.move
-        if move is None or move.number != message.move or not self._is_current(member, message.generation):
-            return
-        if move.arrive(member, message.copied.size, self._now):
-            self._stop_at_boundary(f"re-cut to {move.layout}")
-            for outside in (one for one in self._those_who_stop() if not self.roster.entries[one].is_active):
-                # All may have been told before it was known that these have to stop too.
-                self._say_where_to_stop(outside)
-
-    def _layers_lost(self, member: Member, message: LayersLost) -> None:
-        move = self.move
-        if move is None or move.number != message.move:
-            # Of a move that has been given up: its donors send no more.
-            return
-        if self._is_current(member, message.generation):
-            self._give_up_move(f"{name_of(member.worker)} has not got its layers: {message.why}")
-
-    def _give_up_move(self, why: str) -> None:
-        """Training goes on under the cut there is."""
-        move, self.move = self.move, None
-        assert move is not None
-        self._orders.append(EndMove(move, why))
-        if self.phase is Phase.RUNNING:
-            for member in move.orders(self.number, list(self.roster.members())):
-                self._send(member, DropLayers(self.number))
-            # One that was made meanwhile was not taken up, in view of the plan to come.
-            self._stop_for_exact_plan()
+        if self.is_settled:
+            self._take(self._layer_moves.begin(event.move))
 
     def _those_who_stop(self) -> list[Member]:
         """Workers that train, and those who wait outside for layers that the next cut needs."""
         active = self.roster.active()
-        if self.move is None or self.move.missing:
-            return active
-        return [*active, *(one for one in self.move.joiners(self.roster.entries) if one not in active)]
+        return [*active, *(one for one in self._layer_moves.awaited() if one not in active)]
 
     def _plan_made(self, event: PlanMade) -> None:
         if self.phase in _CHANGING:
@@ -854,7 +807,7 @@ class StateMachine:
 
     def _stop_for_exact_plan(self) -> None:
         """If there is one by now."""
-        if self.assignment is None or self.assignment.is_exact:
+        if self.phase is not Phase.RUNNING or self.assignment is None or self.assignment.is_exact:
             return
         chosen = self.book.assign(sorted(self.assignment.roles))
         if chosen is not None and chosen.is_exact:
@@ -1005,15 +958,11 @@ class StateMachine:
 
     def _switch_cut(self) -> None:
         """If layers have travelled for it and nothing has come between: from here on the new cut counts."""
-        move, self.move = self.move, None
+        move, answers = self._layer_moves.end(self.roster.reports(self.number))
+        self._take(answers)
         if move is None:
             return
-        why = move.obstacle(self.roster.reports(self.number))
-        self._orders.append(EndMove(move, why))
-        if why is not None:
-            return
         self.cells.switch(move.book, move.cells)
-        self._recut = move
         joiners = move.joiners(self.roster.entries)
         for member, entry in self.roster.entries.items():
             entry.has_layers, entry.has_stepped = member in joiners, False
@@ -1049,8 +998,7 @@ class StateMachine:
         self._tell_rows(told)
         cells = {workers[cell]: cell for cell in assignment.roles}
         joining = {workers[cell]: cell for cell in joiners}
-        recut, self._recut = self._recut, None
-        self._orders.append(BeginGeneration(self.number, standing.step, assignment, cells, recut, joining))
+        self._orders.append(BeginGeneration(self.number, standing.step, assignment, cells, joining))
         self._remembered = None
         group = self._new_generation(standing.step, working)
         self._ask(lambda one: one.generation(group))

@@ -2,7 +2,8 @@
 
 Workers that move to other stages, layers that travel to another cut, plans for measured op times: each saves
 a share of every step until the job's workers change again or the job ends, from the moment when its state has
-travelled, and costs a pause. `recyclec simulate` and the coordinator both decide by what is here.
+travelled, and costs a pause. `recyclec simulate` and the coordinator (`reconfiguration`) both decide by what
+is here.
 """
 
 from typing import NamedTuple
@@ -43,6 +44,10 @@ class JobChange(NamedTuple):
     """Seconds before that in which state travels and training goes on as it is."""
     size: int = 0
     """Bytes that travel then."""
+    least: float = 0.0
+    """Share of a step that it must save."""
+    is_asked_for: bool = False
+    """Whether it is made wherever it saves anything, whatever it costs."""
 
     @property
     def gain(self) -> float:
@@ -51,12 +56,22 @@ class JobChange(NamedTuple):
 
     @property
     def pays(self) -> bool:
-        return self.saving > 0 and self.gain > 0
+        return self.saving > 0 and self.saving >= self.least and (self.is_asked_for or self.gain > 0)
+
+    def beyond(self, other: "JobChange | None") -> "JobChange":
+        """The same in place of another one: what it saves of the step that the other leaves."""
+        if other is None:
+            return self
+        left = 1 - other.saving
+        outlook = self.outlook._replace(step=left * self.outlook.step)
+        return self._replace(outlook=outlook, saving=1 - (1 - self.saving) / left)
 
     def __str__(self) -> str:
         outcome = self.made if self.pays else f"not {self.made}"
         if self.saving <= 0:
             return f"{self.what} saves nothing: {outcome}"
+        if self.pays and self.gain <= 0:
+            outcome += ", as asked for"
         travel = f"{size_text(self.size)} travel in {self.moving:.3g} s, " if self.size else ""
         return (
             f"{self.what} saves {100 * self.saving:.1f} % of {self.outlook.step:.3g} s a step, {travel}"

@@ -67,7 +67,7 @@ class PlanBook:
         """How many layers each chunk has; empty when the job is not in layers."""
         self.groups = bundle.groups
         """Of pipelines with cuts of their own: for each the stage that holds each chunk; mostly none."""
-        self.ranges = _ranges(bundle)
+        self.ranges = layers_of_stages(bundle)
         """The layers of each stage; none when the job is not in layers."""
         self.stages, self.pipelines = bundle.stages, bundle.pipelines
         self.grid: tuple[Worker, ...] = tuple(
@@ -86,10 +86,14 @@ class PlanBook:
         """They get no micro-batches wherever there is a plan for exactly the other workers."""
         self.fitted: int | None = None
         """The bundle whose only plan is used by those it was made for, while no other worker is there."""
-        self._shares = _shares(bundle)
+        self._grid = grid_of(bundle)
         self._made_for: dict[int, Fitted] = {}
         self._numbers: list[int] = []
         """Of the bundles that are for this grid."""
+        self._jobs: dict[str, int] = {}
+        """The jobs of these bundles, which differ in their op times, in the order in which they came."""
+        self._planned: dict[tuple[int, int], Planned] = {}
+        """Plans that are for anybody, by the numbers of bundle and plan."""
         self.family.append(self)
         self.add(bundle)
         for recut in bundle.recuts:
@@ -130,8 +134,12 @@ class PlanBook:
         self.bundles.append(bundle)
         number = len(self.bundles) - 1
         self._numbers.append(number)
+        age = -self._jobs.setdefault(bundle.job_text, len(self._jobs))
         if made_for is not None:
             self._made_for[number] = made_for
+            return number
+        for plan, entry in enumerate(bundle.plans):
+            self._planned[number, plan] = Planned(_counts(entry.failed, self.stages), entry.period, age)
         return number
 
     def leave_out(self) -> None:
@@ -140,9 +148,7 @@ class PlanBook:
 
     def is_of(self, bundle: Bundle) -> bool:
         """Whether its plans are for this grid."""
-        units = bundle.pipelines * bundle.microbatches
-        same = (bundle.cut, bundle.pipelines, bundle.groups) == (self.cut, self.pipelines, self.groups)
-        return same and units == self.units and _shares(bundle) == self._shares
+        return grid_of(bundle) == self._grid
 
     def layout(self, workers: Sequence[int]) -> str:
         """So many workers on each stage, in words: `8x4,7x5`, or `8x2,7x2@24+15x1@8` for groups."""
@@ -192,22 +198,18 @@ class PlanBook:
         working = [worker for worker in live if worker not in self.standby]
         if len(working) < len(live):
             chosen = self._choose(self.counts(working))
-            if chosen is not None and self._is_exact(chosen[0], chosen[1], self.counts(working)):
+            if chosen is not None and self._planned[chosen].counts == self.counts(working):
                 return self._assign(*chosen, live)._replace(on_purpose=True)
         chosen = self._choose(self.counts(live))
         return None if chosen is None else self._assign(*chosen, live)
 
-    def period(self, failed: Counts, job_text: str) -> int | None:
-        """Of the quickest plan for exactly these failures and this job."""
-        return min(
-            (
-                entry.period
-                for _, bundle in self._for_anybody()
-                for entry in bundle.plans
-                if bundle.job_text == job_text and _counts(entry.failed, self.stages) == failed
-            ),
-            default=None,
-        )
+    def planned_period(self, assignment: Assignment) -> int | None:
+        """Ticks of its plan, or of the quickest for the same failures, with the op times that the job was
+        compiled with; None if there is no such plan."""
+        if self.bundles[assignment.bundle].job_text == self.first.job_text:
+            return assignment.period
+        failed = self.counts(assignment.roles)
+        return min((plan.period for plan in self._as_compiled() if plan.counts == failed), default=None)
 
     def idle_roles(self, assignment: Assignment, places: Collection[Worker]) -> dict[Worker, Worker]:
         """Roles without work for further workers, none of them taken."""
@@ -222,23 +224,17 @@ class PlanBook:
 
     def best_placement(self, failures: int) -> Planned | None:
         """Where so many failures lie best, and the period then: by the first bundle, or a plan made since."""
-        original = self.first.job_text
-        _, *others = (bundle for _, bundle in self._for_anybody())
-        made_since = [bundle for bundle in others if bundle.job_text == original]
-        for bundles in ([self.first], made_since):
-            entries = (entry for bundle in bundles for entry in bundle.plans)
-            plans = (Planned(_counts(entry.failed, self.stages), entry.period) for entry in entries)
-            if best := best_placement(plans, failures):
-                return best
-        return None
+        in_first = (plan for (number, _), plan in self._planned.items() if number == self._numbers[0])
+        return best_placement(in_first, failures) or best_placement(self._as_compiled(), failures)
 
     def layouts(self) -> Iterator[tuple[Counts, int]]:
         """Workers on each stage of every plan for this grid with the job's own op times, and its period."""
-        original = self.first.job_text
-        for _, bundle in self._for_anybody():
-            for entry in bundle.plans if bundle.job_text == original else ():
-                failed = _counts(entry.failed, self.stages)
-                yield tuple(self.pipelines - count for count in failed), entry.period
+        for failed, period, _ in self._as_compiled():
+            yield tuple(self.pipelines - count for count in failed), period
+
+    def _as_compiled(self) -> Iterator[Planned]:
+        """Plans with the op times of the job as it was compiled."""
+        return (plan for plan in self._planned.values() if plan.age == 0)
 
     def is_planned(self, failures: int) -> bool:
         """Whether the first bundle says where so many failures lie best."""
@@ -246,26 +242,8 @@ class PlanBook:
 
     def _choose(self, failed: Counts) -> tuple[int, int] | None:
         """The numbers of a bundle and of a plan in it."""
-        jobs = list(dict.fromkeys(bundle.job_text for _, bundle in self._here()))
-        numbers: list[tuple[int, int]] = []
-        plans: list[Planned] = []
-        for number, bundle in self._for_anybody():
-            age = -jobs.index(bundle.job_text)
-            for plan, entry in enumerate(bundle.plans):
-                numbers.append((number, plan))
-                plans.append(Planned(_counts(entry.failed, self.stages), entry.period, age))
-        found = quickest_fit(plans, failed)
-        return None if found is None else numbers[found]
-
-    def _here(self) -> Iterator[tuple[int, Bundle]]:
-        """For this grid, with their numbers."""
-        return ((number, self.bundles[number]) for number in self._numbers)
-
-    def _for_anybody(self) -> Iterator[tuple[int, Bundle]]:
-        return ((number, bundle) for number, bundle in self._here() if number not in self._made_for)
-
-    def _is_exact(self, number: int, plan: int, failed: Counts) -> bool:
-        return _counts(self.bundles[number].plans[plan].failed, self.stages) == failed
+        found = quickest_fit(self._planned.values(), failed)
+        return None if found is None else list(self._planned)[found]
 
     def _assign(self, number: int, plan: int, live: Collection[Worker]) -> Assignment:
         planned = self.bundles[number].workers(plan)
@@ -298,13 +276,20 @@ def layout_of(bundle: Bundle, plan: int, split: int = 1) -> str:
 def _layout(bundle: Bundle, workers: Sequence[int], split: int) -> str:
     if not bundle.groups:
         return layout_text(bundle.cut, workers, split)
-    counted = zip(_ranges(bundle), workers, strict=True)
+    counted = zip(layers_of_stages(bundle), workers, strict=True)
     stages = [f"{past - first}x{count}" for (first, past), count in counted]
     groups = [",".join(stages[group[0] : group[-1] + 1]) for group in bundle.groups]
     return "+".join(f"{group}@{share}" for group, share in zip(groups, _shares(bundle), strict=True))
 
 
-def _ranges(bundle: Bundle) -> tuple[LayerRange, ...]:
+def grid_of(bundle: Bundle) -> tuple[object, ...]:
+    """The same for bundles whose plans are for the same cells, with the same work in all."""
+    units = bundle.pipelines * bundle.microbatches
+    return bundle.cut, bundle.pipelines, bundle.groups, units, _shares(bundle)
+
+
+def layers_of_stages(bundle: Bundle) -> tuple[LayerRange, ...]:
+    """None when the job is not in layers."""
     if not bundle.cut:
         return ()
     chunks = stage_ranges(bundle.cut)

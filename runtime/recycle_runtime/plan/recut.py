@@ -15,10 +15,10 @@ The simulator and the coordinator both decide by what is here. Standard library 
 """
 
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import accumulate, pairwise
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from recycle_runtime.plan.worker_ids import Worker
 
@@ -26,6 +26,10 @@ LayerRange = tuple[int, int]
 """Layers from the first one up to the one before the second number."""
 NOTHING: LayerRange = (0, 0)
 """Of a worker that holds no layers yet."""
+Layout = TypeVar("Layout")
+_ALIKE = 1.01
+"""Plans whose steps differ by less than this are equal; then fewer bytes count."""
+_MOST_COMPARED = 16
 
 
 def stage_ranges(cut: Sequence[int]) -> tuple[LayerRange, ...]:
@@ -73,6 +77,16 @@ class Recut(NamedTuple):
 
 class HoldersGoneError(ValueError):
     """No live worker holds a layer."""
+
+
+def best_layout(
+    layouts: Sequence[tuple[int, str, Layout]], way_to: Callable[[Layout], Recut]
+) -> tuple[int, str, Layout, Recut] | None:
+    """The quickest of layouts with their periods and names; of equals, the one to which fewest bytes move."""
+    quickest = min((period for period, *_ in layouts), default=0)
+    alike = sorted((each for each in layouts if each[0] <= _ALIKE * quickest), key=lambda each: each[:2])
+    ways = ((*each, way_to(each[2])) for each in alike[:_MOST_COMPARED])
+    return min(ways, key=lambda found: found[3].size, default=None)
 
 
 def least_bytes(

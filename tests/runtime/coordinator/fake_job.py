@@ -13,7 +13,6 @@ from recycle_compiler.backends.bundle import bundle_bytes
 from recycle_compiler.frontend.load import parse_job_text
 from recycle_compiler.ir.failure import failure_set
 from recycle_compiler.planner.compile import compile_job, plan_failed
-from recycle_runtime.coordinator.adaptation import Adaptation, AdaptationOptions
 from recycle_runtime.coordinator.events import (
     BeginGeneration,
     EndJob,
@@ -33,8 +32,10 @@ from recycle_runtime.coordinator.events import (
 )
 from recycle_runtime.coordinator.participant import Asked
 from recycle_runtime.coordinator.plans import PlanFiles
+from recycle_runtime.coordinator.reconfiguration import Reconfiguration
 from recycle_runtime.coordinator.replanning import Replanner
 from recycle_runtime.coordinator.state_machine import Phase, StateMachine
+from recycle_runtime.options.run import AdaptationOptions
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.plan_book import Assignment, PlanBook
@@ -116,7 +117,7 @@ class FakeJob:
         self.coordinator = StateMachine(self.book, 1, steps, expected, self.now, asked)
         self.files = PlanFiles("first", self.book, self, Path("nowhere"))
         helper = replanner or Replanner(Path("nowhere"))
-        self.adaptation = Adaptation(self.book, options, helper, self.files)
+        self.reconfiguration = Reconfiguration(self.coordinator, options, helper, self.files)
         self.members: dict[Member, FakeMember] = {}
         self.mail: deque[tuple[Member, ToWorker]] = deque()
         self.moves: list[tuple[Worker, Worker]] = []
@@ -174,11 +175,13 @@ class FakeJob:
             if fake.applied >= fake.hold:
                 self.happen(Said(member, AtBoundary(fake.applied)))
                 continue
-            self.adaptation.measured(member, self.times(member.worker, assignment))
             fake.applied += 1
             has_loss = self.coordinator.cells.stage(member.worker) in self.coordinator.book.loss_stages
             loss = 0.0 if has_loss else None
-            self.happen(Said(member, StepDone(fake.applied - 1, loss, seconds, 0, {})))
+            times = self.times(member.worker, assignment)
+            done = StepDone(fake.applied - 1, loss, seconds, 0, times)
+            self.reconfiguration.hear(member, done)
+            self.happen(Said(member, done))
         self._adapt()
 
     def times(self, place: Worker, assignment: Assignment) -> dict[str, float]:
@@ -222,7 +225,7 @@ class FakeJob:
         fake.applied, fake.is_fresh, fake.is_training = step, False, True
         fake.hold = order.until
         began = self.began(member, order, copied)
-        self.adaptation.began(member, began)
+        self.reconfiguration.hear(member, began)
         self.happen(Said(member, began))
         if order.donor is not None:
             # Its state is there at once.
@@ -239,7 +242,7 @@ class FakeJob:
                 self._carry_out(order)
 
     def _adapt(self) -> None:
-        for wish in self.adaptation.turn(self.coordinator, self.now, is_planning=self.wanted is not None):
+        for wish in self.reconfiguration.decide(self.now, is_planning=self.wanted is not None):
             if isinstance(wish, JobEvent):
                 self.events.append(wish.text)
             else:
@@ -255,13 +258,13 @@ class FakeJob:
                 self._rename(member, target)
             case TellRow(row):
                 self.rows.append(row.step)
-                self.adaptation.row(row)
+                self.reconfiguration.row(row)
             case BeginGeneration(_, _, assignment, cells):
-                self.adaptation.generation(assignment, cells)
-            case EndMove(_, why):
-                self.adaptation.move_ended(why)
+                self.reconfiguration.generation(assignment, cells)
+            case EndMove(why):
+                self.reconfiguration.move_ended(why)
             case FinishRecovery(recovery):
-                self.adaptation.recovered(recovery, self.now)
+                self.reconfiguration.recovered(recovery, self.now)
             case WantPlan(live):
                 self.wanted = tuple(sorted(set(self.book.grid) - set(live)))
             case EndJob(error):
@@ -276,7 +279,7 @@ class FakeJob:
         self.members[target] = self.members.pop(member)
         self.mail = deque((target if to == member else to, order) for to, order in self.mail)
         self.moves.append((member.worker, target.worker))
-        self.adaptation.moved(member.worker, target.worker)
+        self.reconfiguration.moved(member.worker, target.worker)
 
     def write(self, **fields: Any) -> None:
         """In place of a journal."""

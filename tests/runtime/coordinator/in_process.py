@@ -14,7 +14,7 @@ from recycle_compiler.ir.streams import Streams
 from recycle_compiler.planner.compile import plan_failed, plan_slow
 from recycle_compiler.scheduling.slow_workers import slow_workers
 from recycle_runtime.coordinator.plans import PlanFiles
-from recycle_runtime.coordinator.replanning import Candidate, InUse, Offer, Replanner
+from recycle_runtime.coordinator.replanning import InUse, Offer, Replanner, Variant
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.plan_book import PlanBook
@@ -61,18 +61,18 @@ class InProcess(Replanner):
         now = step(bundle, number, in_use.slow)
         self._answer = []
         here = Path(f"made {self.requests}")
-        candidates = [Candidate(here / "all alike", tuple(sorted(failed)))]
+        variants = [Variant(here / "all alike", tuple(sorted(failed)))]
         if slow and self.may_be_lighter:
             assert may_be_lighter
-            candidates.append(Candidate(here / "lighter", tuple(sorted(failed)), lighter=slow))
+            variants.append(Variant(here / "lighter", tuple(sorted(failed)), lighter=slow))
         if slow:
             counted = tuple(sorted({*failed, *slow}))
-            candidates.append(Candidate(here / "standby", counted, tuple(sorted(slow))))
-        for candidate in candidates:
-            program = _planned(times, candidate)
+            variants.append(Variant(here / "standby", counted, tuple(sorted(slow))))
+        for variant in variants:
+            program = _planned(times, variant)
             made = Bundle.parse(bundle_bytes(source=job, plans=[program]))
-            working = {worker: by for worker, by in slow.items() if worker not in candidate.standby}
-            self._answer.append(Offer(candidate, made, 1 - step(made, 0, working) / now))
+            working = {worker: by for worker, by in slow.items() if worker not in variant.standby}
+            self._answer.append(Offer(variant, made, 1 - step(made, 0, working) / now))
 
     def made(self) -> list[Offer] | None:
         answer, self._answer = self._answer, None
@@ -82,8 +82,8 @@ class InProcess(Replanner):
         self._answer = None
 
 
-def _planned(job: JobSpec, candidate: Candidate) -> Streams:
-    failed = failure_set(candidate.failed)
-    if not candidate.lighter:
+def _planned(job: JobSpec, variant: Variant) -> Streams:
+    failed = failure_set(variant.failed)
+    if not variant.lighter:
         return plan_failed(job, failed)
-    return plan_slow(job, failed, slow_workers(list(candidate.lighter.items()))).streams
+    return plan_slow(job, failed, slow_workers(list(variant.lighter.items()))).streams

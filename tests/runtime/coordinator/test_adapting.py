@@ -1,6 +1,6 @@
 """A job whose ops take other times than planned: what is asked for, what is taken, what is left alone."""
 
-from recycle_runtime.coordinator.adaptation import AdaptationOptions
+from recycle_runtime.options.run import AdaptationOptions
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.isa import Opcode
 from tests.runtime.coordinator.fake_job import FakeJob

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from recycle_runtime.coordinator.cells import Cells
 from recycle_runtime.coordinator.layer_move import LayerMove, cells_of
-from recycle_runtime.coordinator.plans import Request, Wanted, request_for
+from recycle_runtime.coordinator.plans import Request, request_for
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.on_demand import plan_arguments
 from recycle_runtime.plan.plan_book import Assignment, PlanBook, plan_name
@@ -63,13 +63,6 @@ def test_a_plan_on_demand_is_asked_for_under_the_cut_and_the_split_of_its_book()
     assert words == ["plan", "-", "--layout", "4x3,2x2", "--split", "--failed", "2:0", "-o", "x.plan"]
 
 
-def test_a_plan_with_whole_micro_batches_is_not_the_one_in_halves_that_is_waited_for() -> None:
-    wanted = Wanted((4, 2), 2 * 720_720, (0, 1), ((2, 1),))
-    assert wanted.is_met_by(in_halves((4, 2), [(2, 1)]))
-    assert not wanted.is_met_by(fake_bundle(2, 3, [[(2, 1)]], (4, 2)))
-    assert not wanted.is_met_by(in_halves((4, 2), [(2, 0)]))
-
-
 def test_the_name_of_a_plan_of_another_cut_is_its_layout() -> None:
     own = family()
     assert plan_name(own, Assignment(0, 1, {}, 0, 1)) == "0 1"
@@ -109,9 +102,9 @@ def move() -> LayerMove:
 
 def test_what_processes_are_told() -> None:
     found = move()
-    found.begin(3, 2, now=5.0)
-    assert found.missing == {Member((p, 0), rank) for p in range(3) for rank in range(2)}
     members = [Member(worker, rank) for worker in found.cells for rank in range(2)]
+    found.begin(3, members, now=5.0)
+    assert found.missing == {Member((p, 0), rank) for p in range(3) for rank in range(2)}
     orders = found.orders(7, members)
     taken = orders[Member((0, 0), 1)]
     assert taken == MoveLayers(7, 3, (), (LayersToMove(taken.takes[0].worker, 3, 4),))
@@ -121,7 +114,7 @@ def test_what_processes_are_told() -> None:
 
 def test_a_switch_needs_everybody_at_one_step() -> None:
     found = move()
-    found.begin(1, 1, now=0.0)
+    found.begin(1, [Member(worker, 0) for worker in found.cells], now=0.0)
     reports = {Member(worker, 0): Report(9, is_fresh=False) for worker in found.cells}
     assert found.obstacle(reports) == "not all layers have arrived"
     assert [found.arrive(Member((p, 0), 0), 10, 3.0) for p in range(3)] == [False, False, True]
@@ -140,7 +133,7 @@ def test_a_switch_needs_everybody_at_one_step() -> None:
 
 def test_a_move_that_takes_too_long() -> None:
     found = move()
-    found.begin(1, 1, now=0.0)
+    found.begin(1, [Member(worker, 0) for worker in found.cells], now=0.0)
     assert not found.is_late(59.0) and found.is_late(61.0)
     found.missing.clear()
     assert not found.is_late(1000.0)

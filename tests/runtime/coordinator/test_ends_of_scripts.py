@@ -1,8 +1,8 @@
 """A job ends with the scripts of those who train, whoever is on its way to them."""
 
-from recycle_runtime.coordinator.adaptation import AdaptationOptions
 from recycle_runtime.coordinator.events import Said
 from recycle_runtime.coordinator.state_machine import ENDLESS
+from recycle_runtime.options.run import AdaptationOptions
 from recycle_runtime.protocol.messages.generations import AtBoundary, Began, Go
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.protocol.messages.scripts import ScriptEnded

@@ -1,9 +1,9 @@
 """Workers that do not leave their group in time, or have just been started: who is waited for."""
 
-from recycle_runtime.coordinator.adaptation import AdaptationOptions
 from recycle_runtime.coordinator.events import MovesWanted, TimePassed
 from recycle_runtime.coordinator.patience import Patience
 from recycle_runtime.coordinator.state_machine import Phase
+from recycle_runtime.options.run import AdaptationOptions
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.protocol.messages.wire import ToWorker

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recycle_runtime.coordinator.adaptation import AdaptationOptions
+from recycle_runtime.options.run import AdaptationOptions
 from recycle_runtime.plan.assembly import Worker
 from tests.runtime.coordinator.fake_job import FakeJob, heavy_bundle, planned
 

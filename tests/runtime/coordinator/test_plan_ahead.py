@@ -1,25 +1,16 @@
 """Failures are planned for before they happen, those first that nothing would fit."""
 
+from collections.abc import Collection, Iterable
 from pathlib import Path
-
-import pytest
 
 from recycle_compiler.backends.bundle import write_bundle
 from recycle_compiler.ir.failure import failure_set
 from recycle_compiler.planner.compile import plan_failed
-from recycle_runtime.coordinator import plans as coordinator_plans
-from recycle_runtime.coordinator.plans import (
-    PlanFiles,
-    Planner,
-    PlansOnDemand,
-    Request,
-    is_beyond,
-    left_by,
-    next_failure,
-)
+from recycle_runtime.coordinator.plans import FailedWorkers, Request
+from recycle_runtime.coordinator.reconfiguration import is_beyond, missing_plans
+from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.plan_book import PlanBook
-from tests.runtime.coordinator.test_recutting import Notes, settled_world
 from tests.support.jobs import unit_job
 
 
@@ -28,6 +19,17 @@ def book(folder: Path, *states: list[tuple[int, int]]) -> PlanBook:
     job = unit_job(2, 2, 2)
     write_bundle(path, source="", plans=[plan_failed(job, failure_set(state)) for state in states])
     return PlanBook(Bundle.read(path))
+
+
+def next_failure(
+    plans: PlanBook,
+    live: Collection[Worker],
+    tried: Iterable[FailedWorkers],
+    nodes: Iterable[Collection[Worker]] = (),
+) -> FailedWorkers | None:
+    asked = {Request(failed) for failed in tried}
+    request = next(missing_plans(plans, live, nodes, asked), None)
+    return None if request is None else request.failed
 
 
 def test_what_nothing_fits_comes_first(tmp_path: Path) -> None:
@@ -85,7 +87,6 @@ def test_more_failures_than_the_bundle_was_made_for_are_spread_evenly(tmp_path: 
 def test_how_many_workers_the_bundle_is_made_for(tmp_path: Path) -> None:
     plans = book(tmp_path, [], [(0, 0)])
     assert [is_beyond(plans, workers) for workers in (4, 3, 2)] == [False, False, True]
-    assert left_by(plans, ((0, 0), (1, 1))) == [(1, 0), (0, 1)]
 
 
 def test_what_recyclec_is_asked_for(tmp_path: Path) -> None:
@@ -95,26 +96,9 @@ def test_what_recyclec_is_asked_for(tmp_path: Path) -> None:
     assert Request(((0, 1),)).arguments(out) == ["plan", "-", "--failed", "0:1", "-o", str(out)]
 
 
-@pytest.mark.parametrize("is_beyond_bundle", [True, False])
-def test_a_job_that_can_be_cut_anew_asks_once_for_a_cut_of_its_workers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_beyond_bundle: bool
-) -> None:
-    world = settled_world()
-    asked: list[Request] = []
-
-    class Recording(Planner):
-        def ask(self, request: Request, *, in_background: bool = False) -> None:
-            assert in_background
-            asked.append(request)
-
-    def beyond(book: PlanBook, workers: int) -> bool:
-        return is_beyond_bundle
-
-    monkeypatch.setattr(coordinator_plans, "is_beyond", beyond)
-    plans = PlansOnDemand(PlanFiles("x.plan", world.book, Notes(), tmp_path), Recording("job", tmp_path))
-    plans.look_ahead(world.coordinator)
-    assert not any(request.workers for request in asked)
-    for _ in range(20):
-        plans.look_ahead(world.coordinator, may_recut=True)
-    expected = [len(world.coordinator.roster.whole())] if is_beyond_bundle else []
-    assert [request.workers for request in asked if request.workers] == expected
+def test_the_fastest_cut_comes_after_what_nothing_fits(tmp_path: Path) -> None:
+    plans = book(tmp_path, [], [(0, 0)])
+    live, asked = [(1, 0), (0, 1)], set[Request]()
+    assert list(missing_plans(plans, plans.grid, workers_to_cut_for=4)) == [Request(((1, 1),))]
+    assert list(missing_plans(plans, live, (), asked, workers_to_cut_for=2)) == [Request((), workers=2)]
+    assert list(missing_plans(plans, live, (), {Request((), workers=2)}, workers_to_cut_for=2)) == []

@@ -11,7 +11,7 @@ from recycle_compiler.ir.failure import failure_set
 from recycle_compiler.planner.compile import compile_job, plan_failed
 from recycle_runtime.coordinator.events import PlanMade, PlanningFailed
 from recycle_runtime.coordinator.journal import Journal
-from recycle_runtime.coordinator.plans import PlanFiles, Planner, PlansOnDemand, is_of_job
+from recycle_runtime.coordinator.plans import PlanFiles, PlansOnDemand, is_of_job
 from recycle_runtime.plan import on_demand
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.plan_book import PlanBook
@@ -41,7 +41,7 @@ cp made "$2"
     monkeypatch.setattr(on_demand, "find_recyclec", lambda: str(script))
     book = PlanBook(Bundle.read(first))
     files = PlanFiles(str(first), book, Journal(tmp_path / "journal"), tmp_path)
-    return PlansOnDemand(files, Planner(HEAVY, tmp_path))
+    return PlansOnDemand(files, HEAVY, tmp_path)
 
 
 def outcome(plans: PlansOnDemand, folder: Path) -> list[object]:

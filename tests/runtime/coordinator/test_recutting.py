@@ -1,9 +1,9 @@
-"""When another cut is looked for, what is weighed, and how long one that came to nothing has to wait."""
+"""When another cut is a candidate, and how long one that came to nothing has to wait."""
 
 from typing import Any
 
+from recycle_runtime.coordinator.candidates import Candidate, Recuts, Situation
 from recycle_runtime.coordinator.events import RecutWanted
-from recycle_runtime.coordinator.recutting import Recutting
 from recycle_runtime.plan.change import Outlook
 from recycle_runtime.plan.moves import CostOfMoves
 from recycle_runtime.protocol.messages.observers import JobEvent
@@ -39,104 +39,105 @@ def slower(world: World) -> None:
     coordinator.assignment = coordinator.assignment._replace(period=200)
 
 
-def turn(recutting: Recutting, world: World, rows: int = 5) -> list[Any]:
+def candidates(
+    recuts: Recuts, world: World, rows: int = 5, until_change: float = 10_000.0
+) -> list[Candidate]:
     left = world.coordinator.steps - world.coordinator.rows.next
-    return list(recutting.turn(world.coordinator, rows, CostOfMoves(), Outlook(1.0, 10_000.0, left)))
+    now = Situation(world.coordinator, rows, Outlook(1.0, until_change, left), CostOfMoves())
+    return recuts.candidates(now)
 
 
-def known(world: World, when: str = "auto") -> tuple[Recutting, Notes]:
+def known(world: World, when: str = "auto") -> tuple[Recuts, Notes]:
     notes = Notes()
-    recutting = Recutting(world.book, when, notes)
-    recutting.began(0, [8, 8])
-    recutting.began(2, [8, 8])
-    return recutting, notes
+    recuts = Recuts(world.book, when, notes)
+    recuts.began(0, [8, 8])
+    recuts.began(2, [8, 8])
+    return recuts, notes
 
 
-def test_nothing_is_said_as_long_as_nothing_is_faster() -> None:
+def test_there_is_none_as_long_as_nothing_is_faster() -> None:
     world = settled_world()
-    assert turn(known(world)[0], world) == []
+    assert candidates(known(world)[0], world) == []
 
 
-def test_a_faster_cut_is_wanted_once() -> None:
+def test_a_faster_cut() -> None:
     world = settled_world()
     slower(world)
-    recutting, notes = known(world)
+    recuts, notes = known(world)
     assert notes.written == [{"layer_bytes": [8, 8, 8, 8]}]
-    told, wanted = turn(recutting, world)
-    assert isinstance(told, JobEvent) and told.text.endswith(": re-cut")
-    assert isinstance(wanted, RecutWanted)
-    assert turn(recutting, world) == []
+    (found,) = candidates(recuts, world)
+    assert found.change.pays and str(found.change).endswith(": re-cut")
+    assert isinstance(found.take(), RecutWanted)
 
 
 def test_it_is_not_considered() -> None:
     """Switched off."""
     world = settled_world()
     slower(world)
-    recutting = Recutting(world.book, "off", Notes())
-    recutting.began(0, [8, 8, 8, 8])
-    assert not recutting.is_considered
-    assert turn(recutting, world) == []
+    recuts = Recuts(world.book, "off", Notes())
+    recuts.began(0, [8, 8, 8, 8])
+    assert not recuts.is_considered
+    assert candidates(recuts, world) == []
 
 
 def test_a_job_that_ends_soon_is_left_alone() -> None:
     world = settled_world()
     slower(world)
-    outlook = Outlook(1e-6, 1e-3, 10)
-    (told,) = known(world)[0].turn(world.coordinator, 5, CostOfMoves(), outlook)
-    assert isinstance(told, JobEvent) and told.text.endswith(": not re-cut")
-    always = known(world, "always")[0].turn(world.coordinator, 5, CostOfMoves(), outlook)
-    assert isinstance(always[-1], RecutWanted)
+    (found,) = candidates(known(world)[0], world, until_change=1e-3)
+    assert not found.change.pays and str(found.change).endswith(": not re-cut")
+    (asked_for,) = candidates(known(world, "always")[0], world, until_change=1e-3)
+    assert asked_for.change.pays and str(asked_for.change).endswith(": re-cut, as asked for")
 
 
 def test_what_came_to_nothing_waits() -> None:
     world = settled_world()
     slower(world)
-    recutting, _ = known(world)
-    assert len(turn(recutting, world)) == 2
-    recutting.ended("its donor is gone", rows=5)
-    assert turn(recutting, world, rows=20) == []
-    assert len(turn(recutting, world, rows=21)) == 2
-    recutting.ended("its donor is gone", rows=21)
-    recutting.generation()
-    assert turn(recutting, world, rows=31) == []
-    assert len(turn(recutting, world, rows=32)) == 2
-    recutting.ended(None, rows=32)
-    recutting.generation()
-    assert len(turn(recutting, world, rows=1)) == 2
+    recuts, _ = known(world)
+    assert candidates(recuts, world)
+    recuts.ended("its donor is gone", rows=5)
+    assert candidates(recuts, world, rows=20) == []
+    assert candidates(recuts, world, rows=21)
+    recuts.ended("its donor is gone", rows=21)
+    recuts.generation()
+    assert candidates(recuts, world, rows=31) == []
+    assert candidates(recuts, world, rows=32)
+    recuts.ended(None, rows=32)
+    recuts.generation()
+    assert candidates(recuts, world, rows=1)
 
 
 def test_another_coordinator_knows_what_layers_take() -> None:
     world = settled_world()
     slower(world)
-    recutting = Recutting(world.book, "auto", Notes())
-    recutting.recall([8, 8, 8, 8])
-    assert len(turn(recutting, world)) == 2
+    recuts = Recuts(world.book, "auto", Notes())
+    recuts.recall([8, 8, 8, 8])
+    assert candidates(recuts, world)
 
 
 def test_a_program_in_whole_stages_keeps_its_cut_and_says_so_once() -> None:
     world = settled_world()
     slower(world)
-    recutting = Recutting(world.book, "always", Notes())
+    recuts = Recuts(world.book, "always", Notes())
     for _ in range(2):
-        recutting.began(0, [])
-    assert turn(recutting, world) == [JobEvent("the job keeps its cut: the program gives whole stages")]
-    assert not recutting.is_considered and turn(recutting, world) == []
+        recuts.began(0, [])
+    assert recuts.news() == [JobEvent("the job keeps its cut: the program gives whole stages")]
+    assert recuts.news() == [] and not recuts.is_considered and candidates(recuts, world) == []
 
 
 def test_halves_count_only_if_nobody_has_seen_a_micro_batch_that_cannot_be_split() -> None:
     world = settled_world()
     split = fake_bundle(2, 3, [[]], (2, 2))
     split.__dict__["microbatches"] *= 2
-    book = world.book.with_bundle(world.book.add(split))
     split.__dict__["plans"] = [split.plans[0]._replace(period=50)]
+    book = world.book.with_bundle(world.book.add(split))
 
     def layouts(*said: bool | None) -> list[str]:
-        recutting, _ = known(world)
-        recutting.generation()
+        recuts, _ = known(world)
+        recuts.generation()
         for can_halve in said:
-            recutting.began(0, [8, 8], can_halve=can_halve)
+            recuts.began(0, [8, 8], can_halve=can_halve)
         slower(world)
-        return [wish.move.layout for wish in turn(recutting, world) if isinstance(wish, RecutWanted)]
+        return [found.change.what.removeprefix("layout ") for found in candidates(recuts, world)]
 
     assert book.split == 2
     assert layouts(True, None) == ["2x3,2x3 in halves"]

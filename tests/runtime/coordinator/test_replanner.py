@@ -12,7 +12,7 @@ from recycle_compiler.ir.failure import failure_set
 from recycle_compiler.ir.layout import Layout, halved, job_of_layout
 from recycle_compiler.planner.compile import plan_failed
 from recycle_runtime.coordinator.measured_job import JobText
-from recycle_runtime.coordinator.replanning import Candidate, InUse, Offer, Replanner, best_offer
+from recycle_runtime.coordinator.replanning import InUse, Offer, Replanner
 from recycle_runtime.plan import on_demand
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Opcode
@@ -50,13 +50,12 @@ def test_plans_in_which_all_do_the_same_the_slow_one_less_or_nothing(
     offers = answer(replanner)
     assert offers is not None and replanner.error == "" and not replanner.is_busy
     everybody, lighter, without = offers
-    assert lighter.candidate.lighter == slow and lighter.bundle.plans[0].failed == ()
+    assert lighter.variant.lighter == slow and lighter.bundle.plans[0].failed == ()
     assert lighter.saving >= without.saving > 0.5, "little is better than nothing, if not worse"
-    assert everybody.candidate.standby == () and everybody.bundle.plans[0].failed == ()
-    assert without.candidate.standby == ((1, 1),) and without.bundle.plans[0].failed == ((1, 1),)
+    assert everybody.variant.standby == () and everybody.bundle.plans[0].failed == ()
+    assert without.variant.standby == ((1, 1),) and without.bundle.plans[0].failed == ((1, 1),)
     # Two micro-batches of 5 slots at a quarter of the pace, or three at full pace, and the optimizer.
     assert without.saving > 0.5 > everybody.saving >= 0
-    assert best_offer([everybody, without], 0.05) == without
     assert everybody.bundle.job_text == without.bundle.job_text
 
 
@@ -80,7 +79,7 @@ def test_what_cannot_be_made_is_left_out(small_bundle: str, measured: str, tmp_p
     )
     offers = answer(replanner)
     assert offers is not None and replanner.error == ""
-    assert [offer.candidate.standby for offer in offers] == [(), ()]
+    assert [offer.variant.standby for offer in offers] == [(), ()]
 
 
 def test_a_job_that_cannot_be_planned_is_told(small_bundle: str, tmp_path: Path) -> None:
@@ -128,18 +127,6 @@ def test_without_the_compiler_it_is_said(
         replanner.error == "recyclec is not installed here, so no plan can be made"
         and replanner.made() is None
     )
-
-
-def test_the_best_offer(small_bundle: str) -> None:
-    bundle = Bundle.read(small_bundle)
-
-    def offer(saving: float, *standby: tuple[int, int]) -> Offer:
-        return Offer(Candidate(Path("x"), standby, standby), bundle, saving)
-
-    assert best_offer([], 0.05) is None
-    assert best_offer([offer(0.049), offer(-1.0, (0, 0))], 0.05) is None
-    assert best_offer([offer(0.2), offer(0.3, (0, 0))], 0.05) == offer(0.3, (0, 0))
-    assert best_offer([offer(0.3, (0, 0)), offer(0.3)], 0.05) == offer(0.3)
 
 
 def test_the_job_can_be_planned_as_it_is_written(measured: str, tmp_path: Path) -> None:

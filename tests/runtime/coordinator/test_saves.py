@@ -41,7 +41,9 @@ def generation(number: int, members: list[Member]) -> NewGeneration:
 def begun(path: str) -> Saves:
     """The first holders of both stages have been told to write."""
     saves = Saves()
-    saves.job = View(Roster(1), Cells(PlanBook(fake_bundle(2, 2, [[]]))), lambda member, generation: True)
+    saves.job = View(
+        Roster(1), Cells(PlanBook(fake_bundle(2, 2, [[]]))), lambda member, generation: True, lambda: 0.0
+    )
     assert saves.generation(generation(1, ALL)) == []
     assert saves.wants(C, ASKED) == [BeginSave(0, 4, "/kept")]
     assert saves.wants(A, ASKED) == []

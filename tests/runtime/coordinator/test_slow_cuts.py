@@ -12,10 +12,10 @@ from recycle_compiler.ir.failure import failure_set
 from recycle_compiler.ir.layout import absent_cells, job_of_layout, parse_layout
 from recycle_compiler.planner.compile import plan_failed, plan_slow
 from recycle_compiler.scheduling.slow_workers import slow_workers
-from recycle_runtime.coordinator.adaptation import AdaptationOptions
 from recycle_runtime.coordinator.events import Said
 from recycle_runtime.coordinator.layer_move import cells_of
-from recycle_runtime.coordinator.replanning import Candidate, ChosenCut, Offer
+from recycle_runtime.coordinator.replanning import ChosenCut, Offer, Variant
+from recycle_runtime.options.run import AdaptationOptions
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.plan_book import Assignment
@@ -69,8 +69,8 @@ class WithCut(InProcess):
         if offers and self.slow:
             equal, slow = cut_bundles()
             cut = ChosenCut(LAYOUT, (((1, 0), 3.0),), ((Path("equal"), equal),))
-            candidate = Candidate(Path("cut"), (), lighter=self.slow, is_recut=True)
-            offers.append(Offer(candidate, slow, self.saving, cut))
+            variant = Variant(Path("cut"), (), lighter=self.slow, is_recut=True)
+            offers.append(Offer(variant, slow, self.saving, cut))
         return offers
 
 

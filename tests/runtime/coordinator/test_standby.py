@@ -8,7 +8,6 @@ import pytest
 from recycle_compiler.backends.bundle import bundle_bytes
 from recycle_compiler.frontend.load import parse_job_text
 from recycle_compiler.planner.compile import plan_failed
-from recycle_runtime.coordinator.adaptation import AdaptationOptions
 from recycle_runtime.coordinator.events import (
     AllReturned,
     EndJob,
@@ -23,6 +22,7 @@ from recycle_runtime.coordinator.last_generation import remembered
 from recycle_runtime.coordinator.outlives import read
 from recycle_runtime.coordinator.plans import PlanFiles, PlanGoneError
 from recycle_runtime.coordinator.state_machine import StateMachine
+from recycle_runtime.options.run import AdaptationOptions
 from recycle_runtime.plan.plan_book import Fitted, PlanBook
 from recycle_runtime.protocol.messages.generations import Hold
 from recycle_runtime.protocol.messages.members import Member
@@ -71,8 +71,11 @@ def test_newer_op_times_are_better_for_exactly_the_same_losses() -> None:
     chosen = book.assign(book.grid)
     assert old is not None and chosen is not None
     assert (old.bundle, chosen.bundle) == (0, 1)
-    assert book.period((0, 0, 0), heavy_bundle().job_text) == old.period
-    assert book.period((2, 2, 2), heavy_bundle().job_text) is None
+    assert book.planned_period(chosen) == book.planned_period(old) == old.period
+    left = [(2, stage) for stage in range(book.stages)]
+    book.add(replace(planned(tuple(cell for cell in book.grid if cell not in left)), job_text=newer.job_text))
+    fewest = book.assign(left)
+    assert fewest is not None and book.planned_period(fewest) is None
 
 
 def test_a_coordinator_that_starts_again_knows_them(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import torch
 
-from recycle_runtime.coordinator.adaptation import AdaptationOptions
 from recycle_runtime.devices import DevicesError, worker_devices
 from recycle_runtime.launcher.local import RunOptions, run_local
+from recycle_runtime.options.run import AdaptationOptions
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Opcode
 from tests.runtime.over_nccl.plans import GROUPS, plan

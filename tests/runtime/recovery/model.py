@@ -12,12 +12,12 @@ from typing import Any
 from recycle_runtime.coordinator.events import (
     AllReturned,
     BeginGeneration,
-    BeginMove,
     EndJob,
     EndMove,
     Event,
     Fence,
     Joined,
+    Note,
     Order,
     PlanMade,
     Reconnected,
@@ -335,8 +335,8 @@ class World:
         self.recuts = 0
         self.given_up = 0
         self.running: dict[int, tuple[RunningPlan, dict[Worker, Worker], dict[Worker, Worker]]] = {}
-        self.move: str | None = None
-        self.moves_begun = 0
+        self.moves_written: list[dict[str, str | None]] = []
+        """Lines of the journal about layers that travel."""
         self.rows: list[StepRow] = []
         self.generations: list[int] = []
         self.written: dict[int, tuple[Worker, ...]] = {}
@@ -395,7 +395,7 @@ class World:
                     self._fence(order)
                 case TellRow(row):
                     self.rows.append(row)
-                case BeginGeneration() | BeginMove() | EndMove():
+                case BeginGeneration() | Note() | EndMove():
                     self._write_down(order)
                 case WantPlan(live):
                     self.wanted_plans.append(live)
@@ -412,20 +412,18 @@ class World:
         assert not self.is_over, "it has ended twice"
         self.is_over, self.error = True, order.error
 
-    def _write_down(self, order: BeginGeneration | BeginMove | EndMove) -> None:
+    def _write_down(self, order: BeginGeneration | Note | EndMove) -> None:
         """What another coordinator has to know."""
         match order:
-            case BeginGeneration(number, _, assignment, cells, _, joiners):
+            case BeginGeneration(number, _, assignment, cells, joiners):
                 self.generations.append(number)
                 self.written[number] = tuple(sorted(cells))
                 roles = {worker: assignment.roles[cell] for worker, cell in cells.items()}
                 plan = RunningPlan(assignment.bundle, assignment.plan, roles, assignment.standbys, False)
                 self.running[number] = plan, dict(cells), dict(joiners)
-            case BeginMove(move):
-                self.move = move.layout
-                self.moves_begun += 1
-            case EndMove(_, why):
-                self.move = None
+            case Note(fields):
+                self.moves_written += [{"move": fields["move"]}] if "move" in fields else []
+            case EndMove(why):
                 self.recuts += why is None
                 self.given_up += why is not None
 
@@ -441,19 +439,11 @@ class World:
             number = self.generations[-1]
             places = self.written[number]
             plan, cells, joiners = self.running[number]
-            state = Remembered(
-                number,
-                0,
-                places,
-                plan=plan,
-                cells=cells,
-                move=self.move,
-                moves=self.moves_begun,
-                joiners=joiners,
-            )
-            self.move = None
-            rows = (JournalLine(1, {"row": len(self.rows) - 1}),) if self.rows else ()
-            self.coordinator.remember(state, Lines("journal", rows))
+            state = Remembered(number, 0, places, plan=plan, cells=cells, joiners=joiners)
+            fields = [*self.moves_written, *([{"row": len(self.rows) - 1}] if self.rows else [])]
+            lines = (JournalLine(line, dict(each)) for line, each in enumerate(fields, 1))
+            self.coordinator.remember(state, Lines("journal", tuple(lines)))
+            self.moves_written.append({"move": None})
             self.returning = {Member(place, 0) for place in (*places, *joiners)}
 
     def start(self, place: Worker) -> None:

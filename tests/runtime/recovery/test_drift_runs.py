@@ -9,8 +9,8 @@ import torch
 from recycle_compiler.backends.bundle import write_bundle
 from recycle_compiler.frontend.load import parse_job_text
 from recycle_compiler.planner.compile import compile_job
-from recycle_runtime.coordinator.adaptation import AdaptationOptions
 from recycle_runtime.launcher.local import RunOptions, run_local
+from recycle_runtime.options.run import AdaptationOptions
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.protocol.messages.observers import JobEvent, ToObserver
 from recycle_runtime.protocol.messages.steps import StepRow

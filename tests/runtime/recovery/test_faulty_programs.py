@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from recycle_runtime.cli.main import main
-from recycle_runtime.coordinator.adaptation import AdaptationOptions
 from recycle_runtime.coordinator.events import Said
+from recycle_runtime.options.run import AdaptationOptions
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.protocol.messages.steps import Parameters, Settled
 from tests.runtime.coordinator.fake_job import FakeJob

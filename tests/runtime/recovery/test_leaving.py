@@ -1,7 +1,7 @@
 """Processes that do not come out of their group: given up while their stage has others, else waited for."""
 
-from recycle_runtime.coordinator.adaptation import AdaptationOptions
 from recycle_runtime.coordinator.events import TimePassed
+from recycle_runtime.options.run import AdaptationOptions
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.protocol.messages.generations import Leave
 from recycle_runtime.protocol.messages.members import Member

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from recycle_compiler.frontend.load import parse_job_text
-from recycle_runtime.coordinator.adaptation import AdaptationOptions
 from recycle_runtime.launcher.supervisor import Supervisor
+from recycle_runtime.options.run import AdaptationOptions
 from recycle_runtime.protocol.messages.observers import JobEvent, ToObserver
 from tests.runtime.recovery.recut_plans import LAYERED, check_layers, three_by_two, write_bundle
 from tests.runtime.recovery.watched import Drive, Outcome, run

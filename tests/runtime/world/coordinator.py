@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 from recycle_runtime.coordinator.connections import ClientLine
 from recycle_runtime.coordinator.journal import Journal
 from recycle_runtime.coordinator.outside import Outside
-from recycle_runtime.coordinator.plans import Planner, Request
+from recycle_runtime.coordinator.plans import PlanFiles, PlansOnDemand, Request
 from recycle_runtime.coordinator.service import JobOptions, Service
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.protocol.access import Token
@@ -189,13 +189,17 @@ class SlowFiles:
         self._is_closed = True
 
 
-class SlowPlanner(Planner):
+class SlowPlanner(PlansOnDemand):
     """Instead of `recyclec` as a process: plans take their time, and there may be none."""
 
     def __init__(
-        self, process: SimulatedProcess, folder: Path, plans: Callable[[Request], bytes | None]
+        self,
+        process: SimulatedProcess,
+        files: PlanFiles,
+        folder: Path,
+        plans: Callable[[Request], bytes | None],
     ) -> None:
-        super().__init__("", folder)
+        super().__init__(files, "", folder)
         self._around, self._plans = process, plans
         self._ready_at: float | None = None
         self._answer: bytes | None = None
@@ -204,9 +208,9 @@ class SlowPlanner(Planner):
     def is_busy(self) -> bool:
         return self._ready_at is not None
 
-    def ask(self, request: Request, *, in_background: bool = False) -> None:
+    def ask(self, request: Request, *, is_ahead: bool = False) -> None:
         self.stop()
-        self.is_in_background = in_background
+        self._is_ahead = is_ahead
         self._answer = self._plans(request)
         self._made += 1
         self._ready_at = self._around.now() + 0.5
@@ -269,7 +273,7 @@ class CoordinatorProcess:
             clock=process.now,
             serve=self._serve,
             file_thread=lambda _: SlowFiles(process),
-            planner=lambda _, folder: SlowPlanner(process, folder, plans),
+            plans=lambda files, _, folder: SlowPlanner(process, files, folder, plans),
             journal=lambda path: FragileJournal(path, process, disk),
             read_bundle=lambda _: bundle,
             keep_plans=lambda _, __: None,

@@ -28,11 +28,11 @@ from recycle_runtime.agent.relay import Relay
 from recycle_runtime.agent.watch import Limits
 from recycle_runtime.checkpoint.checkpoint_folder import CheckpointFolder
 from recycle_runtime.checkpoint.manifest import SHARD_FILE, TENSORS_FILE
-from recycle_runtime.coordinator.adaptation import AdaptationOptions
 from recycle_runtime.coordinator.neighbour_copies import CompleteCopy, prepare
 from recycle_runtime.coordinator.patience import Patience
 from recycle_runtime.coordinator.plans import Request
 from recycle_runtime.coordinator.service import JobOptions
+from recycle_runtime.options.run import AdaptationOptions
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.worker_ids import Worker, worker_text
 from recycle_runtime.program.loading import Program
