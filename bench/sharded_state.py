@@ -107,8 +107,8 @@ def section(names: tuple[str, ...] = JOBS) -> Section:
     columns = ("job, state", "bytes a parameter", "GiB for activations", *failed)
     words = (
         "Quick plans under the job's own cut, failures spread evenly over stages, against fault-free 1F1B of "
-        "the same job with as much memory as it likes. Bytes a parameter and what is left for activations are "
-        "those of the fullest stage while no worker has failed. 175b-16x16-80 is GPT-3 175B on 2,048 GPUs: "
+        "the same job with as much memory as it likes. Bytes a parameter, and what is left for activations, "
+        "are those of the fullest stage while no worker has failed. 175b-16x16-80 is GPT-3 175B on 2,048 GPUs: "
         "16 stages, 16 pipelines, 8 GPUs a worker, 80 GiB each."
     )
     return Section(TITLE, "python -m bench.sharded_state", words, columns, tuple(rows), _PARTS.origin)

@@ -93,7 +93,7 @@ class Recuts:
     @property
     def can_move_layers(self) -> bool:
         """Whether layers could travel, also to a cut that the bundle has no plans of."""
-        return self._when != "off" and self._is_layered
+        return self._when != "off" and self._is_layered and not self._own.has_shards
 
     def change(self, now: Situation, way: Recut, layout: str, saving: float, least: float = 0.0) -> JobChange:
         """A re-cut, which has to save the share `least` of a step."""
@@ -121,6 +121,8 @@ class Recuts:
             return "it is switched off"
         if not self._own.cut:
             return "the job gives whole stages only"
+        if self._own.has_shards:
+            return "its optimizer state is in shards, which stay with the workers of a stage"
         return "the bundle has plans of one cut only" if len(self._own.family) == 1 else ""
 
     def began(self, first: int, layer_bytes: Sequence[int], *, can_halve: bool | None = None) -> None:
