@@ -271,6 +271,7 @@ def run(folder: Path, device: str, parts: Sequence[str] = PARTS) -> None:
     with _pool(device, max(task.processes for _, task in todo)) as pool:
         for part, task in todo:
             began = time.monotonic()
+            row: Row
             try:
                 row = together(pool.do(task))
             except ProcessError as error:
@@ -322,7 +323,9 @@ HELD = ("weights", "gradients", "kept", "optimizer", "undo")
 
 
 def per_parameter(row: Row, *names: str) -> float:
-    return sum(row.get(name, 0) for name in names) / row["parameters"]
+    """Bytes of the device."""
+    on_host = row.get("undo on the host", 0) if "undo" in names else 0
+    return (sum(row.get(name, 0) for name in names) - on_host) / row["parameters"]
 
 
 def goal(name: str, peers: int) -> float | None:
@@ -359,6 +362,8 @@ def rest_rows(found: Mapping[str, dict[str, Row]]) -> list[tuple[str, ...]]:
             rows.append((str(peers), name, row["error"], *("",) * (len(head) - 3)))
             continue
         known = [f"{per_parameter(row, part):.2f}" if part in row else "" for part in HELD]
+        if row.get("undo on the host"):
+            known[-1] = f"{row['undo on the host'] / row['parameters']:.2f} on the host"
         total = other = ""
         if "allocated" in row:
             total = f"{per_parameter(row, 'allocated'):.2f}"
@@ -372,15 +377,20 @@ def use_rows(found: Mapping[str, dict[str, Row]], profile: Row, folder: Path) ->
     """MiB beyond what is held between two steps, as planned, before any instruction and at most; of the whole
     device; and milliseconds of a step."""
     head = ("d", "MiB", "planned", "held", "at most", "at most with the rest", "at the start at most")
-    rows: list[tuple[str, ...]] = [(*head, "reserved", "driver", "ms a step")]
+    device = ("reserved", "beside torch", "of that at once")
+    rows: list[tuple[str, ...]] = [(*head, *device, "ms a step", "losses differ by")]
     for peers, name, row in _of_peers(found):
         if "error" in row:
             continue
         beyond = {**row, "beyond": row["highest"] - row["allocated"]} if "allocated" in row else row
-        names = ("held", "beyond", "highest", "start", "reserved", "driver")
+        names = ("held", "beyond", "highest", "start", "reserved", "driver", "context")
         numbers = [f"{beyond[each] / MIB:,.0f}" if each in beyond else "" for each in names]
         counted = _planned(folder, peers, name, profile)
-        rows.append((str(peers), name, counted, *numbers, _step(row)))
+        expected = found[str(peers)].get(f"{next(iter(TECHNIQUES))}, whole state", {}).get("losses")
+        apart = nccl_grid.largest_difference(row["losses"], expected) if expected and counted else None
+        rows.append(
+            (str(peers), name, counted, *numbers, _step(row), "" if apart is None else f"{apart:.1e}")
+        )
     return rows
 
 
@@ -420,7 +430,7 @@ def step_rows(part: Mapping[str, Row]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [
         ("2 stages x 3 pipelines", "ms a step", "at most MiB on a device", "losses differ by")
     ]
-    expected: list[float] = next((row["losses"] for row in part.values() if "losses" in row), [])
+    expected: list[float] = next((row["losses"] for row in part.values() if "losses" in row), list[float]())
     for name, row in part.items():
         if "error" in row:
             rows.append((name, row["error"], "", ""))

@@ -15,7 +15,6 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 
 from bench.nccl_grid import PIPELINES, STAGES, Schedule, one_schedule, rounds_of
 from recycle_runtime.execution.chunk import Chunk, Graphs, UndoMemory, build_chunks
@@ -23,10 +22,12 @@ from recycle_runtime.execution.session import Role, Session
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Instruction, Opcode
 from recycle_runtime.profiler.measure import Options, profile
+from recycle_runtime.program.host_random import seed_all
 from recycle_runtime.program.loading import load_program
 from recycle_runtime.transport import choose
 from recycle_runtime.transport.interface import grid_of
 
+dist: Any = torch.distributed
 _PATIENCE = timedelta(seconds=60)
 
 
@@ -76,7 +77,8 @@ Row = dict[str, Any]
 def serve(rank: int, port: int, pipe: Connection, device: str, is_ours: bool) -> None:
     """Tasks from the pipe, one after the other, until somebody ends this process."""
     where = _start(device, is_ours)
-    store: Any = dist.TCPStore("127.0.0.1", port, is_master=False)
+    store = dist.TCPStore("127.0.0.1", port, is_master=False)
+    context = beside_torch() if where.type == "cuda" else 0
     pipe.send({})
     while True:
         number, task = pipe.recv()
@@ -87,7 +89,7 @@ def serve(rank: int, port: int, pipe: Connection, device: str, is_ours: bool) ->
         gc.collect()
         if where.type == "cuda":
             torch.cuda.empty_cache()
-        pipe.send({**found, "left": allocated(where)})
+        pipe.send({**found, "context": context, "left": allocated(where)})
 
 
 def _start(device: str, is_ours: bool) -> torch.device:
@@ -104,6 +106,12 @@ def _start(device: str, is_ours: bool) -> torch.device:
 
 def allocated(device: torch.device) -> int:
     return torch.cuda.memory_allocated() if device.type == "cuda" else 0
+
+
+def beside_torch() -> int:
+    """What is used of the device beside what torch has reserved: CUDA's context, NCCL."""
+    free, total = torch.cuda.mem_get_info()
+    return total - free - torch.cuda.memory_reserved()
 
 
 def bytes_in(tensors: Iterable[Any]) -> int:
@@ -152,17 +160,16 @@ class Watch:
         }
 
     def _memory(self) -> Row:
-        """`driver` is what is used of the device beside what torch has reserved: CUDA's context, NCCL."""
+        """On the device, since the task began or in all."""
         if self._device.type != "cuda":
             return {}
-        free, total = torch.cuda.mem_get_info()
         return {
             "allocated": allocated(self._device) - self._before,
             "start": self._start,
             "highest": torch.cuda.max_memory_allocated() - self._before,
             "reserved": torch.cuda.memory_reserved(),
-            "driver": total - free - torch.cuda.memory_reserved(),
-            "device": total,
+            "driver": beside_torch(),
+            "device": torch.cuda.mem_get_info()[1],
         }
 
 
@@ -219,6 +226,7 @@ def held_between_steps(chunks: Iterable[Chunk]) -> Row:
             "kept": stepper.gradients.bytes_held - sums,
             "optimizer": sum(each.state_bytes for layer in chunk.layers for each in layer.steppers),
             "undo": stepper.undo.bytes_held,
+            "undo on the host": stepper.undo.bytes_held if chunk.setting.undo_on_host else 0,
         }
         row = {name: row.get(name, 0) + size for name, size in parts.items()}
     return row
@@ -256,7 +264,7 @@ class TorchLoop:
 
     def __init__(self, task: Task, place: Place) -> None:
         self.program, self._task, self._place = load_program(task.program), task, place
-        torch.manual_seed(0)
+        seed_all(0)
         self.model: Any = torch.nn.Sequential(*(layer for _, layer in self.program.layers()))
         self.model.to(place.device)
         self._data: Iterator[tuple[torch.Tensor, torch.Tensor]] = self.program.batches(place.rank)
@@ -359,13 +367,12 @@ def pipelining(task: Task, place: Place) -> Row:
     assert task.schedule is not None
     _joined(task, place)
     torch.set_num_threads(1)
-    new_group: Any = dist.new_group
     pipeline, stage = divmod(place.rank, STAGES)
-    own = [new_group([p * STAGES + s for s in range(STAGES)]) for p in range(PIPELINES)][pipeline]
-    peers = [new_group([p * STAGES + s for p in range(PIPELINES)]) for s in range(STAGES)][stage]
-    shared = in_shards if task.shares_out else lambda made, group: made
-    where = (pipeline, stage, own, peers, task.program, place.device.type, shared)
-    rounds, losses = one_schedule(task.schedule, *where)
+    own = [dist.new_group([p * STAGES + s for s in range(STAGES)]) for p in range(PIPELINES)][pipeline]
+    peers = [dist.new_group([p * STAGES + s for p in range(PIPELINES)]) for s in range(STAGES)][stage]
+    where = (pipeline, stage, own, peers, task.program, place.device.type)
+    shared = {"shared": in_shards} if task.shares_out else {}
+    rounds, losses = one_schedule(task.schedule, *where, **shared)
     _left(place)
     highest = torch.cuda.max_memory_allocated() if place.device.type == "cuda" else 0
     return {"rounds": rounds, "losses": losses, "highest": highest}
