@@ -129,7 +129,7 @@ def _lost_shard(reports: Mapping[Member, Report], holders: Mapping[Member, int])
         for each in reports[member].shards:
             place = each.layer, member.tp_rank
             held.setdefault(place, set()).update(each.held)
-            counts.setdefault(place, (each.count, member.worker[1]))
+            counts.setdefault(place, (each.shards, member.worker[1]))
     for place, (count, stage) in sorted(counts.items()):
         if missing := sorted(set(range(count)) - held[place]):
             return StageGone((stage,), f"shard {missing[0]} of the optimizer state of layer {place[0]}")

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -14,9 +13,8 @@ from recycle_runtime.execution.gradient_reach import gradients_of
 from recycle_runtime.execution.handlers import OpHandlers
 from recycle_runtime.execution.interpreter import Interpreter, RunAgain
 from recycle_runtime.execution.op_times import OpTimes
-from recycle_runtime.execution.ownership import Ownership, OwnersLacking
 from recycle_runtime.execution.shapes import Looks, Shapes
-from recycle_runtime.execution.steps import WorkerSteps
+from recycle_runtime.execution.steps import Owners, OwnersLacking, WorkerSteps
 from recycle_runtime.execution.tracing import Tracer
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Instruction, Opcode
@@ -65,6 +63,7 @@ class Session:
         tracer: Tracer | None = None,
         before: Callable[[int], None] | None = None,
         op_times: OpTimes | None = None,
+        ownership: Mapping[int, Owners] | None = None,
     ) -> None:
         self.transport = transport if tracer is None else tracer.listening(transport)
         self._tracer, self._op_times = tracer, op_times
@@ -81,7 +80,7 @@ class Session:
             answers_for,
             role.grid.tied_sum,
             has_peers=role.grid.has_peers,
-            ownership=_ownership(role, chunks, self.transport) if role.bundle.owners else None,
+            ownership=ownership,
         )
         shapes = {
             number: Shapes(store, number, chunk.tp_rank, chunk.arriving) for number, chunk in chunks.items()
@@ -172,17 +171,6 @@ class Session:
         self.handlers.drop()
         self._evaluation.drop()
         self.steps.drop()
-
-
-def _ownership(role: Role, chunks: Mapping[int, Chunk], transport: Transport) -> dict[int, Ownership]:
-    """Of each chunk, among the live workers that hold it."""
-    found: dict[int, Ownership] = {}
-    for number, chunk in chunks.items():
-        holders = role.grid.holders(number)
-        start = partial(transport.start_peer_sums, number)
-        me = holders.index(role.worker)
-        found[number] = Ownership(chunk, role.bundle.owners, me, len(holders), start)
-    return found
 
 
 def _looks(role: Role, store: dist.Store, tp_rank: int) -> Looks:

@@ -7,15 +7,44 @@ A step that waits for the norm is made when the last of the worker's chunks is t
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import NamedTuple, Protocol
 
 import torch
 
 from recycle_runtime.execution.chunk import Chunk
 from recycle_runtime.execution.optimizer import StartSum, Stepper, StepPhase, Verdict
-from recycle_runtime.execution.ownership import Ownership, OwnersLacking
 from recycle_runtime.transport.interface import Pending, Transport
 
 _BETWEEN_STEPS = (StepPhase.ACCUMULATING, StepPhase.UNSETTLED)
+
+
+class OwnersLacking(NamedTuple):
+    """See `messages.steps.ShardOwners`."""
+
+    chunk: int
+    shards: int
+    owners: int
+    lacking: int
+    seconds: float
+
+
+class Owners(Protocol):
+    """Of the shards of a chunk's optimizer state: see `state.ownership`."""
+
+    on_lack: Callable[[OwnersLacking], None] | None
+    """Called when owners are missing, and when they are not any more."""
+
+    def agree(self) -> None:
+        """When a generation begins: who owns what."""
+        ...
+
+    def gather(self) -> None:
+        """Weights go from owners to all peers."""
+        ...
+
+    def settled(self) -> None:
+        """The last step stands, and nothing of the next one has been used."""
+        ...
 
 
 class WorkerSteps:
@@ -29,7 +58,7 @@ class WorkerSteps:
         tied_sum: int | None = None,
         *,
         has_peers: bool = True,
-        ownership: Mapping[int, Ownership] | None = None,
+        ownership: Mapping[int, Owners] | None = None,
     ) -> None:
         """`answers_for` says of each chunk whether this worker adds its gradients to the norm, `tied_sum` is
         the number of the sum over the holders of all tied chunks, `has_peers` whether any worker of the group

@@ -12,7 +12,8 @@ import fcntl
 import json
 import os
 import secrets
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -58,6 +59,16 @@ def empty(descriptor: int) -> None:
         return
     os.ftruncate(descriptor, 0)
     fcntl.lockf(descriptor, fcntl.LOCK_UN)
+
+
+@contextmanager
+def kept_from_others(descriptor: int) -> Generator[None]:
+    """No other process empties the file meanwhile: whoever reads what is mapped there would be ended."""
+    fcntl.lockf(descriptor, fcntl.LOCK_SH)
+    try:
+        yield
+    finally:
+        fcntl.lockf(descriptor, fcntl.LOCK_UN)
 
 
 def note_memory(folder: Path, memory: NodeMemory) -> None:

@@ -180,10 +180,26 @@ def images_in(files: Iterable[int], name: str) -> list[Image]:
 
 def read_file(descriptor: int) -> Image | None:
     """The image in a file of a node's memory; None if that is nothing whole."""
-    size = os.fstat(descriptor).st_size
-    if size < _BEGIN:
+    found = _described_in(descriptor)
+    if found is None:
         return None
-    return read_image(torch.frombuffer(mmap.mmap(descriptor, size), dtype=torch.uint8))
+    size = os.fstat(descriptor).st_size
+    data = torch.frombuffer(mmap.mmap(descriptor, size), dtype=torch.uint8) if size else torch.empty(0)
+    return found._replace(data=data)
+
+
+def _described_in(descriptor: int) -> Image | None:
+    """The same without its tensors. It is read, not mapped: a file that another process makes shorter
+    meanwhile would end this one."""
+    head = os.pread(descriptor, _BEGIN, 0)
+    if len(head) < _BEGIN:
+        return None
+    magic, begins, length, checksum = _HEAD.unpack_from(head)
+    if magic != _MAGIC or length > _LARGEST:
+        return None
+    text = os.pread(descriptor, length, begins)
+    is_whole = len(text) == length and begins + length == os.fstat(descriptor).st_size
+    return _image(text, checksum, torch.empty(0)) if is_whole else None
 
 
 def read_image(data: torch.Tensor) -> Image | None:
@@ -194,7 +210,11 @@ def read_image(data: torch.Tensor) -> Image | None:
     magic, begins, length, checksum = _HEAD.unpack_from(view)
     if magic != _MAGIC or length > _LARGEST or begins + length != len(view):
         return None
-    text = bytes(view[begins:])
+    return _image(bytes(view[begins:]), checksum, data)
+
+
+def _image(text: bytes, checksum: int, data: torch.Tensor) -> Image | None:
+    """As it is described."""
     if zlib.crc32(text) != checksum:
         return None
     found: Fields = json.loads(text)
@@ -217,9 +237,8 @@ def write_image(descriptor: int, data: torch.Tensor) -> None:
 def free_others(files: Iterable[int], names: Collection[str]) -> None:
     """Give the memory of all other images back; what is not whole is being written, or goes with the next."""
     for file in files:
-        image = read_file(file)
+        image = _described_in(file)
         if image is not None and image.name not in names:
-            del image
             empty(file)
 
 

@@ -18,8 +18,8 @@ from recycle_runtime.execution.chunk import Chunk, Setting, build_chunks
 from recycle_runtime.execution.evaluation import EvaluationData
 from recycle_runtime.execution.layer import Layer
 from recycle_runtime.execution.op_times import OpTimes
-from recycle_runtime.execution.ownership import OwnersLacking
 from recycle_runtime.execution.session import Role, Session, StepReport
+from recycle_runtime.execution.steps import OwnersLacking
 from recycle_runtime.execution.tracing import Tracer
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.worker_ids import Worker
@@ -32,6 +32,7 @@ from recycle_runtime.protocol.messages.steps import ChunkGradients, NotFinite
 from recycle_runtime.protocol.near import AGENT_SECONDS
 from recycle_runtime.protocol.remote_store import RemoteStore
 from recycle_runtime.protocol.surroundings import ChannelLine, Line, Surroundings
+from recycle_runtime.state.ownership import ownership_of
 from recycle_runtime.transport.choose import connect
 from recycle_runtime.transport.guarded import GuardedTransport, Waits
 from recycle_runtime.transport.peer_proof import prover
@@ -309,7 +310,17 @@ class TorchEngine:
     ) -> TrainingSession:
         own = _of_group(store, number)
         return _Session(
-            Session(role, chunks, transport, own, self.device, self.tracer, before, self.op_times)
+            Session(
+                role,
+                chunks,
+                transport,
+                own,
+                self.device,
+                self.tracer,
+                before,
+                self.op_times,
+                ownership_of(role, chunks, transport),
+            )  # fmt: skip
         )
 
     async def pair(self, store: MeetingPlace, name: str, rank: int) -> StatePair:

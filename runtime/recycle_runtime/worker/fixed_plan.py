@@ -17,6 +17,7 @@ from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.loading import load_program
 from recycle_runtime.protocol.messages.steps import ChunkGradients
 from recycle_runtime.protocol.trained_chunks import TrainedChunks
+from recycle_runtime.state.ownership import ownership_of
 from recycle_runtime.transport.choose import connect, device_of
 from recycle_runtime.transport.interface import Grid, Transport, grid_of
 from recycle_runtime.worker.options import WorkerOptions
@@ -67,7 +68,10 @@ class FixedPlanWorker:
         """By number."""
         next(iter(self.chunks.values())).data.ends_at = options.steps
         role = Role(bundle, options.plan, options.worker, stream, grid)
-        self.session = Session(role, self.chunks, self.transport, store, device, self.tracer)
+        owners = ownership_of(role, self.chunks, self.transport)
+        self.session = Session(
+            role, self.chunks, self.transport, store, device, self.tracer, ownership=owners
+        )
 
     @property
     def modules(self) -> dict[int, torch.nn.Module]:

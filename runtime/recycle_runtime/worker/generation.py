@@ -12,8 +12,8 @@ from recycle_runtime.data.microbatches import MicroBatches
 from recycle_runtime.execution.chunk import Chunk
 from recycle_runtime.execution.evaluation import EvaluationData
 from recycle_runtime.execution.hooks import Hooks, Moment
-from recycle_runtime.execution.ownership import OwnersLacking
 from recycle_runtime.execution.session import Role
+from recycle_runtime.execution.steps import OwnersLacking
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Opcode
 from recycle_runtime.plan.plan_book import stream_of

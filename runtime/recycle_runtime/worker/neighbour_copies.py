@@ -29,7 +29,7 @@ from recycle_runtime.protocol.messages.neighbour_copies import (
     HoldCopy,
     KeepCopy,
 )
-from recycle_runtime.protocol.node_memory import SLOTS, NodeMemory
+from recycle_runtime.protocol.node_memory import SLOTS, NodeMemory, kept_from_others
 from recycle_runtime.protocol.remote_store import StoreError
 from recycle_runtime.protocol.surroundings import Queue
 from recycle_runtime.state.image import Image, MemoryImage, free_others, images_in, read_image, write_image
@@ -177,8 +177,9 @@ class WorkerCopies:
     async def _give(self, order: GiveCopy, name: str) -> None:
         assert self._memory is not None
         file = self._memory.file(self._line, "own", order.slot % SLOTS)
-        for image in images_in([file], order.name):
-            await send_bytes(image.data, self._meet, name)
+        with kept_from_others(file):
+            for image in images_in([file], order.name):
+                await send_bytes(image.data, self._meet, name)
 
     async def _hold(self, order: HoldCopy, name: str) -> None:
         if self._memory is None:

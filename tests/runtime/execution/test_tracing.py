@@ -11,7 +11,7 @@ from recycle_runtime.execution.tracing import Event, Tracer
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.chrome_trace import chrome_trace
 from recycle_runtime.plan.isa import Instruction, Opcode
-from recycle_runtime.transport.interface import Arrival, Pending, TensorSpec
+from recycle_runtime.transport.interface import Arrival, PeerSum, Pending, TensorSpec
 
 
 class Clock:
@@ -53,6 +53,11 @@ class SlowTransport:
         return Slow(self.clock, 40)
 
     def start_peer_sum(self, chunk: int, tensor: torch.Tensor) -> Pending | None:
+        return Slow(self.clock, 7)
+
+    def start_peer_sums(
+        self, chunk: int, sums: Sequence[PeerSum], *, goes_on: bool = False
+    ) -> Pending | None:
         return Slow(self.clock, 7)
 
     def start_sum(self, tensor: torch.Tensor) -> Pending | None:

@@ -21,7 +21,7 @@ class LayerShards(NamedTuple):
     """Shards of a layer's optimizer state that a worker process holds."""
 
     layer: Natural
-    count: Natural
+    shards: Natural
     """How many there are in all."""
     held: tuple[Natural, ...]
 

@@ -15,7 +15,8 @@ import logging
 import socket
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple, cast
 
 import torch
@@ -25,9 +26,11 @@ from recycle_runtime.execution.layer import Layer
 from recycle_runtime.execution.optimizer import LayerOptimizers, LayerUndo, OwnedPiece, StartPeerSums
 from recycle_runtime.execution.optimizer.shards import elements
 from recycle_runtime.execution.optimizer.undo import Copies
+from recycle_runtime.execution.session import Role
+from recycle_runtime.execution.steps import OwnersLacking
 from recycle_runtime.state.image import packed, read_image
 from recycle_runtime.state.layer_state import optimizer_shard
-from recycle_runtime.transport.interface import PeerSum
+from recycle_runtime.transport.interface import PeerSum, Pending, Transport
 
 _BYTES_A_STEP = 256 << 20
 """About how much of optimizer state may be copied between two steps."""
@@ -48,16 +51,6 @@ class Holding(NamedTuple):
     """It can do that as long as nothing has been stepped."""
     is_whole: bool
     """It works; one that waits to join owns nothing yet."""
-
-
-class OwnersLacking(NamedTuple):
-    """See `messages.steps.ShardOwners`."""
-
-    chunk: int
-    shards: int
-    owners: int
-    lacking: int
-    seconds: float
 
 
 class ShardCopy(NamedTuple):
@@ -178,23 +171,29 @@ class Ownership:
         used."""
         if self._peers == 1 or not self._layers:
             return
-        packs = list(self._packs())
-        own, others = Copies(), Copies()
-        sums: list[PeerSum] = []
-        for pack in packs:
-            memory, weights = pack.memory, pack.weights
-            for piece, weight in zip(memory.split([each.numel() for each in weights]), weights, strict=True):
+        before: _Gather | None = None
+        for layer in self._layers:
+            # Memory for two layers: one on its way, one being unpacked.
+            now = self._start_gather(layer)
+            if before is not None:
+                before.finish()
+            before = now
+        if before is not None:
+            before.finish()
+
+    def _start_gather(self, layer: Layer) -> "_Gather":
+        own, others, sums = Copies(), Copies(), list[PeerSum]()
+        for pack in self._packs(layer):
+            sizes = [weight.numel() for weight in pack.weights]
+            for piece, weight in zip(pack.memory.split(sizes), pack.weights, strict=True):
                 shaped = piece.view(weight.shape)
                 if pack.source == self._me:
                     own.add(shaped, weight)
                 else:
                     others.add(weight, shaped)
-            sums.append(PeerSum(memory, sources=(pack.source,)))
+            sums.append(PeerSum(pack.memory, sources=(pack.source,)))
         own.run()
-        pending = self._start(sums)
-        if pending is not None:
-            pending.wait()
-        others.run()
+        return _Gather(self._start(sums), others)
 
     def settled(self) -> None:
         """The last step stands: some of the shards that should be elsewhere are copied."""
@@ -321,18 +320,17 @@ class Ownership:
         if pending is not None:
             pending.wait()
 
-    def _packs(self) -> Iterator["_Pack"]:
-        """Weights of each shard, by their types, and memory that they travel in."""
-        for layer in self._layers:
-            for shard, rows in enumerate(layer.shards):
-                kinds: dict[torch.dtype, list[torch.Tensor]] = {}
-                for parameter, each in zip(layer.parameters, rows, strict=True):
-                    if each:
-                        kinds.setdefault(parameter.dtype, []).append(each.of(parameter.detach()))
-                for dtype, weights in kinds.items():
-                    size = sum(weight.numel() for weight in weights)
-                    memory = torch.empty(size, dtype=dtype, device=weights[0].device)
-                    yield _Pack(self._held[layer.number, shard][0], weights, memory)
+    def _packs(self, layer: Layer) -> Iterator["_Pack"]:
+        """Weights of each shard of a layer, by their types, and memory that they travel in."""
+        for shard, rows in enumerate(layer.shards):
+            kinds: dict[torch.dtype, list[torch.Tensor]] = {}
+            for parameter, each in zip(layer.parameters, rows, strict=True):
+                if each:
+                    kinds.setdefault(parameter.dtype, []).append(each.of(parameter.detach()))
+            for dtype, weights in kinds.items():
+                size = sum(weight.numel() for weight in weights)
+                memory = torch.empty(size, dtype=dtype, device=weights[0].device)
+                yield _Pack(self._held[layer.number, shard][0], weights, memory)
 
     def _layer(self, number: int) -> Layer:
         return next(layer for layer in self._layers if layer.number == number)
@@ -348,3 +346,26 @@ class _Pack(NamedTuple):
     source: int
     weights: list[torch.Tensor]
     memory: torch.Tensor
+
+
+class _Gather(NamedTuple):
+    """Weights of a layer, on their way."""
+
+    pending: Pending | None
+    copies: Copies
+    """From the memory that they come in."""
+
+    def finish(self) -> None:
+        if self.pending is not None:
+            self.pending.wait()
+        self.copies.run()
+
+
+def ownership_of(role: Role, chunks: Mapping[int, Chunk], transport: Transport) -> dict[int, Ownership]:
+    """Of each chunk of a worker, among the live workers that hold it; nothing where state is in one piece."""
+    found: dict[int, Ownership] = {}
+    for number, chunk in chunks.items() if role.bundle.owners else ():
+        holders = role.grid.holders(number)
+        start, me = partial(transport.start_peer_sums, number), holders.index(role.worker)
+        found[number] = Ownership(chunk, role.bundle.owners, me, len(holders), start)
+    return found
