@@ -52,7 +52,8 @@ class Row(NamedTuple):
 def job_text(name: str) -> str:
     """The job file of this name."""
     if not name.startswith("175b-"):
-        return job_path(name).read_text(encoding="utf-8")
+        lines = job_path(name).read_text(encoding="utf-8").splitlines(keepends=True)
+        return "".join(line for line in lines if not line.lstrip().startswith("optimizer"))
     shape, capacity = name.removeprefix("175b-").split("-")
     stages, pipelines = map(int, shape.split("x"))
     return GPT3.format(
