@@ -1,7 +1,7 @@
 """What a sharded optimizer state buys at every number of failures: `python -m bench.sharded_state [names]`.
 
-Each job is planned with the whole state on every worker and with shards of two owners, under its own cut,
-with failures spread evenly over the stages.
+Each job is planned with the whole state on every worker, staggered and not, and with shards of two owners,
+under its own cut, with failures spread evenly over the stages.
 """
 
 import sys
@@ -19,6 +19,7 @@ from recycle_compiler.planner.compile import NoPlanError, plan_failed
 
 TITLE = "Sharded optimizer state"
 SHARDED = "optimizer { state = sharded  owners = 2 }"
+PLAIN = "techniques { adaptive  decouple }"
 SHARES = (0, 1, 5, 10, 25)
 """Percent of the workers that have failed; at least one of them from the second on."""
 GPT3 = """job {name} {{
@@ -65,13 +66,18 @@ def job_text(name: str) -> str:
     )
 
 
-def rows_of(name: str) -> tuple[Row, Row]:
-    """With the whole state, and with shards."""
+def rows_of(name: str) -> dict[str, Row]:
+    """With the whole state, staggered and not, and with shards."""
     source = job_text(name)
-    whole, shards = (_PARTS.value(f"{name}-{kind}", lambda text=text: _row(text)) for kind, text in (
-        ("whole", source), ("sharded", source.replace("  memory ", f"  {SHARDED}\n  memory ")),
-    ))  # fmt: skip
-    return Row(*whole), Row(*shards)
+    texts = {
+        "whole": source,
+        "whole, no stagger": source.replace("  memory ", f"  {PLAIN}\n  memory "),
+        "2 owners": source.replace("  memory ", f"  {SHARDED}\n  memory "),
+    }
+    return {
+        kind: Row(*_PARTS.value(f"{name}-{kind}", lambda text=text: _row(text)))
+        for kind, text in texts.items()
+    }
 
 
 def _row(text: str) -> Row:
@@ -106,7 +112,7 @@ def section(names: tuple[str, ...] = JOBS) -> Section:
     rows: list[tuple[str, ...]] = []
     for name in names:
         baseline = _baseline(name)
-        for kind, row in zip(("whole", "2 owners"), rows_of(name), strict=True):
+        for kind, row in rows_of(name).items():
             held = ("does not fit", "") if row.left is None else (f"{row.size:.1f}", f"{row.left:.1f}")
             speed = ("" if period is None else f"{baseline / period:.3f}" for period in row.periods)
             rows.append((f"{name}, {kind}", *held, *speed))
