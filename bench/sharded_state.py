@@ -1,7 +1,7 @@
 """What a sharded optimizer state buys at every number of failures: `python -m bench.sharded_state [names]`.
 
-Each job is planned with the whole state on every worker and with shards of two owners, under its own cut,
-with failures spread evenly over the stages.
+Each job is planned with the whole state on every worker, staggered and not, and with shards of two owners,
+under its own cut, with failures spread evenly over the stages.
 """
 
 import sys
@@ -19,6 +19,7 @@ from recycle_compiler.planner.compile import NoPlanError, plan_failed
 
 TITLE = "Sharded optimizer state"
 SHARDED = "optimizer { state = sharded  owners = 2 }"
+PLAIN = "techniques { adaptive  decouple }"
 SHARES = (0, 1, 5, 10, 25)
 """Percent of the workers that have failed; at least one of them from the second on."""
 GPT3 = """job {name} {{
@@ -45,14 +46,15 @@ class Row(NamedTuple):
     """GiB for activations on a worker of the fullest stage while none has failed; None: it does not fit."""
     size: float
     """Bytes for each parameter there."""
-    speed: list[float | None]
-    """Iterations per hour at every share, against fault-free 1F1B of the same job; None: no room."""
+    periods: list[int | None]
+    """Nanoseconds of an iteration at every share; None: no room."""
 
 
 def job_text(name: str) -> str:
     """The job file of this name."""
     if not name.startswith("175b-"):
-        return job_path(name).read_text(encoding="utf-8")
+        lines = job_path(name).read_text(encoding="utf-8").splitlines(keepends=True)
+        return "".join(line for line in lines if not line.lstrip().startswith("optimizer"))
     shape, capacity = name.removeprefix("175b-").split("-")
     stages, pipelines = map(int, shape.split("x"))
     return GPT3.format(
@@ -64,13 +66,18 @@ def job_text(name: str) -> str:
     )
 
 
-def rows_of(name: str) -> tuple[Row, Row]:
-    """With the whole state, and with shards."""
+def rows_of(name: str) -> dict[str, Row]:
+    """With the whole state, staggered and not, and with shards."""
     source = job_text(name)
-    whole, shards = (_PARTS.value(f"{name}-{kind}", lambda text=text: _row(text)) for kind, text in (
-        ("whole", source), ("sharded", source.replace("  memory ", f"  {SHARDED}\n  memory ")),
-    ))  # fmt: skip
-    return Row(*whole), Row(*shards)
+    texts = {
+        "whole": source,
+        "whole, no stagger": source.replace("  memory ", f"  {PLAIN}\n  memory "),
+        "2 owners": source.replace("  memory ", f"  {SHARDED}\n  memory "),
+    }
+    return {
+        kind: Row(*_PARTS.value(f"{name}-{kind}", lambda text=text: _row(text)))
+        for kind, text in texts.items()
+    }
 
 
 def _row(text: str) -> Row:
@@ -79,10 +86,15 @@ def _row(text: str) -> Row:
     except CompileError:
         return Row(None, 0.0, [None] * len(SHARES))
     fullest = min(held_by_stage(job), key=lambda held: held.activations or 0)
-    baseline = one_f_one_b_period(job)
     periods = [_period(job, share) for share in SHARES]
-    speed = [None if period is None else baseline / period for period in periods]
-    return Row((fullest.activations or 0) / 2**30, fullest.total / fullest.parameters, speed)
+    return Row((fullest.activations or 0) / 2**30, fullest.total / fullest.parameters, periods)
+
+
+def _baseline(name: str) -> int:
+    """Fault-free 1F1B with the whole state and as much memory as it likes; of 175B, in 16 stages."""
+    text = job_text(JOBS[0] if name.startswith("175b-") else name)
+    lines = (line for line in text.splitlines() if not line.lstrip().startswith("memory"))
+    return one_f_one_b_period(parse_job_text("\n".join(lines) + "\n", "bench.job"))
 
 
 def _period(job: JobSpec, share: int) -> int | None:
@@ -99,17 +111,19 @@ def section(names: tuple[str, ...] = JOBS) -> Section:
     """The table."""
     rows: list[tuple[str, ...]] = []
     for name in names:
-        for kind, row in zip(("whole", "2 owners"), rows_of(name), strict=True):
+        baseline = _baseline(name)
+        for kind, row in rows_of(name).items():
             held = ("does not fit", "") if row.left is None else (f"{row.size:.1f}", f"{row.left:.1f}")
-            speed = ("" if one is None else f"{one:.3f}" for one in row.speed)
+            speed = ("" if period is None else f"{baseline / period:.3f}" for period in row.periods)
             rows.append((f"{name}, {kind}", *held, *speed))
     failed = (f"{percent(share / 100)} failed" if share else "no failure" for share in SHARES)
     columns = ("job, state", "bytes a parameter", "GiB for activations", *failed)
     words = (
-        "Quick plans under the job's own cut, failures spread evenly over stages, against fault-free 1F1B of "
-        "the same job with as much memory as it likes. Bytes a parameter, and what is left for activations, "
-        "are those of the fullest stage while no worker has failed. 175b-16x16-80 is GPT-3 175B on 2,048 GPUs: "
-        "16 stages, 16 pipelines, 8 GPUs a worker, 80 GiB each."
+        "Quick plans under the job's own cut, failures spread evenly over stages. Speeds are iterations per "
+        "hour against fault-free 1F1B with the whole state and as much memory as it likes (of all rows of "
+        "175B, that of 16 stages). Bytes a parameter and what is left for activations are those of the "
+        "fullest stage while no worker has failed. 175b-16x16-80 is GPT-3 175B on 2,048 GPUs: 16 stages, 16 "
+        "pipelines, 8 GPUs a worker, 80 GiB each."
     )
     return Section(TITLE, "python -m bench.sharded_state", words, columns, tuple(rows), _PARTS.origin)
 

@@ -21,7 +21,7 @@ from recycle_compiler.planner.baselines import is_large, period_with
 from recycle_compiler.planner.compile import plan_failed
 from recycle_compiler.planner.recut import fastest_layout, layout_bound
 from recycle_compiler.scheduling.bounds import stage_bounds
-from recycle_compiler.scheduling.problem import Problem, problem_of
+from recycle_compiler.scheduling.problem import UNLIMITED, Problem, problem_of, with_ends_of
 from recycle_compiler.simulator.costs import Jitter
 from recycle_compiler.simulator.engine import simulate
 from recycle_runtime.plan.bundle import Bundle
@@ -105,7 +105,12 @@ class OurPeriods:
         if key not in self._bounds:
             counts = tuple(failures if other == stage else 0 for other in range(self._job.stages))
             hosts = Target(self._job, normal_form(counts, self._job.pipelines)).hosts
-            bounds = stage_bounds(replace(self._problem, hosts=hosts), stage)
+            problem = with_ends_of(replace(self._problem, hosts=hosts), self._job.left_by(counts))
+            rooms = zip(problem.capacity, problem.activation, strict=True)
+            if any(UNLIMITED != room < needed for room, needed in rooms):
+                # Those that are left own too much of a sharded state for a plan; the load is still known.
+                problem = with_ends_of(problem, self._job)
+            bounds = stage_bounds(problem, stage)
             self._bounds[key] = max(bound.period for bound in bounds)
         return self._bounds[key]
 

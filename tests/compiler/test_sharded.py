@@ -1,5 +1,6 @@
 """Jobs whose optimizer state is sharded: from the job to bundles that verifier and simulator accept."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -12,6 +13,7 @@ from bench.reference.optima import Optimum, load_optima
 from recycle_compiler.backends.bundle import bundle_bytes, read_streams
 from recycle_compiler.backends.replay import replay
 from recycle_compiler.cli.main import main
+from recycle_compiler.frontend import load_job
 from recycle_compiler.ir.failure import failed_per_stage, failure_set, normal_form
 from recycle_compiler.ir.groups import GroupedLayout, absent_of_groups, job_of_groups, parse_any_layout
 from recycle_compiler.ir.job import JobSpec, Techniques, parse_job, print_job
@@ -29,7 +31,7 @@ from recycle_compiler.verifier.verify import verify_bundle
 from recycle_runtime.plan.bundle import Bundle, BundleError
 from recycle_runtime.plan.bundle_index import pack_index, unpack_index
 from recycle_runtime.plan.isa import Opcode
-from tests.compiler.frontend.job_texts import parse
+from tests.compiler.frontend.job_texts import job_text, parse
 from tests.support.jobs import SLOT, figure3, small_targets, unit_job
 from tests.support.layers import layer_costs, layered_job
 
@@ -290,6 +292,61 @@ def test_gather_needs_a_sharded_state(tmp_path: Path, capsys: pytest.CaptureFixt
     assert (
         "`gather` is given, and every worker has the whole state of the optimizer" in capsys.readouterr().err
     )
+
+
+def test_a_profile_of_the_whole_state(tmp_path: Path) -> None:
+    """Half of an all-reduce is a sum for one owner each; bf16 weights are a quarter of its bytes."""
+    row = {"forward": 10, "backward_input": 10, "backward_weight": 10, "optimizer": 90, "reduce": 1200}
+    row |= {"activation_bytes": 100, "parameter_count": 10}
+    profile = {"format": "recycle-profile", "version": 1, "layers": [row] * 4, "overhead_bytes": 50}
+    (tmp_path / "a.json").write_text(json.dumps(profile))
+
+    def job(*more: str) -> JobSpec:
+        blocks = {"parallel": "parallel { pipeline = 2  data = 3 }", "profile": 'profile from "a.json"'}
+        text = job_text(*more, memory="memory { capacity = 5000 B }", **blocks)
+        path = tmp_path / "a.job"
+        path.write_text(text)
+        return load_job(str(path)).spec
+
+    whole, shared = job(), job(SHARDED)
+    assert (whole.optimizer, whole.reduce, whole.gather) == ((180,) * 2, (2400,) * 2, (0,) * 2)
+    assert whole.capacity == (5000 - 50 - 34 * 20,) * 2
+    # Of three workers two own each shard, so a third of the gradients is sent once more.
+    assert (shared.optimizer, shared.reduce, shared.gather) == ((120,) * 2, (1800,) * 2, (600,) * 2)
+    assert shared.capacity == (5000 - 50 - 6 * 20 - -(-28 * 20 * 2 // 3),) * 2
+    (tmp_path / "a.json").write_text(json.dumps(profile | {"layers": [row | {"gather": 7}] * 4}))
+    assert (job(SHARDED).reduce, job(SHARDED).gather, job().gather) == ((2400,) * 2, (14,) * 2, (0,) * 2)
+
+
+@pytest.mark.parametrize("shape", ["grid", "svg", "html", "trace", "json", "asm", "schedule"])
+def test_every_form_of_a_plan_shows_gathering(
+    shape: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.plan"
+    path.write_bytes(bundle_bytes(source="", plans=[plan_failed(sharded(figure3(4), gather=2000), ())]))
+    assert main(["show", str(path), "--format", shape]) == 0
+    words = {"grid": "gathering of weights", "svg": "gathering of weights", "html": "gathering of weights"}
+    words |= {"trace": '"G"', "json": '"kind": "G"', "asm": "gather", "schedule": " G"}
+    assert words[shape] in capsys.readouterr().out
+
+
+def test_check_and_explain_list_what_a_worker_holds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, made = tmp_path / "a.job", str(tmp_path / "a.plan")
+    path.write_text(job_text(GPT, "device a100", SHARDED, **BLOCKS))
+    assert main(["check", str(path)]) == 0
+    told = capsys.readouterr().err
+    assert "optimizer state in shards of 2 owners" in told
+    assert "memory of a worker of each stage, in GiB (in bytes for each parameter)" in told
+    assert "(8.00)" in told
+    assert main(["compile", str(path), "-o", made, "--failures", "0"]) == 0
+    capsys.readouterr()
+    assert main(["explain", made, "--what-if", "none"]) == 0
+    assert "kept gradients" in capsys.readouterr().out
+    assert main(["explain", made, "--what-if", "none", "--json"]) == 0
+    memory = json.loads(capsys.readouterr().out)["memory"]
+    assert all(0 < row["activations"] <= row["left"] for row in memory)
 
 
 def test_whole_is_what_is_left_unsaid() -> None:

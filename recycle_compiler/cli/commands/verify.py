@@ -51,9 +51,9 @@ def run(arguments: Namespace, output: Output) -> int:
     return DONE
 
 
-_SAME = ("tensor", "stages", "pipelines", "microbatches", "chunks", "layers")
+_SAME = ("tensor", "stages", "pipelines", "microbatches", "chunks", "layers", "owners")
 """What a job and its source have in common; times may come from a profile that has changed since."""
-_SAME_MODEL = ("tensor", "layers", "units")
+_SAME_MODEL = ("tensor", "layers", "units", "owners")
 """The same, where the grid is another one than the source gives: of a free job, and under a layout."""
 
 
@@ -81,6 +81,7 @@ def _verify_source(bundle: Bundle, path: str, output: Output) -> Iterator[Violat
 def _shape(job: JobSpec) -> dict[str, int]:
     return {
         "tensor": job.tensor,
+        "owners": job.owners,
         "stages": job.stages,
         "pipelines": job.pipelines,
         "microbatches": job.microbatches,

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 WORK, WAIT, DATA = "step", "wait", "data"
 """Categories of events."""
 
-_COLOURS = {"F": "good", "I": "bad", "B": "bad", "W": "olive", "R": "grey", "O": "black"}
+_COLOURS = {"F": "good", "I": "bad", "B": "bad", "W": "olive", "R": "grey", "O": "black", "G": "grey"}
 
 
 class Event(NamedTuple):

@@ -320,7 +320,7 @@ class TorchEngine:
                 before,
                 self.op_times,
                 ownership_of(role, chunks, transport),
-            )  # fmt: skip
+            )
         )
 
     async def pair(self, store: MeetingPlace, name: str, rank: int) -> StatePair:

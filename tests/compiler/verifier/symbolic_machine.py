@@ -184,8 +184,8 @@ class SymbolicMachine:
     def _finish(self, worker: _Worker, step: Instruction) -> bool:
         """All workers do the same steps at the end; the order of those is all there is to check."""
         held = self.job.chunk_stages.count(worker.stage)
-        step = [Opcode.OPTIMIZER, Opcode.GATHER] if self.job.owners else [Opcode.OPTIMIZER]
-        wanted = [Opcode.REDUCE] * held + step * held
+        each = [Opcode.OPTIMIZER, Opcode.GATHER] if self.job.owners else [Opcode.OPTIMIZER]
+        wanted = [Opcode.REDUCE] * held + each * held
         wanted = [*wanted, Opcode.VALIDATE] if self.job.techniques.stagger else [Opcode.BARRIER, *wanted]
         if len(worker.finish) == len(wanted) or step.opcode != wanted[len(worker.finish)]:
             self._fail("an unexpected step at the end")
