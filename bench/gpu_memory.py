@@ -1,13 +1,14 @@
 """Memory of a worker with whole and with sharded optimizer state, beside torch's methods; on six devices.
 
-    python -m bench.gpu_memory compile DIR    the plans; needs no GPU, and takes no part in `run`
+    python -m bench.gpu_memory compile DIR    the plans; needs no GPU, and nothing else needs recyclec
     python -m bench.gpu_memory run DIR        trains with every plan and method; writes DIR/memory.json
     python -m bench.gpu_memory report DIR     tables of what was found; needs no GPU
 
     part      devices            what
     2, 4, 6   as many            1 stage x d pipelines, 307 M parameters: bytes a parameter between two steps
     large     6                  1.1 G parameters: whole state does not fit, state in shards does
-    steps     6                  2 stages x 3 pipelines: step time beside torch.distributed.pipelining
+    steps     6                  2 stages x 3 pipelines: step time beside torch.distributed.pipelining; ours
+                                 in the same processes, without coordinator and agents
     settings  2                  CUDA graphs, undo on the host (if asked for)
 
 Ours has bf16 weights, and two owners for each shard. The goal for staggered plans is 6 + 56/d bytes a
@@ -329,11 +330,11 @@ def per_parameter(row: Row, *names: str) -> float:
 
 
 def goal(name: str, peers: int) -> float | None:
-    """Bytes a parameter for a plan with state in shards."""
-    if not name.endswith("sharded state"):
+    """Bytes a parameter for a plan; None for torch's methods."""
+    if not name.endswith(" state"):
         return None
-    shares = min(OWNERS, peers) / peers
-    return 6 + (28 if "staggered" in name else 12) * shares
+    share = min(OWNERS, peers) / peers if "sharded" in name else 1
+    return 6 + (28 if "staggered" in name else 12) * share
 
 
 def report(folder: Path) -> None:
@@ -374,34 +375,41 @@ def rest_rows(found: Mapping[str, dict[str, Row]]) -> list[tuple[str, ...]]:
 
 
 def use_rows(found: Mapping[str, dict[str, Row]], profile: Row, folder: Path) -> list[tuple[str, ...]]:
-    """MiB beyond what is held between two steps, as planned, before any instruction and at most; of the whole
-    device; and milliseconds of a step."""
-    head = ("d", "MiB", "planned", "held", "at most", "at most with the rest", "at the start at most")
-    device = ("reserved", "beside torch", "of that at once")
+    """MiB beyond what is held between two steps, as planned, before any instruction and at most; the most of
+    all, and as a share of the goal and what is planned; of the whole device; and milliseconds of a step."""
+    head = ("d", "MiB", "planned", "held", "at most", "with the rest", "of goal and planned", "first steps")
+    device = ("reserved", "beside torch", "of that without NCCL")
     rows: list[tuple[str, ...]] = [(*head, *device, "ms a step", "losses differ by")]
     for peers, name, row in _of_peers(found):
         if "error" in row:
             continue
-        beyond = {**row, "beyond": row["highest"] - row["allocated"]} if "allocated" in row else row
-        names = ("held", "beyond", "highest", "start", "reserved", "driver", "context")
-        numbers = [f"{beyond[each] / MIB:,.0f}" if each in beyond else "" for each in names]
-        counted = _planned(folder, peers, name, profile)
-        expected = found[str(peers)].get(f"{next(iter(TECHNIQUES))}, whole state", {}).get("losses")
-        apart = nccl_grid.largest_difference(row["losses"], expected) if expected and counted else None
-        rows.append(
-            (str(peers), name, counted, *numbers, _step(row), "" if apart is None else f"{apart:.1e}")
-        )
+        row = {**row, "beyond": row["highest"] - row["allocated"]} if "allocated" in row else row
+        counted, aim, of_both, apart = _planned(folder, peers, name, profile), goal(name, peers), "", ""
+        if counted is not None and aim is not None and "highest" in row:
+            of_both = f"{row['highest'] / (aim * row['parameters'] + counted):.3f}"
+        expected = found.get(str(peers), {}).get(f"{next(iter(TECHNIQUES))}, whole state", {}).get("losses")
+        if expected and counted is not None:
+            apart = f"{nccl_grid.largest_difference(row['losses'], expected):.1e}"
+        beyond = [_mib(row, each) for each in ("held", "beyond", "highest")]
+        used = [_mib(row, each) for each in ("start", "reserved", "driver", "context")]
+        plan = _mib({"planned": counted}, "planned")
+        rows.append((str(peers), name, plan, *beyond, of_both, *used, _step(row), apart))
     return rows
 
 
-def _planned(folder: Path, peers: int, name: str, profile: Row) -> str:
+def _mib(row: Row, name: str) -> str:
+    return f"{row[name] / MIB:,.0f}" if row.get(name) is not None else ""
+
+
+def _planned(folder: Path, peers: int, name: str, profile: Row) -> int | None:
+    """Bytes of activations that a plan counts."""
     from recycle_runtime.plan.bundle import Bundle
 
     plan = next((each for each in ALONE if each.pipelines == peers and name.startswith(each.name)), None)
     if plan is None or "saved" not in profile:
-        return ""
+        return None
     stream = Bundle.read(str(folder / plan.file)).stream(0, (0, 0))
-    return f"{most_held(stream, profile['saved'], profile['kept']) / MIB:,.0f}"
+    return most_held(stream, profile["saved"], profile["kept"])
 
 
 def _step(row: Row) -> str:
@@ -411,16 +419,13 @@ def _step(row: Row) -> str:
 
 def large_rows(part: Mapping[str, Row]) -> list[tuple[str, ...]]:
     """A model that fits with its state in shards."""
-    rows: list[tuple[str, ...]] = [
-        ("large model", "parameters", "allocated MiB", "at most MiB", "of MiB", "ms a step")
-    ]
+    head = ("large model", "parameters", "MiB between steps", "at most", "reserved", "beside torch", "of")
+    rows: list[tuple[str, ...]] = [(*head, "ms a step")]
     for name, row in part.items():
         if "error" in row:
-            rows.append((name, row["error"], "", "", "", ""))
+            rows.append((name, row["error"], *("",) * 6))
             continue
-        sizes = [
-            f"{row[each] / MIB:,.0f}" if each in row else "" for each in ("allocated", "highest", "device")
-        ]
+        sizes = [_mib(row, each) for each in ("allocated", "highest", "reserved", "driver", "device")]
         rows.append((name, f"{row['parameters']:,}", *sizes, _step(row)))
     return rows
 
@@ -436,8 +441,7 @@ def step_rows(part: Mapping[str, Row]) -> list[tuple[str, ...]]:
             rows.append((name, row["error"], "", ""))
             continue
         apart = nccl_grid.largest_difference(row["losses"], expected)
-        highest = f"{row['highest'] / MIB:,.0f}" if row.get("highest") else ""
-        rows.append((name, _step(row), highest, f"{apart:.1e}"))
+        rows.append((name, _step(row), _mib(row, "highest"), f"{apart:.1e}"))
     return rows
 
 

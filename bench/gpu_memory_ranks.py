@@ -133,15 +133,15 @@ class Watch:
         self._ends: list[float] = []
         self._before = allocated(device)
         self._start = 0
+        """The most until the first timed step."""
 
     def train(self, step: Callable[[int], float | None], rest: Callable[[], Row]) -> Row:
         """All steps; `rest` says what is held between two of them."""
         timing, on_cuda = self._timing, self._device.type == "cuda"
         losses: list[float] = []
         for number in range(timing.steps):
-            if number == 0 and on_cuda:
-                self._start = torch.cuda.max_memory_allocated() - self._before
             if number == timing.left_out and on_cuda:
+                self._start = torch.cuda.max_memory_allocated() - self._before
                 torch.cuda.reset_peak_memory_stats()
             loss = step(number)
             losses += [] if loss is None else [loss]
@@ -187,27 +187,20 @@ def ours(task: Task, place: Place) -> Row:
         load_program(task.program), bundle, worker[1], 0, device, graphs=task.graphs, undo=task.undo
     )
     held: list[int] = []
-    last = task.timing.steps - 1
-    session = Session(
-        Role(bundle, 0, worker, stream, grid),
-        chunks,
-        transport,
-        place.store,
-        device,
-        before=lambda position: held.append(allocated(device)),
-    )
-    next(iter(chunks.values())).data.ends_at = task.timing.steps
+    is_watched = False
+
+    def before(position: int) -> None:
+        if is_watched:
+            held.append(allocated(device))
+
+    role, store = Role(bundle, 0, worker, stream, grid), place.store
+    session = Session(role, chunks, transport, store, device, before=before)
+    # One more than are timed: to look at memory before every instruction takes time.
+    next(iter(chunks.values())).data.ends_at = task.timing.steps + 1
     session.agree()
-    rest = 0
-
-    def step(number: int) -> float | None:
-        nonlocal rest
-        if number == last:
-            held.clear()
-            rest = allocated(device)
-        return session.run(number).loss
-
-    row = watch.train(step, lambda: held_between_steps(chunks.values()))
+    row = watch.train(lambda number: session.run(number).loss, lambda: held_between_steps(chunks.values()))
+    rest, is_watched = allocated(device), True
+    session.run(task.timing.steps)
     session.settle()
     session.close()
     return {**row, "held": max(held) - rest}
