@@ -44,9 +44,9 @@ from bench.mig import mig_devices
 from bench.torchft_replica import PER_STEP, REPLICAS, ReplicaRow
 from recycle_runtime import logs
 from recycle_runtime.agent.process_table import PROCESSES, ProcessTable
-from recycle_runtime.coordinator.adaptation import AdaptationOptions
 from recycle_runtime.launcher.live_view import event_of
 from recycle_runtime.launcher.local import RunError, RunOptions, run_local
+from recycle_runtime.options.run import AdaptationOptions
 from recycle_runtime.plan.plan_choice import NoPlanError
 from recycle_runtime.protocol.messages.observers import ToObserver
 from recycle_runtime.protocol.messages.steps import StepRow

@@ -13,8 +13,8 @@ from statistics import median
 
 from bench.measure import RECYCLEC
 from bench.report import ROOT, Section
-from recycle_runtime.coordinator.adaptation import AdaptationOptions
 from recycle_runtime.launcher.local import RunOptions, run_local
+from recycle_runtime.options.run import AdaptationOptions
 from recycle_runtime.protocol.messages.observers import JobEvent, Recovered, ToObserver
 
 TITLE = "Re-cuts"

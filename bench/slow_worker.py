@@ -10,8 +10,8 @@ from statistics import median
 
 from bench.measure import RECYCLEC
 from bench.report import ROOT, Section
-from recycle_runtime.coordinator.adaptation import AdaptationOptions
 from recycle_runtime.launcher.local import RunOptions, run_local
+from recycle_runtime.options.run import AdaptationOptions
 from recycle_runtime.protocol.messages.observers import Generation, JobEvent, ToObserver
 from recycle_runtime.protocol.messages.steps import StepRow
 

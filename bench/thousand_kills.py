@@ -37,9 +37,9 @@ from recycle_runtime import logs
 from recycle_runtime.agent.process_signs import exit_of
 from recycle_runtime.agent.process_table import PROCESSES, ProcessTable
 from recycle_runtime.checkpoint.checkpoint_folder import CheckpointFolder
-from recycle_runtime.coordinator.adaptation import AdaptationOptions
 from recycle_runtime.launcher.live_view import event_of
 from recycle_runtime.launcher.local import RunError, RunOptions, run_local
+from recycle_runtime.options.run import AdaptationOptions
 from recycle_runtime.plan.plan_choice import NoPlanError
 from recycle_runtime.protocol.messages.observers import Generation, JobEvent, Recovered, ToObserver
 from recycle_runtime.protocol.messages.steps import StepRow
