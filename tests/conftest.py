@@ -1,6 +1,7 @@
 """What every test may use: goldens, and hypothesis settings that repeat from run to run."""
 
 import difflib
+import gc
 import logging
 import os
 from collections.abc import Callable
@@ -20,6 +21,9 @@ from recycle_compiler.ir.text import parse_schedule
 from recycle_compiler.scheduling.search import Effort
 from recycle_runtime.logs import LOGGERS
 
+# Nothing that is loaded and collected is garbage; see `pytest_collection_finish`.
+gc.disable()
+
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
 
 # Slow machines must not fail a property, and the same commit must pass or fail everywhere.
@@ -28,6 +32,27 @@ settings.register_profile(
     "repeatable", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("repeatable")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """`make test` tries half of the examples of every property, and the same ones in every run;
+    `make test-all` tries all."""
+    if not config.getoption("markexpr"):
+        return
+    for test in {getattr(item, "obj", None) for item in items}:
+        if isinstance(chosen := getattr(test, _SETTINGS, None), settings):
+            setattr(test, _SETTINGS, settings(chosen, max_examples=(chosen.max_examples + 1) // 2))
+
+
+_SETTINGS = "_hypothesis_internal_use_settings"
+"""Where hypothesis keeps what `@settings` has said of a test."""
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded by now stays, and to look through it again took longer than most tests."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

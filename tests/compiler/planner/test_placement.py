@@ -65,7 +65,7 @@ MISJUDGED = {
 }
 """Here a quick plan is not enough to tell which counts are best."""
 JOBS = {**EVEN, **UNEVEN, **MISJUDGED}
-SLOW = ("three stages, little memory", "a slow middle", "transfers", "two failures")
+SLOW = ("three stages, little memory", "a slow middle", "transfers", "two failures", "four failures")
 """Jobs with most ways to place failures, or with the longest way to a plan."""
 
 

@@ -31,6 +31,7 @@ def test_layers_add_up_to_the_stage_that_they_make() -> None:
     layers = profile(program, Options(None, repeat=1))
     (whole,) = profile(program, Options(1, repeat=1)).stages
     assert layers.layer_names == NAMES
+    assert [line.split()[0] for line in table(layers).splitlines()] == ["layer", *NAMES]
     for name in ("kept_bytes", "parameter_bytes", "resident_bytes", "gradient_bytes"):
         assert sum(getattr(layer, name) for layer in layers.stages) == getattr(whole, name), name
     # Each layer's input is held for it alone, even where nothing of it is saved.
@@ -64,11 +65,6 @@ def test_the_compiler_takes_what_is_written(tmp_path: Path, capsys: pytest.Captu
     assert job.layer_costs.resident == tuple(layer["resident_bytes"] for layer in written["layers"])
     # What two workers took for a reduction is half of what very many take.
     assert job.layer_costs.reduce == tuple(2 * layer["reduce"] for layer in written["layers"])
-
-
-def test_the_table_names_layers() -> None:
-    lines = table(profile(load_program(LAYERED), Options(None, repeat=1))).splitlines()
-    assert [line.split()[0] for line in lines] == ["layer", *NAMES]
 
 
 @pytest.mark.parametrize("words", [["--layers"], []])

@@ -289,11 +289,6 @@ def kill_during_the_move(folder: Path, bundle: str, worker: str, position: int) 
     run_until(folder, bundle, faults, [], is_run_by_four)
 
 
-def test_an_instruction(tmp_path: Path, recuttable: str) -> None:
-    """Of a worker that takes layers."""
-    kill_during_the_move(tmp_path, recuttable, "0:0", 20)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("position", range(40))
 @pytest.mark.parametrize("worker", ["0:1", "0:0"])
