@@ -1,5 +1,6 @@
 """Jobs whose workers hold several chunks, and the rules of a schedule checked from scratch."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 from hypothesis import strategies as st
@@ -7,7 +8,7 @@ from hypothesis import strategies as st
 from recycle_compiler.ir.job import JobSpec, SolverOptions, Techniques
 from recycle_compiler.ir.ops import Op, OpKind
 from recycle_compiler.ir.schedule import Schedule
-from tests.support.jobs import ALL, SLOT
+from tests.support.jobs import ALL, SLOT, unit_job
 
 
 def chunked_job(
@@ -19,29 +20,16 @@ def chunked_job(
     transfer: int = 0,
 ) -> JobSpec:
     """Every op takes one slot and every activation is one; capacity in activations."""
-    one, stages = (SLOT,) * len(chunk_stages), max(chunk_stages) + 1
-    return JobSpec(
+    one = (SLOT,) * len(chunk_stages)
+    each = ("forward", "backward_input", "backward_weight", "optimizer", "reduce", "activation")
+    return replace(
+        unit_job(max(chunk_stages) + 1, pipelines, microbatches, capacity, techniques),
         name="chunked",
-        stages=stages,
-        pipelines=pipelines,
-        tensor=1,
-        microbatches=microbatches,
-        unit="slot",
-        memory_unit="count",
-        forward=one,
-        backward_input=one,
-        backward_weight=one,
-        optimizer=one,
-        reduce=one,
-        transfer=(transfer * SLOT,) * (len(chunk_stages) - 1),
-        activation=one,
-        kept_for_weight=one,
-        capacity=(None if capacity is None else capacity * SLOT,) * stages,
-        parameters=(0,) * len(chunk_stages),
-        techniques=techniques,
-        failures=0,
-        solver=SolverOptions(),
         chunk_stages=chunk_stages,
+        kept_for_weight=one,
+        transfer=(transfer * SLOT,) * (len(chunk_stages) - 1),
+        parameters=(0,) * len(chunk_stages),
+        **dict.fromkeys(each, one),
     )
 
 

@@ -7,13 +7,15 @@ memory of 1F1B, then weight gradients. Micro-batches of failed workers go to liv
 import random
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import numpy as np
 
 from recycle_compiler.ir.failure import FailureSet, Worker, failure_set
-from recycle_compiler.ir.job import JobSpec, SolverOptions, Techniques
+from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.streams import Claims, Streams
 from recycle_runtime.plan.isa import CONSUMES, NONE, Instruction, Opcode
+from tests.support.jobs import unit_job
 
 Unit = tuple[int, int]
 """A micro-batch of any pipeline: (pipeline, microbatch)."""
@@ -24,29 +26,8 @@ Hosts = Callable[[Unit, int], int]
 
 def job(stages: int, pipelines: int, microbatches: int) -> JobSpec:
     """A job of unit times."""
-    ones = (1000,) * stages
-    return JobSpec(
-        name="synthetic",
-        stages=stages,
-        pipelines=pipelines,
-        tensor=1,
-        microbatches=microbatches,
-        unit="slot",
-        memory_unit="count",
-        forward=ones,
-        backward_input=ones,
-        backward_weight=ones,
-        optimizer=ones,
-        reduce=(0,) * stages,
-        transfer=(0,) * (stages - 1),
-        activation=ones,
-        kept_for_weight=ones,
-        capacity=(None,) * stages,
-        parameters=(0,) * stages,
-        techniques=Techniques(),
-        failures=min(3, stages * pipelines),
-        solver=SolverOptions(),
-    )
+    plain = unit_job(stages, pipelines, microbatches, optimizer=1)
+    return replace(plain, name="synthetic", failures=min(3, stages * pipelines))
 
 
 def program(

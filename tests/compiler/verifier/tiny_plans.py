@@ -1,13 +1,15 @@
 """Small correct plans: jobs, and streams from text or from orders of ops."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from recycle_compiler.ir.job import JobSpec, SolverOptions, Techniques
+from recycle_compiler.ir.job import JobSpec, Techniques
 from recycle_compiler.verifier.report import Rule, Violation
 from recycle_compiler.verifier.verify import verify_bundle
 from recycle_runtime.plan.isa import NONE, USES_CHUNK, Instruction, Opcode
 from tests.compiler.verifier.memory_bundle import Cell, Entry, MemoryBundle, Streams, instruction
+from tests.support.jobs import unit_job
 
 Orders = Mapping[Cell, str]
 """For each worker its ops in order; `F01` is the forward of micro-batch 1 of pipeline 0."""
@@ -29,32 +31,11 @@ def tiny_job(
     **times: Any,
 ) -> JobSpec:
     """A job whose every op takes one tick, with two ticks of optimizer and one of reduction."""
-    fields: dict[str, Any] = {
-        "forward": (1,) * stages,
-        "backward_input": (1,) * stages,
-        "backward_weight": (1,) * stages,
-        "optimizer": (2,) * stages,
-        "reduce": (1,) * stages,
-        "transfer": (0,) * (stages - 1),
-        "activation": (1,) * stages,
-        "kept_for_weight": (1,) * stages,
-        "capacity": (None,) * stages,
-        "parameters": (0,) * stages,
-        **times,
-    }
-    return JobSpec(
-        name="tiny",
-        stages=stages,
-        pipelines=pipelines,
-        tensor=1,
-        microbatches=microbatches,
-        unit="slot",
-        memory_unit="count",
-        techniques=techniques or Techniques(),
-        failures=0,
-        solver=SolverOptions(),
-        **fields,
-    )
+    one = (1,) * stages
+    ops = dict.fromkeys(("forward", "backward_input", "backward_weight", "reduce"), one)
+    held = {"activation": one, "kept_for_weight": one}
+    plain = unit_job(stages, pipelines, microbatches, techniques=techniques or Techniques())
+    return replace(plain, name="tiny", **({**ops, **held, "optimizer": (2,) * stages} | times))
 
 
 def found(bundle: MemoryBundle, rule: Rule) -> list[Violation]:

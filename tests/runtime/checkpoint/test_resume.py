@@ -11,6 +11,7 @@ from tests.runtime.checkpoint.conftest import Stopped
 from tests.runtime.checkpoint.runs import FEWER, JOB, losses, plans, run, saved, train_in_turns
 
 
+@pytest.mark.slow
 def test_the_same_pipelines(stopped: Stopped, tmp_path: Path) -> None:
     kept, bundle, program = stopped
     shutil.copytree(kept, tmp_path / "kept")

@@ -19,7 +19,8 @@ from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.program.loading import load_program
 from recycle_runtime.protocol.messages.checkpoints import CheckpointReply, CheckpointWritten
 from recycle_runtime.state.names import CheckpointError
-from tests.runtime.checkpoint.runs import losses, plans, run, saved, train_in_turns, with_dropout
+from tests.runtime.checkpoint.conftest import Stopped
+from tests.runtime.checkpoint.runs import losses, plans, run, saved, train_in_turns
 from tests.runtime.training.alone import train_alone
 from tests.runtime.training.compare import MLP, changed
 from tests.runtime.training.test_batch_norm import BATCH_NORM
@@ -35,13 +36,10 @@ def cut_plans(folder: Path, cut: Sequence[int], pipelines: int) -> str:
     return plans(folder / f"{'-'.join(map(str, cut))}.plan", job)
 
 
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+@pytest.fixture
+def kept(stopped: Stopped, tmp_path: Path) -> tuple[Path, str]:
     """Five steps of two pipelines of two stages, and the program."""
-    folder = tmp_path_factory.mktemp("cuts")
-    program = with_dropout(folder)
-    run(cut_plans(folder, (4, 6), 2), program, 5, checkpoint=str(folder / "kept"))
-    return folder / "kept", program
+    return shutil.copytree(stopped.kept, tmp_path / "kept"), stopped.program
 
 
 @pytest.mark.parametrize(
@@ -54,9 +52,10 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 )
 def test_another_cut(kept: tuple[Path, str], tmp_path: Path, cut: tuple[int, ...], pipelines: int) -> None:
     folder, program = kept
-    shutil.copytree(folder, tmp_path / "kept")
     bundle = cut_plans(tmp_path, cut, pipelines)
-    resumed, _ = run(bundle, program, 8, save=str(tmp_path), checkpoint=str(tmp_path / "kept"), resume=True)
+    resumed, events = run(bundle, program, 8, save=str(tmp_path), checkpoint=str(folder), resume=True)
+    assert events[0].startswith(f"resuming with step 5 from {folder / 'step-00000005'} (")
+    assert resumed.begins == [5]
     alone = train_alone(program, len(cut), PER_STEP, 8, cut=cut)
     assert losses(resumed) == pytest.approx({step: alone.losses[step] for step in range(5, 8)}, rel=1e-12)
     states = saved(tmp_path)
@@ -64,18 +63,20 @@ def test_another_cut(kept: tuple[Path, str], tmp_path: Path, cut: tuple[int, ...
     for name, state in states.items():
         for key, tensor in alone.states[int(name.split("-")[2])].items():
             torch.testing.assert_close(state[key], tensor, rtol=1e-12, atol=1e-12)
-    newest = tmp_path / "kept" / "step-00000008"
+    names = sorted(path.name for path in folder.glob("step-*"))
+    assert names == ["step-00000005", "step-00000008"]
+    newest = folder / names[-1]
     assert sorted(path.name for path in newest.iterdir() if path.is_dir()) == sorted(
         f"layer-{layer}-part-0" for layer in range(LAYERS)
     )
 
 
+@pytest.mark.slow
 def test_other_micro_batches_too(kept: tuple[Path, str], tmp_path: Path) -> None:
     """Data goes on with the first item that was not used, in steps of another size."""
     folder, program = kept
-    shutil.copytree(folder, tmp_path / "kept")
     bundle = plans(tmp_path / "other.plan", replace(unit_job(3, 1, 3), cut=(2, 2, 6)))
-    options: dict[str, Any] = {"checkpoint": str(tmp_path / "kept"), "resume": True}
+    options: dict[str, Any] = {"checkpoint": str(folder), "resume": True}
     with pytest.raises(RunError, match=r"have taken 4 micro-batches .* take 3 .*: --accept-changes"):
         run(bundle, program, 7, **options)
     resumed, _ = run(bundle, program, 7, **options, accepts_changes=True)
@@ -86,9 +87,8 @@ def test_other_micro_batches_too(kept: tuple[Path, str], tmp_path: Path) -> None
 @pytest.mark.slow
 def test_a_plan_that_says_nothing_about_layers(kept: tuple[Path, str], tmp_path: Path) -> None:
     folder, program = kept
-    shutil.copytree(folder, tmp_path / "kept")
     bundle = plans(tmp_path / "plain.plan", unit_job(4, 1, PER_STEP))
-    resumed, _ = run(bundle, program, 6, checkpoint=str(tmp_path / "kept"), resume=True)
+    resumed, _ = run(bundle, program, 6, checkpoint=str(folder), resume=True)
     alone = train_alone(program, 4, PER_STEP, 6)
     assert losses(resumed) == pytest.approx({5: alone.losses[5]}, rel=1e-12)
 
@@ -96,9 +96,8 @@ def test_a_plan_that_says_nothing_about_layers(kept: tuple[Path, str], tmp_path:
 @pytest.mark.slow
 def test_other_layers_are_refused(kept: tuple[Path, str], tmp_path: Path) -> None:
     folder, program = kept
-    shutil.copytree(folder, tmp_path / "kept")
     fewer = changed(tmp_path, program, "LAYERS = 7")
-    checkpoint = str(tmp_path / "kept")
+    checkpoint = str(folder)
     with pytest.raises(RunError, match="made by a job with 10 layers, and this one has 9: only the cut, "):
         run(cut_plans(tmp_path, (4, 5), 2), fewer, 6, checkpoint=checkpoint, resume=True)
     plain = plans(tmp_path / "plain.plan", unit_job(2, 1, PER_STEP))

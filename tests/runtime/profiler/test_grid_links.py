@@ -78,11 +78,14 @@ def test_a_worker_has_a_channel_in_each_direction_to_each_neighbour() -> None:
     assert neighbour_stream(GridShape(1, 2), (0, 0)) == []
 
 
-def test_links_of_a_grid_are_measured_together_while_all_processes_live() -> None:
+@pytest.mark.parametrize(
+    ("count", "for_sums"), [(2, "1 x 2"), pytest.param(4, "2 x 2", marks=pytest.mark.slow)]
+)
+def test_links_of_a_grid_are_measured_together_while_all_processes_live(count: int, for_sums: str) -> None:
     before = set(active_children())
     with (
         pytest.raises(ProgramError, match="a process that measures links has ended"),
-        grid_links("cpu", devices(4), 2, 2) as links,
+        grid_links("cpu", devices(count), 2, 2) as links,
     ):
         receive = links.waiting_receive(1000)
         assert receive is not None and links.waiting_receive(0) is None
@@ -94,7 +97,7 @@ def test_links_of_a_grid_are_measured_together_while_all_processes_live() -> Non
         assert all(timing.median > 0 for timing in links.reductions([1 << 16, 1 << 10], 2, 2))
         assert links.reductions([1 << 16, 0], 2, 1)[1] == NOTHING
         assert links.reductions([1 << 16], 1, 1) == [NOTHING]
-        assert links.how["reduce_measured"].endswith("those of all stages at once: 2 x 2 processes")
+        assert links.how["reduce_measured"].endswith(f"those of all stages at once: {for_sums} processes")
         child = max(set(active_children()) - before, key=lambda each: each.name)
         assert child.pid is not None
         os.kill(child.pid, signal.SIGKILL)

@@ -32,19 +32,29 @@ def check(folder: Path, outcome: Outcome, plain: Plain, first: int = 0) -> None:
                     torch.testing.assert_close(tensor, expected, rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [pytest.param("", id="schedule"), pytest.param(HOOKED, id="schedule-in-a-hook", marks=pytest.mark.slow)],
-)
-def test_a_kill_a_re_join_and_a_resume(tmp_path: Path, square: str, change: str) -> None:
-    """Undone where a step was ahead, handed to the joiner, and all peers are compared in the end; and what
-    the job goes on with later."""
-    program, steps, kept = changed(tmp_path, SCRIPTED, change), 40, tmp_path / "kept"
-    outcome = run(tmp_path / "run", square, program, steps, ["kill=1:1@5"], ["1:1@6"], checkpoint=kept)
+STEPS = 40
+
+
+def kill_and_rejoin(folder: Path, bundle: str, program: str) -> None:
+    """Undone where a step was ahead, handed to the joiner, and all peers are compared in the end."""
+    kept = folder / "kept"
+    outcome = run(folder / "run", bundle, program, STEPS, ["kill=1:1@5"], ["1:1@6"], checkpoint=kept)
     assert any("joins" in cause for cause in outcome.causes), outcome.causes
-    check(tmp_path / "run", outcome, train_plainly(program, PER_STEP, steps))
-    later = run(tmp_path / "later", square, program, steps + 5, checkpoint=kept, resume=True)
-    check(tmp_path / "later", later, train_plainly(program, PER_STEP, steps + 5), first=steps)
+    check(folder / "run", outcome, train_plainly(program, PER_STEP, STEPS))
+
+
+def test_a_kill_and_a_re_join(tmp_path: Path, square: str) -> None:
+    kill_and_rejoin(tmp_path, square, changed(tmp_path, SCRIPTED, ""))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", ["", HOOKED], ids=["schedule", "schedule-in-a-hook"])
+def test_a_resume(tmp_path: Path, square: str, change: str) -> None:
+    program = changed(tmp_path, SCRIPTED, change)
+    kill_and_rejoin(tmp_path, square, program)
+    more = STEPS + 5
+    later = run(tmp_path / "later", square, program, more, checkpoint=tmp_path / "kept", resume=True)
+    check(tmp_path / "later", later, train_plainly(program, PER_STEP, more), first=STEPS)
 
 
 COUNTED = """

@@ -4,10 +4,13 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.runtime.recovery.nodes import LoopbackNode
 from tests.runtime.recovery.several_nodes import SeveralNodes
 
 
+@pytest.mark.slow
 def test_a_killed_worker_and_a_killed_node_are_replaced(tmp_path: Path, wide: str) -> None:
     job = SeveralNodes(tmp_path, wide, 200, LoopbackNode("coordinator"), port=0)
     try:

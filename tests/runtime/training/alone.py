@@ -1,7 +1,7 @@
 """The same training on one process, with plain autograd and a plain loop: what every plan must equal."""
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -21,10 +21,11 @@ class Alone(NamedTuple):
     """Of each stage, at the end."""
 
 
+@cache
 def train_alone(
-    program_file: str, stages: int, per_step: int, steps: int, seed: int = 0, cut: Sequence[int] = ()
+    program_file: str, stages: int, per_step: int, steps: int, seed: int = 0, cut: tuple[int, ...] = ()
 ) -> Alone:
-    """Train all stages here, one micro-batch after the other."""
+    """Train all stages here, one micro-batch after the other; once for all tests that ask for the same."""
     program = load_program(program_file)
     modules = [build_module(program, stage, stages, seed, cut=cut) for stage in range(stages)]
     optimizers = [program.optimizer(list(module.parameters())) for module in modules]
