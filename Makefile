@@ -24,8 +24,9 @@ check: $(STAMP) ## lint, format, types, import rules, goldens
 	$(BIN)/lint-imports
 	$(BIN)/python bench/diff_goldens.py
 
+# One process more than cores of a small machine: those whose test waits for others leave their core to the third.
 test: $(STAMP) ## all tests but the slow ones
-	$(BIN)/pytest -q -n 2 --dist worksteal -m 'not slow'
+	$(BIN)/pytest -q -n 3 --dist worksteal -m 'not slow'
 
 test-all: $(STAMP) ## all tests
 	$(BIN)/pytest -q -n 2 --dist worksteal

@@ -15,9 +15,9 @@ LIMITS: dict[str, Any] = {"heartbeat_timeout": 3.0, "instruction_timeout": 5.0}
 def test_each_kind_once(tmp_path: Path, wide: str) -> None:
     """One after the other, on worker after worker, each in the middle of a step."""
     places = ["0:0", "1:1", "2:0"]
-    faults = [f"{kind}={places[number % 3]}@{3 + 20 * number}" for number, kind in enumerate(KINDS)]
-    returns = [f"{places[number % 3]}@{4 + 20 * number}" for number, _ in enumerate(KINDS)]
-    outcome = disturbed(tmp_path, wide, 20 * (len(KINDS) + 1), faults, returns, **LIMITS)
+    faults = [f"{kind}={places[number % 3]}@{3 + 30 * number}" for number, kind in enumerate(KINDS)]
+    returns = [f"{places[number % 3]}@{4 + 30 * number}" for number, _ in enumerate(KINDS)]
+    outcome = disturbed(tmp_path, wide, 30 * (len(KINDS) + 1), faults, returns, **LIMITS)
     assert {kind for kind, _, _ in outcome.faults} == set(KINDS)
 
 

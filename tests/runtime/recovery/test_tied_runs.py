@@ -41,24 +41,25 @@ def check(folder: Path, outcome: Outcome, program: str, steps: int, first: int =
             torch.testing.assert_close(tensor, alone.states[0][name], rtol=1e-9, atol=1e-9)
 
 
-def kill_and_rejoin(folder: Path, bundle: str, program: str, steps: int) -> None:
-    """On either side, with a checkpoint at the end."""
-    faults, returns = ["kill=1:0@5", f"kill=0:1@{steps // 2 + 5}"], ["1:0@6", f"0:1@{steps // 2 + 6}"]
-    outcome = run(folder / "one", bundle, program, steps, faults, returns, checkpoint=folder / "kept")
+def kill_and_rejoin(folder: Path, program: str, *, stagger: bool) -> str:
+    """On either side, with a checkpoint of step 80 at the end. The plans."""
+    bundle, kept = plans(folder, stagger=stagger), folder / "kept"
+    faults, returns = ["kill=1:0@5", "kill=0:1@45"], ["1:0@6", "0:1@46"]
+    outcome = run(folder / "one", bundle, program, 80, faults, returns, checkpoint=kept)
     assert len(outcome.faults) == 2
-    check(folder / "one", outcome, program, steps)
+    check(folder / "one", outcome, program, 80)
+    return bundle
 
 
 def test_kill_and_rejoin_on_either_side(tmp_path: Path) -> None:
-    kill_and_rejoin(tmp_path, plans(tmp_path), changed(tmp_path, TIED, "CLIP_NORM = 0.5"), 60)
+    kill_and_rejoin(tmp_path, changed(tmp_path, TIED, "CLIP_NORM = 0.5"), stagger=True)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stagger", [True, False])
 def test_a_resume(tmp_path: Path, stagger: bool) -> None:
     program, kept = changed(tmp_path, TIED, "CLIP_NORM = 0.5"), tmp_path / "kept"
-    bundle = plans(tmp_path, stagger=stagger)
-    kill_and_rejoin(tmp_path, bundle, program, 80)
+    bundle = kill_and_rejoin(tmp_path, program, stagger=stagger)
     second = run(tmp_path / "two", bundle, program, 86, ["kill=1:1@82"], checkpoint=kept, resume=True)
     assert len(second.faults) == 1
     check(tmp_path / "two", second, program, 86, first=80)

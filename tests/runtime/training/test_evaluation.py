@@ -7,11 +7,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from recycle_compiler.backends.bundle import write_bundle
+from recycle_compiler.ir.failure import failure_set
+from recycle_compiler.ir.target import Target
 from recycle_runtime.execution.evaluation import forward_only
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Opcode
 from recycle_runtime.worker.fixed_plan import FixedPlanWorker
 from tests.runtime.training.threads import train_in_threads
+from tests.support.jobs import figure3, quick_plan
 
 LAYERED = str(Path(__file__).resolve().parents[1] / "recovery" / "programs" / "layered.py")
 COUNT = 29
@@ -45,6 +49,16 @@ def evaluate_in_threads(workers: list[FixedPlanWorker]) -> float:
         thread.join(60.0)
     assert len(shares) == len(workers), "some workers hang"
     return sum(share for share in shares if share is not None) / COUNT
+
+
+@pytest.fixture(scope="module")
+def running_example(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Plans for no failure up to three."""
+    path, failed = tmp_path_factory.mktemp("example") / "quick.plan", [(1, 2), (0, 0), (2, 2)]
+    job = figure3((4, 3, 2, 1))
+    plans = [quick_plan(Target(job, failure_set(failed[:count]))) for count in range(4)]
+    write_bundle(path, source="", plans=plans)
+    return str(path)
 
 
 @pytest.mark.parametrize("failures", [0, 3])
