@@ -51,7 +51,8 @@ class Comparison:
     @property
     def paid(self) -> Gpus:
         tensor, each = self.setting.job.tensor, self.fleet.layout.gpus_each
-        return Gpus(tensor, each, self.gpus, self.gpus + self.fleet.spares * each)
+        whole = self.fleet.workers * tensor + self.fleet.spares * each
+        return Gpus(tensor, each, self.gpus, whole)
 
     @property
     def hours(self) -> float:

@@ -81,6 +81,8 @@ class Fleet:
 
     trace: Trace
     layout: Layout
+    used: int | None = None
+    """How many places machines may take, the first ones; None: all. The workers of the others are down."""
 
     @property
     def start(self) -> Start:
@@ -105,6 +107,11 @@ class Fleet:
             live += len(move.returned - move.failed) - len(move.failed - move.returned)
             found.append(Strength(move.at, live, move.spare_machines))
         return tuple(found)
+
+    @property
+    def workers(self) -> int:
+        """Workers of the job that machines may carry."""
+        return len({worker for place in self.layout.places[: self.used] for worker in place})
 
     @property
     def spares(self) -> int:
@@ -141,7 +148,7 @@ class Fleet:
         elif trace.whole:
             names += [f"unnamed {number}" for number in range(len(names), len(layout.places))]
         names += [f"spare {number}" for number in range(trace.spares)]
-        seats = _Seats(layout)
+        seats = _Seats(layout, self.used)
         seats.move(0.0, [Event(0.0, name, added=True) for name in names])
         seats.move(0.0, [event for event in trace.events if event.at == 0])
         return seats
@@ -150,12 +157,12 @@ class Fleet:
 class _Seats:
     """Which machine has which place."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, used: int | None = None) -> None:
         self._layout = layout
         self._seated: list[int | None] = [None] * len(layout.places)
         """By place, the number of the seating, so that another machine in it shows."""
         self._seatings = 0
-        self._free = set(range(len(layout.places)))
+        self._free = set(range(len(layout.places))[:used])
         self._place_of: dict[str, int] = {}
         self._home: dict[str, int] = {}
         """Where machines were last."""

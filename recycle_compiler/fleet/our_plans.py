@@ -6,7 +6,7 @@ where that is quick; else the period is estimated from bounds.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from recycle_compiler.fleet.setting import CutPlans, Setting
@@ -216,7 +216,7 @@ class CutsOnDemand:
 
     def _search(self, workers: int) -> OurCut | None:
         job = self._setting.job
-        found = fastest_layout(job, workers)
+        found = _fastest_layout(job, workers)
         if found is None:
             return None
         layout, period = found
@@ -236,6 +236,12 @@ class CutsOnDemand:
                 workers = tuple(cut.job.pipelines - gone for gone in cut.plans[0].counts)
                 gaps.append(cut.plans[0].period / layout_bound(job, Layout(cut.job.cut, workers)))
         return max(gaps)
+
+
+@lru_cache(maxsize=1024)
+def _fastest_layout(job: JobSpec, workers: int) -> tuple[Layout, int | None] | None:
+    """A simulation of many fleets asks for the same ones again."""
+    return fastest_layout(job, workers)
 
 
 def fastest_period(setting: Setting, failures: int) -> float | None:

@@ -108,7 +108,7 @@ def _say_what_the_trace_lacks(trace: Trace, arguments: Namespace, output: Output
     if trace.note:
         output.say(f"note: {trace.name}: {trace.note}")
     for option, value in (("--watched", arguments.watched), ("--faults", arguments.faults)):
-        if value and not trace.is_drawn:
+        if value and not trace.is_recorded:
             output.say(f"note: {option} has no effect: {trace.name} is no file of fault records")
     if arguments.spares and trace.spares:
         output.say(f"note: {trace.name} says nothing of spare machines: they never fail")

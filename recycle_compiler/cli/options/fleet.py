@@ -228,6 +228,25 @@ def fleet_of(job: JobSpec, spares: int, arguments: Namespace) -> Fleet:
     return Fleet(_trace(job, layout, spares, arguments), layout)
 
 
+def drawn_fleet(job: JobSpec, arguments: Namespace) -> Callable[[int, int, int], Fleet]:
+    """What draws fleets of any number of machines, of which so many may be in the job, by a seed.
+
+    UsageError where the trace is of a fleet of its own.
+    """
+    layout = _layout(job, arguments)
+    if not _trace(job, layout, 0, arguments).is_drawn:
+        raise UsageError(
+            f"machines cannot be drawn from {arguments.trace}: use a file of fault records or a description, "
+            "or `recyclec simulate --spares N`"
+        )
+
+    def draw(machines: int, used: int, seed: int) -> Fleet:
+        spares = machines - len(layout.places)
+        return Fleet(_trace(job, layout, spares, Namespace(**vars(arguments) | {"seed": seed})), layout, used)
+
+    return draw
+
+
 def comparison_of(job: JobSpec, bundle: Bundle, fleet: Fleet, arguments: Namespace) -> Comparison:
     """Everything that policies are compared with."""
     said = read_said(bundle.job_source)
@@ -270,7 +289,7 @@ def _trace(job: JobSpec, layout: Layout, spares: int, arguments: Namespace) -> T
         hours = _DEFAULT_HOURS if arguments.hours is None else arguments.hours
         machines = Machines(len(layout.places), layout.gpus_each)
         described = parse_words(words)
-        described = replace(described, spares=described.spares + spares)
+        machines = machines._replace(number=machines.number + spares)
         trace = generate(described, machines, hours * _HOUR, arguments.seed)
     else:
         draw = Draw(len(layout.places) + spares, arguments.watched, arguments.faults)

@@ -216,7 +216,7 @@ def _drawn(
         f"{draw.machines:,} of {plural(watched, 'machine')} drawn, seed {seed}, with "
         f"{plural(sum(kinds.values()), 'fault')}{only}{of_them}"
     )
-    return Trace(name, span, tuple(nodes), tuple(events), is_drawn=True, about=about)
+    return Trace(name, span, tuple(nodes), tuple(events), is_recorded=True, is_drawn=True, about=about)
 
 
 def _events(node: str, fault: _Fault, shift: float, span: float) -> list[Event]:

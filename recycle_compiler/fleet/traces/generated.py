@@ -307,7 +307,7 @@ def generate(words: Words, machines: Machines, span: float, seed: int) -> Trace:
     about = "" if words.kind == "none" else f"which machine fails is chosen at random, seed {seed}"
     if words.source:
         about += f"; rates: {words.source}"
-    return Trace(words.text, span, tuple(names), tuple(events), about=about)
+    return Trace(words.text, span, tuple(names), tuple(events), is_drawn=True, about=about)
 
 
 class _Happening:

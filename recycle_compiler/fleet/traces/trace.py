@@ -47,8 +47,10 @@ class Trace:
     """Machines beyond those of the trace and of the job, which never fail."""
     by_worker: bool = False
     """Whether events name workers of the job, which are all there before anything happens."""
+    is_recorded: bool = False
+    """Whether it is of a recorded cluster, of which a job gets a part."""
     is_drawn: bool = False
-    """Whether its machines, spare ones too, were drawn from a recorded cluster for the job."""
+    """Whether its machines, spare ones too, were made or drawn from a recorded cluster for the job."""
     about: str = ""
     """What was chosen for lack of better knowledge, in a few words."""
     note: str = ""
