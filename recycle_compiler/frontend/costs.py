@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, fields, replace
 from itertools import accumulate, pairwise
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from recycle_compiler.diagnostics import Span
 from recycle_compiler.ir.layers import LayerCosts
@@ -10,6 +10,19 @@ from recycle_compiler.ir.layout import ring_time
 
 Cut = tuple[int, ...]
 """How many layers each stage has."""
+
+
+class Variation(NamedTuple):
+    """Standard deviations of op times, in millionths of what they should be."""
+
+    spread_ppm: int = 0
+    """By micro-batch: all ops of one are longer or shorter together."""
+    jitter_ppm: int = 0
+    """By chance, of every op for itself."""
+
+
+STEADY = Variation()
+_NOT_PER_STAGE = ("unit", "memory_unit", "resident", "span", "variation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +45,12 @@ class Costs:
     """What of the capacity is taken before the first activation."""
     span: Span = field(compare=False)
     """Where the job says where its costs come from."""
+    variation: Variation = STEADY
+    """How much op times vary, if measured."""
 
     def per_stage(self) -> dict[str, tuple[int, ...]]:
         """The tuples that go into a JobSpec as they are, by field name."""
-        kept = (
-            one.name for one in fields(self) if one.name not in ("unit", "memory_unit", "resident", "span")
-        )
+        kept = (one.name for one in fields(self) if one.name not in _NOT_PER_STAGE)
         return {name: getattr(self, name) for name in kept}
 
 
@@ -80,6 +93,8 @@ class MeasuredLayers:
     span: Span = field(compare=False)
     split_ppm: int | None = None
     """How much longer two halves of a micro-batch take than the whole, in millionths, if measured."""
+    variation: Variation = STEADY
+    """How much op times vary, if measured."""
 
     @property
     def costs(self) -> LayerCosts:

@@ -11,7 +11,7 @@ from recycle_compiler.frontend.check import Section, Sections
 from recycle_compiler.frontend.costs import Costs, Cut
 from recycle_compiler.frontend.diagnostics import Report, count, did_you_mean, one_of, quote
 from recycle_compiler.frontend.profile_file import DISPLAY_UNIT
-from recycle_compiler.frontend.schema import BLOCKS
+from recycle_compiler.frontend.schema import REQUIRED_SETTINGS
 from recycle_compiler.frontend.shape import Shape
 from recycle_compiler.frontend.values import LARGEST, read_share, read_whole
 from recycle_compiler.ir.layers import PER_LAYER, LayerCosts
@@ -316,7 +316,7 @@ def read_model(section: Section, sections: Sections, shape: Shape, report: Repor
         message = f"model must be `gpt`, got {quote(name.text)}"
         report.error("unknown-model", message, name.span, "measure a profile for any other model")
         return None
-    sizes = {key: _size(section, key, report) for key in BLOCKS["model"]}
+    sizes = {key: _size(section, key, report) for key in REQUIRED_SETTINGS["model"]}
     device = _read_device(sections.get("device"), section, report)
     efficiency = _read_efficiency(sections.get("device"), report)
     micro = _require_micro(sections, shape, report)

@@ -166,9 +166,9 @@ def add_cost_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--jitter",
         type=_percent,
-        default=0.0,
         metavar="PERCENT",
-        help="op times vary randomly by this much around the planned ones; our plans run in the event engine",
+        help="op times vary randomly by this much around the planned ones; our plans run in the event engine "
+        "(default: as the job says)",
     )
 
 
@@ -333,7 +333,7 @@ def _setting(job: JobSpec, bundle: Bundle, said: Said, arguments: Namespace) -> 
     slot = _DEFAULT_SLOT if arguments.slot is None else arguments.slot
     known = Known(layers, slot, costs, arguments.exact_plans)
     setting = make_setting(job, plans_of(bundle), known, recuts_of(bundle))
-    return with_jitter(setting, bundle, arguments.jitter, arguments.seed) if arguments.jitter else setting
+    return with_jitter(setting, bundle, arguments.jitter, arguments.seed)
 
 
 def whole(least: int, most: int) -> Callable[[str], int]:
