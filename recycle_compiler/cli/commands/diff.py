@@ -70,7 +70,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "after",
         metavar="B",
-        help="the same, or the trace of a run of A: ours, or torch's profiler's as a file or a folder with one "
+        help="the same, or the trace of a run of A: ours, or torch's profiler's, a file or a folder of one "
         "for each rank",
     )
     parser.add_argument(

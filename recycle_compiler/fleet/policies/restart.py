@@ -41,6 +41,7 @@ class Restart:
         self._changes.begin(0.0)
 
     def begin(self, down: frozenset[Worker], spare: int) -> float:
+        self._holders.start(self._grid - down, [self._possible(down)] * self._job.stages)
         self._take(down)
         return self._rate
 
