@@ -19,11 +19,11 @@ PARTS = (
 )  # fmt: skip
 REFERENCES = ("fault-scaled", "fault-free", "zero-bubble")
 RECOVERY = {
-    "recyclec, measured": (
+    "recyclec, measured*": (
         Point(6, 0.44, "6 MIG devices"),
         Point(12, 0.155, "12 workers, one H200"),
     ),
-    "torchft, measured": (Point(6, 11.3),),
+    "torchft, measured*": (Point(6, 11.3),),
     "ElasWave, published*": (Point(96, 1.0),),
     "Oobleck, published*": (Point(32, 10.0),),
     "DeadPool, published*": (Point(512, 40.0),),
