@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 
 from recycle_compiler.diagnostics import Span
 from recycle_compiler.frontend.check import Section, Sections
-from recycle_compiler.frontend.costs import Costs, Cut
+from recycle_compiler.frontend.costs import STEADY, Costs, Cut
 from recycle_compiler.frontend.diagnostics import Report, count, did_you_mean, one_of, quote
 from recycle_compiler.frontend.profile_file import DISPLAY_UNIT
 from recycle_compiler.frontend.schema import REQUIRED_SETTINGS
@@ -294,7 +294,9 @@ class ModelLayers:
             name: tuple(getattr(stage, name) for stage in stages) for name in StageCosts.__slots__
         }
         columns["transfer"] = columns["transfer"][:-1]
-        return Costs(unit=self.unit, memory_unit=self.memory_unit, span=self.span, **columns)
+        return Costs(
+            unit=self.unit, memory_unit=self.memory_unit, span=self.span, variation=STEADY, **columns
+        )
 
 
 def tie_time(layers: ModelLayers) -> int:

@@ -10,8 +10,10 @@ COLOURS = (
     "#0072b2", "#d55e00", "#00875f", "#b8608f", "#a86f00", "#7a5195", "#666666", "#9c3d3d", "#3d6b3d",
 )  # fmt: skip
 """Of lines, in their order; each can be seen on a light and on a dark ground."""
-_LEFT, _RIGHT, _TOP, _BOTTOM, _HEIGHT = 64.0, 16.0, 30.0, 46.0, 230.0
+_LEFT, _RIGHT, _TOP, _BOTTOM, _HEIGHT = 64.0, 34.0, 30.0, 46.0, 230.0
 _LEGEND_LINE = 17.0
+_KEYS = 3
+"""Names in a line of the legend."""
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 
@@ -51,7 +53,7 @@ class Lines:
 
     def _parts(self, across: "_Axis", up: "_Axis") -> Iterator[str]:
         inner = self.width - _LEFT - _RIGHT
-        height = _TOP + _HEIGHT + _BOTTOM + _LEGEND_LINE * -(-len(self.series) // 4)
+        height = _TOP + _HEIGHT + _BOTTOM + _LEGEND_LINE * -(-len(self.series) // _KEYS)
         yield _head(self.width, height, self.title)
 
         def place(point: Point) -> tuple[float, float]:
@@ -87,9 +89,9 @@ class Bars:
 
     def svg(self) -> str:
         """The picture."""
-        left, right, row = 110.0, 150.0, 24.0
+        left, right, row = 110.0, 230.0, 24.0
         most = max((sum(values) for _, values, _ in self.rows), default=1.0) or 1.0
-        height = _TOP + row * len(self.rows) + 12 + _LEGEND_LINE * -(-len(self.parts) // 4)
+        height = _TOP + row * len(self.rows) + 12 + _LEGEND_LINE * -(-len(self.parts) // _KEYS)
         scale = (self.width - left - right) / most
         pieces = [_head(self.width, height, self.title)]
         for number, (name, values, words) in enumerate(self.rows):
@@ -171,7 +173,7 @@ def _series(name: str, places: Sequence[tuple[tuple[float, float], str]], colour
 
 
 def _key(number: int, name: str, colour: str, width: float, top: float) -> Iterator[str]:
-    x, y = 16 + (number % 4) * (width - 16) / 4, top + _LEGEND_LINE * (number // 4)
+    x, y = 16 + (number % _KEYS) * (width - 16) / _KEYS, top + _LEGEND_LINE * (number // _KEYS)
     yield f'<rect x="{x:.1f}" y="{y - 9:.1f}" width="10" height="10" fill="{colour}"/>'
     yield _text(x + 15, y, name.removesuffix("*"), "start")
 

@@ -94,7 +94,7 @@ def test_intervals_of_young_and_daly_cost_less_than_others() -> None:
 def test_nothing_fails_and_nothing_is_saved() -> None:
     given = replace(setting(ChangeCosts()), failure_interval=float("inf"))
     ours, restart = report_of(made_fleet("none"), "ours", "restart", given=given).outcomes
-    assert restart.gpu_hours == GpuHours(useful=pytest.approx(144))
+    assert restart.gpu_hours == pytest.approx(GpuHours(useful=144))
     assert ours.effective_training_time == pytest.approx(1)
     assert "no checkpoints" in restart.note
 
