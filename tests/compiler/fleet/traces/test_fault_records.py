@@ -100,4 +100,4 @@ def test_the_recorded_cluster() -> None:
     assert more.nodes[:32] == few.nodes and len(more.nodes) == 36
     whole = read_trace(RECORDED, Grid(4, 8, Draw(400)))
     assert whole.span == pytest.approx(348.9798 * DAY) and len(whole.nodes) == 400
-    assert sum(not event.added for event in whole.events) == 582
+    assert sum(not event.added for event in whole.events) == 568
