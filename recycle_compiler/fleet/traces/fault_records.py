@@ -7,7 +7,7 @@ This is the form of InfiniteHBD's trace (SIGCOMM'25): times are in days, a machi
 a time and is down until the last of them has ended, and machines that never failed are not named. A job needs
 fewer machines than were watched, so as many as it needs are drawn by seed. It may need more: then the watched
 machines are drawn whole once, and again with all their times shifted alike, which keeps faults that come
-together together.
+together together. A fault that ends at the moment it begins is left out.
 """
 
 import json

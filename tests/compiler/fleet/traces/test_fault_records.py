@@ -100,4 +100,5 @@ def test_the_recorded_cluster() -> None:
     assert more.nodes[:32] == few.nodes and len(more.nodes) == 36
     whole = read_trace(RECORDED, Grid(4, 8, Draw(400)))
     assert whole.span == pytest.approx(348.9798 * DAY) and len(whole.nodes) == 400
-    assert sum(not event.added for event in whole.events) == 568
+    # 584 faults, of which 2 lie within others and 14 take no time.
+    assert sum(not event.added for event in whole.events) == 584 - 2 - 14
