@@ -4,14 +4,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from recycle_compiler.fleet.accounts import Gpus, account
 from recycle_compiler.fleet.course import Course, as_seen_by, lead
-from recycle_compiler.fleet.machines import Fleet
+from recycle_compiler.fleet.machines import Fleet, Strength
 from recycle_compiler.fleet.our_plans import healthy_period
 from recycle_compiler.fleet.policy import CannotRunError, Policy, make_policy
 from recycle_compiler.fleet.report import Entry, Outcome, Point, Report
 from recycle_compiler.fleet.setting import Setting
 
 _HOUR = 3600.0
+_NEVER_FAIL = frozenset({"fault-free", "zero-bubble"})
+"""References whose machines never fail, whatever the trace says."""
 
 
 class Batch(NamedTuple):
@@ -35,10 +38,21 @@ class Comparison:
     setting: Setting
     fleet: Fleet
     batch: Batch
+    warm_spares: bool = False
+    """Whether processes of spare machines run already when they are needed."""
+    price: float | None = None
+    """Of a GPU-hour."""
 
     @property
     def gpus(self) -> int:
+        """Of the job."""
         return self.setting.job.workers * self.setting.job.tensor
+
+    @property
+    def paid(self) -> Gpus:
+        tensor, each = self.setting.job.tensor, self.fleet.layout.gpus_each
+        whole = self.fleet.workers * tensor + self.fleet.spares * each
+        return Gpus(tensor, each, self.gpus, whole)
 
     @property
     def hours(self) -> float:
@@ -57,7 +71,7 @@ def compare(
     on_change: Callable[[], None] | None = None,
 ) -> Report:
     """The report of these policies; `on_policy` hears each name first, `on_change` of every change."""
-    lives = list(_lives(comparison))
+    lives = _lives(comparison.fleet)
     outcomes: list[Outcome] = []
     reference = comparison.reference
     for name in names:
@@ -74,6 +88,8 @@ def compare(
         workers=job.workers,
         gpus=comparison.gpus,
         reference=reference,
+        spare_gpus=comparison.paid.of_fleet - comparison.gpus,
+        price=comparison.price,
         gpu_hours_down=_hours_down(comparison, lives),
         outcomes=tuple(outcomes),
     )
@@ -89,10 +105,16 @@ def _outcome(
     fleet = comparison.fleet
     try:
         policy: Policy = make_policy(name, comparison.setting)
-        changes = as_seen_by(name, fleet.changes(), comparison.setting.costs.start_up)
+        start_up = comparison.setting.costs.start_up
+        changes = as_seen_by(name, fleet.changes(), start_up, comparison.warm_spares)
         course = lead(policy, fleet.start, changes, fleet.trace.span, on_change)
     except CannotRunError as error:
         return Outcome(name, str(error), None)
+    strengths = fleet.strengths
+    if name in _NEVER_FAIL:
+        strengths = (Strength(0.0, comparison.setting.job.workers, fleet.spares),)
+    saving: float = getattr(policy, "saving", 0.0)
+    full_rate = _full_rate(comparison, name, course) / (1 - saving)
     scale = comparison.batch.per_iteration
     average = course.kept / fleet.trace.span * scale
     share = average / reference
@@ -102,7 +124,9 @@ def _outcome(
         average=average,
         share=share,
         gpu_hours_lost=(1 - share) * comparison.gpus * comparison.hours,
-        still=course.still / _HOUR,
+        effective_training_time=course.kept / (full_rate * fleet.trace.span) if full_rate else 0.0,
+        gpu_hours=account(course, strengths, comparison.paid, full_rate, saving),
+        still=(course.still + saving * course.training) / _HOUR,
         iterations=course.kept,
         redone=course.redone,
         timeline=tuple(_timeline(course, lives, scale)),
@@ -110,16 +134,23 @@ def _outcome(
     )
 
 
-def _lives(comparison: Comparison) -> Iterator[tuple[float, int]]:
+def _full_rate(comparison: Comparison, name: str, course: Course) -> float:
+    """Iterations a second of the policy when nothing has failed, saves included."""
+    rates = [stretch.rate for stretch in course.stretches]
+    if name == "ours":
+        rates.append(comparison.reference / comparison.batch.per_iteration)
+    elif comparison.fleet.start.down:
+        rates.append(make_policy(name, comparison.setting).begin(frozenset(), 0))
+    return max(rates, default=0.0)
+
+
+def _lives(fleet: Fleet) -> list[tuple[float, int]]:
     """When how many workers are up, from 0 on."""
-    workers, span = comparison.setting.job.workers, comparison.fleet.trace.span
-    last = workers - len(comparison.fleet.start.down)
-    yield 0.0, last
-    for change in comparison.fleet.changes():
-        live = workers - len(change.down)
-        if live != last and change.at < span:
-            yield change.at, live
-        last = live
+    found: list[tuple[float, int]] = []
+    for strength in fleet.strengths:
+        if not found or found[-1][1] != strength.workers:
+            found.append((strength.at, strength.workers))
+    return found
 
 
 def _hours_down(comparison: Comparison, lives: list[tuple[float, int]]) -> float:

@@ -11,13 +11,13 @@ started, be it one that returns or one on a spare machine.
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from recycle_compiler.fleet.policy import Change, Policy, Reaction, Worker
 
 _LEAST = 1e-9
 """Seconds; what is shorter is rounding."""
-_AT_ONCE = frozenset({"restart", "varuna", "fault-scaled", "fault-free", "zero-bubble"})
+_AT_ONCE = frozenset({"restart", "nvrx", "varuna", "fault-scaled", "fault-free", "zero-bubble"})
 """Policies whose restarts include it, and those for whom changes cost nothing."""
 
 
@@ -41,6 +41,11 @@ class Start(NamedTuple):
     spare: int
 
 
+Use = Literal["training", "reconfiguring", "saving", "waiting"]
+"""What a job does: `saving` only where it stops for a checkpoint besides the regular ones, `waiting` where it
+cannot run until machines come back."""
+
+
 class Logged(NamedTuple):
     """A reaction, when it was, and how many workers were down from then on."""
 
@@ -59,6 +64,7 @@ class Stretch:
     """Iterations a second."""
     kept_until: float
     """From here to the end the work is redone later."""
+    use: Use = "training"
 
     @property
     def kept(self) -> float:
@@ -85,6 +91,11 @@ class Course(NamedTuple):
     @property
     def redone(self) -> float:
         return sum(stretch.redone for stretch in self.stretches)
+
+    @property
+    def training(self) -> float:
+        """Seconds with progress."""
+        return sum(stretch.end - stretch.begin for stretch in self.stretches if stretch.rate)
 
     @property
     def still(self) -> float:
@@ -146,7 +157,7 @@ class _Record:
         """When a reaction was last taken."""
         self._now = 0.0
         self._rate = rate
-        self._paused_until = 0.0
+        self._paused_until = self._saving_until = 0.0
         self._stretches: list[Stretch] = []
         self._with_work: list[Stretch] = []
         """Those of which something is still kept, so that no empty one is searched."""
@@ -154,7 +165,7 @@ class _Record:
 
     def take(self, at: float, reaction: Reaction, down: int) -> None:
         """This is what happens now."""
-        if reaction.rate < 0 or reaction.pause < 0 or reaction.redone < 0:
+        if min(reaction.rate, reaction.pause, reaction.redone, reaction.saved) < 0:
             raise ValueError(f"nothing of a reaction may be negative: {reaction}")
         self.asked = at
         if reaction == Reaction(self._rate):
@@ -162,6 +173,7 @@ class _Record:
             return
         self._pass(at)
         self._undo(reaction.redone)
+        self._saving_until = max(self._saving_until, at + reaction.saved)
         self._paused_until = max(self._paused_until, at + reaction.pause)
         self._rate = reaction.rate
         self._log.append(Logged(at, down, reaction))
@@ -173,14 +185,16 @@ class _Record:
     def _pass(self, until: float) -> None:
         """Time goes on."""
         resumes = min(until, max(self._now, self._paused_until))
-        self._add(self._now, resumes, 0.0)
-        self._add(resumes, until, self._rate)
+        saved = min(resumes, max(self._now, self._saving_until))
+        self._add(self._now, saved, 0.0, "saving")
+        self._add(saved, resumes, 0.0, "reconfiguring")
+        self._add(resumes, until, self._rate, "training" if self._rate else "waiting")
         self._now = until
 
-    def _add(self, begin: float, end: float, rate: float) -> None:
+    def _add(self, begin: float, end: float, rate: float, use: Use) -> None:
         if end <= begin:
             return
-        stretch = Stretch(begin, end, rate, end)
+        stretch = Stretch(begin, end, rate, end, use)
         self._stretches.append(stretch)
         if rate > 0:
             self._with_work.append(stretch)
@@ -197,14 +211,17 @@ class _Record:
             self._with_work.pop()
 
 
-def as_seen_by(policy: str, changes: Iterable[Change], start_up: float) -> Iterator[Change]:
-    """The changes as a policy of this name gets to know them."""
+def as_seen_by(
+    policy: str, changes: Iterable[Change], start_up: float, warm_spares: bool = False
+) -> Iterator[Change]:
+    """The changes as a policy of this name gets to know them; processes of warm spares have started
+    before."""
     if policy in _AT_ONCE or not start_up:
         return iter(changes)
-    return _after_start_up(changes, start_up)
+    return _after_start_up(changes, start_up, warm_spares)
 
 
-def _after_start_up(changes: Iterable[Change], start_up: float) -> Iterator[Change]:
+def _after_start_up(changes: Iterable[Change], start_up: float, warm: bool) -> Iterator[Change]:
     ready: dict[Worker, float] = {}
     """When who will have started."""
     down: frozenset[Worker] = frozenset()
@@ -217,9 +234,12 @@ def _after_start_up(changes: Iterable[Change], start_up: float) -> Iterator[Chan
         returned = frozenset(worker for worker, at in ready.items() if at <= change.at)
         for worker in returned:
             del ready[worker]
-        ready.update(dict.fromkeys(sorted(change.returned), change.at + start_up))
+        at_once = change.from_spares if warm else frozenset[Worker]()
+        returned |= at_once
+        ready.update(dict.fromkeys(sorted(change.returned - at_once), change.at + start_up))
         if failed or returned or change.spare != spare:
-            yield Change(change.at, failed, returned, change.down | ready.keys(), change.spare)
+            down_now = change.down | ready.keys()
+            yield Change(change.at, failed, returned, down_now, change.spare, at_once)
         down, spare = change.down, change.spare
     yield from _started(ready, float("inf"), down, spare)
 

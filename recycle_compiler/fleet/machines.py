@@ -61,6 +61,18 @@ class _Move(NamedTuple):
     failed: frozenset[Worker]
     returned: frozenset[Worker]
     spare: int
+    from_spares: frozenset[Worker]
+    spare_machines: int
+
+
+class Strength(NamedTuple):
+    """What of the fleet is up, until the next such moment."""
+
+    at: float
+    workers: int
+    """Of the job."""
+    spares: int
+    """Machines without a place in the job."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +81,8 @@ class Fleet:
 
     trace: Trace
     layout: Layout
+    used: int | None = None
+    """How many places machines may take, the first ones; None: all. The workers of the others are down."""
 
     @property
     def start(self) -> Start:
@@ -77,9 +91,38 @@ class Fleet:
     def changes(self) -> Iterator[Change]:
         """What happens after time 0 and concerns the job or its spares."""
         (down, _), moves = self._course
-        for at, failed, returned, spare in moves:
+        for at, failed, returned, spare, from_spares, _ in moves:
             down = (down | failed) - returned
-            yield Change(at, failed, returned, down, spare)
+            yield Change(at, failed, returned, down, spare, from_spares)
+
+    @cached_property
+    def strengths(self) -> tuple[Strength, ...]:
+        """From 0 to the end of the trace."""
+        workers = len({worker for place in self.layout.places for worker in place})
+        live = workers - len(self.start.down)
+        found = [Strength(0.0, live, self._spares_at_start)]
+        for move in self._course[1]:
+            if move.at >= self.trace.span:
+                break
+            live += len(move.returned - move.failed) - len(move.failed - move.returned)
+            found.append(Strength(move.at, live, move.spare_machines))
+        return tuple(found)
+
+    @property
+    def workers(self) -> int:
+        """Workers of the job that machines may carry."""
+        return len({worker for place in self.layout.places[: self.used] for worker in place})
+
+    @property
+    def spares(self) -> int:
+        """Machines that there are at most beyond those that the job has places for."""
+        return max(strength.spares for strength in self.strengths)
+
+    @cached_property
+    def mean_time_between_failures(self) -> float:
+        """Seconds between two moments at which workers of the job fail; infinite where none does."""
+        moments = sum(1 for move in self._course[1] if move.failed and move.at < self.trace.span)
+        return self.trace.span / moments if moments else float("inf")
 
     @cached_property
     def _course(self) -> tuple[Start, list[_Move]]:
@@ -88,6 +131,10 @@ class Fleet:
         start = Start(frozenset(seats.down), seats.spare)
         moments = (seats.move(at, events) for at, events in self.trace.moments() if at > 0)
         return start, [move for move in moments if move is not None]
+
+    @cached_property
+    def _spares_at_start(self) -> int:
+        return self._seats().spare_machines
 
     def _seats(self) -> "_Seats":
         """As they are taken when the job begins."""
@@ -100,7 +147,8 @@ class Fleet:
             names = [f"{pipeline}:{stage}" for pipeline, stage in workers]
         elif trace.whole:
             names += [f"unnamed {number}" for number in range(len(names), len(layout.places))]
-        seats = _Seats(layout)
+        names += [f"spare {number}" for number in range(trace.spares)]
+        seats = _Seats(layout, self.used)
         seats.move(0.0, [Event(0.0, name, added=True) for name in names])
         seats.move(0.0, [event for event in trace.events if event.at == 0])
         return seats
@@ -109,12 +157,12 @@ class Fleet:
 class _Seats:
     """Which machine has which place."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, used: int | None = None) -> None:
         self._layout = layout
         self._seated: list[int | None] = [None] * len(layout.places)
         """By place, the number of the seating, so that another machine in it shows."""
         self._seatings = 0
-        self._free = set(range(len(layout.places)))
+        self._free = set(range(len(layout.places))[:used])
         self._place_of: dict[str, int] = {}
         self._home: dict[str, int] = {}
         """Where machines were last."""
@@ -127,14 +175,19 @@ class _Seats:
         self._live = [0] * (1 + max(stage for _, stage in self._needs))
 
     @property
+    def spare_machines(self) -> int:
+        return len(self._spares)
+
+    @property
     def spare(self) -> int:
         """In workers."""
         return len(self._spares) * len(self._layout.places[0]) // self._layout.per_worker
 
     def move(self, at: float, events: list[Event]) -> _Move | None:
         """What these events mean for the job, if anything."""
-        spare = self.spare
+        spare = self.spare_machines
         before: dict[int, int | None] = {}
+        by_spares: set[int] = set()
         for event in events:
             if event.added:
                 self._arrive(event.node, before)
@@ -143,14 +196,17 @@ class _Seats:
         while self._free and self._spares:
             node = next(iter(self._spares))
             del self._spares[node]
-            self._seat(node, self._best_free(), before)
+            place = self._best_free()
+            by_spares.add(place)
+            self._seat(node, place, before)
         touched = {worker for place in before for worker in self._layout.places[place]}
         changed = {worker for worker in touched if self._differs(worker, before)}
         failed = frozenset(worker for worker in changed if self._was_live(worker, before))
         returned = frozenset(worker for worker in changed if worker not in self.down)
-        if not failed and not returned and spare == self.spare:
+        if not failed and not returned and spare == self.spare_machines:
             return None
-        return _Move(at, failed, returned, self.spare)
+        replaced = frozenset(worker for place in by_spares for worker in self._layout.places[place])
+        return _Move(at, failed, returned, self.spare, returned & replaced, self.spare_machines)
 
     def _arrive(self, node: str, before: dict[int, int | None]) -> None:
         home = self._home.get(node)

@@ -6,7 +6,7 @@ where that is quick; else the period is estimated from bounds.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from recycle_compiler.fleet.setting import CutPlans, Setting
@@ -22,7 +22,7 @@ from recycle_compiler.planner.compile import plan_failed
 from recycle_compiler.planner.recut import fastest_layout, layout_bound
 from recycle_compiler.scheduling.bounds import stage_bounds
 from recycle_compiler.scheduling.problem import UNLIMITED, Problem, problem_of, with_ends_of
-from recycle_compiler.simulator.costs import Jitter
+from recycle_compiler.simulator.costs import Jitter, jitter_of
 from recycle_compiler.simulator.engine import simulate
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.moves import Counts, StageLoads, quickest_counts
@@ -221,7 +221,7 @@ class CutsOnDemand:
 
     def _search(self, workers: int) -> OurCut | None:
         job = self._setting.job
-        found = fastest_layout(job, workers)
+        found = _fastest_layout(job, workers)
         if found is None:
             return None
         layout, period = found
@@ -241,6 +241,12 @@ class CutsOnDemand:
                 workers = tuple(cut.job.pipelines - gone for gone in cut.plans[0].counts)
                 gaps.append(cut.plans[0].period / layout_bound(job, Layout(cut.job.cut, workers)))
         return max(gaps)
+
+
+@lru_cache(maxsize=1024)
+def _fastest_layout(job: JobSpec, workers: int) -> tuple[Layout, int | None] | None:
+    """A simulation of many fleets asks for the same ones again."""
+    return fastest_layout(job, workers)
 
 
 def fastest_period(setting: Setting, failures: int) -> float | None:
@@ -285,13 +291,17 @@ def recuts_of(bundle: Bundle) -> list[CutPlans]:
     return [CutPlans(read_job(each), tuple(plans_of(each))) for each in bundle.recuts]
 
 
-def with_jitter(setting: Setting, bundle: Bundle, variation: float, seed: int) -> Setting:
+def with_jitter(setting: Setting, bundle: Bundle, variation: float | None, seed: int) -> Setting:
     """The setting with random op times, of this standard deviation around what they should be.
+
+    Where none is given, as the job says; what it says of micro-batches counts in any case.
 
     Each plan of ours runs in the engine. All other periods, of other policies too, become longer as our plan
     with fewest failures does.
     """
-    jitter = Jitter(variation, seed)
+    jitter = jitter_of(setting.job, seed, variation)
+    if jitter.is_none:
+        return setting
     claimed, periods = plans_of(bundle), _periods(bundle, jitter)
     fewest = min(range(len(claimed)), key=lambda number: sum(claimed[number].counts))
     longer = periods[fewest] / claimed[fewest].period

@@ -29,6 +29,8 @@ class Change(NamedTuple):
     """Every worker that is down from now on."""
     spare: int
     """Live machines from now on that the job has no place for, in workers."""
+    from_spares: frozenset[Worker] = frozenset()
+    """Of those that returned, whose place a spare machine has taken."""
 
 
 class Reaction(NamedTuple):
@@ -42,6 +44,8 @@ class Reaction(NamedTuple):
     """Seconds of work from before the change that have to be redone, at the rate that it was done with."""
     why: str = ""
     """A few words for the log."""
+    saved: float = 0.0
+    """Seconds of the pause, its first ones, in which a checkpoint is saved."""
 
 
 class CannotRunError(Exception):
@@ -49,12 +53,16 @@ class CannotRunError(Exception):
 
 
 class Policy(Protocol):
-    """One way of surviving, with its state during one trace."""
+    """One way of surviving, with its state during one trace.
+
+    One that stops training for checkpoints says by an attribute `saving` which share of the time that is; its
+    rates are averages over training and saving.
+    """
 
     name: str
     """As users write it."""
     note: str
-    """What one should know about how it was modelled."""
+    """What one should know about how it was modelled, what was measured, and what assumed."""
 
     def begin(self, down: frozenset[Worker], spare: int) -> float:
         """The rate before anything happens; CannotRunError where the job does not fit at all."""
@@ -74,6 +82,8 @@ _POLICIES = {
     "elaswave": "elaswave:Elaswave",
     "bamboo": "bamboo:Bamboo",
     "varuna": "varuna:Varuna",
+    "torchft": "torchft:TorchFt",
+    "nvrx": "restart:InProcessRestart",
     "elastic": "elastic:Elastic",
     "restart": "restart:Restart",
     "fault-scaled": "references:FaultScaled",

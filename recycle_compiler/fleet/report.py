@@ -1,6 +1,7 @@
 """What a simulation has found: one value, as a table for people, as JSON, and (page.py) as HTML."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from io import StringIO
 from math import floor, log10
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
+from recycle_compiler.fleet.accounts import NOTHING, GpuHours
 from recycle_compiler.ir.units import percent
 
 _UNBROKEN = 10_000
@@ -19,7 +21,18 @@ _TINY = 1e-6
 """What is less is said to be so."""
 _SHORT = 0.1
 """Hours; what is shorter is said in seconds."""
-_COLUMNS = ("of zero-bubble", "GPU-hours lost", "hours still", "iterations", "done twice")
+_COLUMNS = ("of zero-bubble", "effective time", "GPU-hours lost", "hours still", "iterations", "done twice")
+_USES = {
+    "useful": "useful",
+    "redone": "done twice",
+    "slowed": "slowed",
+    "reconfiguring": "reconfiguring",
+    "saving": "saving",
+    "spare": "idle spare",
+    "down": "down",
+}
+"""Columns of GPU-hours, and what heads them."""
+_MILLION = 1e6
 
 
 def figure(value: float) -> str:
@@ -82,7 +95,7 @@ class Outcome:
     gpu_hours_lost: float | None = None
     """(1 - share) x GPUs x hours: GPU-hours paid for beyond those that the reference would have needed."""
     still: float = 0.0
-    """Hours without progress: pauses, and times when it could not run."""
+    """Hours without progress: pauses, saves, and times when it could not run."""
     iterations: float = 0.0
     """Done and kept."""
     redone: float = 0.0
@@ -90,6 +103,11 @@ class Outcome:
     timeline: tuple[Point, ...] = ()
     """Begins at 0 and ends at the report's hours; its integral is iterations x the unit per iteration."""
     log: tuple[Entry, ...] = ()
+    effective_training_time: float = 0.0
+    """The time that the policy would have needed without failures for the iterations kept, as a share of the
+    time that it took."""
+    gpu_hours: GpuHours = NOTHING
+    """Where they went."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,22 +131,50 @@ class Report:
     """GPU-hours that machines of the job were down, the same for all policies."""
     outcomes: tuple[Outcome, ...]
     """In the order of the table, ours first."""
+    spare_gpus: int = 0
+    """Of machines beyond those of the job."""
+    price: float | None = None
+    """Of a GPU-hour."""
+
+    @property
+    def paid(self) -> float:
+        """GPU-hours of the whole fleet, spares and machines that are down included."""
+        return (self.gpus + self.spare_gpus) * self.hours
+
+    def cost_per_million(self, outcome: Outcome) -> float | None:
+        """What a million of what the unit counts cost; None without a price, or where nothing was done."""
+        if self.price is None or not outcome.average:
+            return None
+        return self.price * self.paid * _MILLION / (outcome.average * self.hours * 3600)
 
 
 def report_table(report: Report, color: bool = False) -> str:
     """One line per policy, then what the columns mean and how each policy was modelled."""
+    priced = () if report.price is None else (f"per million {report.unit.partition('/')[0]}",)
+    titles = ("policy", report.unit, *_COLUMNS, *priced)
+    rows = [(outcome.name, *_cells(outcome, report)) for outcome in report.outcomes]
+    ran = [outcome for outcome in report.outcomes if outcome.average is not None]
+    uses = [
+        (outcome.name, *(f"{getattr(outcome.gpu_hours, name):,.1f}" for name in _USES)) for outcome in ran
+    ]
+    tables = [printed_table(titles, rows, color)]
+    if uses:
+        tables.append(printed_table(("GPU-hours", *_USES.values()), uses, color))
+    return "\n".join((_title(report), *tables, _legend(report)))
+
+
+def printed_table(titles: Sequence[str], rows: Sequence[Sequence[str]], color: bool = False) -> str:
+    """Lines of a table whose first column is names and whose others are numbers."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("policy", no_wrap=True)
-    for title in (report.unit, *_COLUMNS):
-        table.add_column(title, justify="right", no_wrap=True)
-    for outcome in report.outcomes:
-        table.add_row(outcome.name, *_cells(outcome))
+    for number, title in enumerate(titles):
+        table.add_column(title, justify="right" if number else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
     sink = StringIO()
     width = Console(width=_UNBROKEN).measure(table).maximum
     console = Console(file=sink, width=width, force_terminal=color, no_color=not color, highlight=False)
     console.print(table)
-    rows = "".join(f"{line.rstrip()}\n" for line in sink.getvalue().splitlines())
-    return f"{_title(report)}\n{rows}\n{_legend(report)}"
+    return "".join(f"{line.rstrip()}\n" for line in sink.getvalue().splitlines())
 
 
 def _title(report: Report) -> str:
@@ -139,27 +185,40 @@ def _title(report: Report) -> str:
     )
 
 
-def _cells(outcome: Outcome) -> tuple[str, ...]:
+def _cells(outcome: Outcome, report: Report) -> tuple[str, ...]:
+    priced = () if report.price is None else (_money(report.cost_per_million(outcome)),)
     if outcome.average is None or outcome.share is None or outcome.gpu_hours_lost is None:
-        return ("cannot run", *("-" for _ in _COLUMNS))
+        return ("cannot run", *("-" for _ in _COLUMNS), *priced)
     return (
         figure(outcome.average),
         percent(outcome.share),
+        percent(outcome.effective_training_time),
         f"{round(outcome.gpu_hours_lost, 1) + 0.0:,.1f}",
         f"{outcome.still:,.2f}",
         f"{outcome.iterations:,.0f}",
         f"{outcome.redone:,.1f}",
+        *priced,
     )
+
+
+def _money(amount: float | None) -> str:
+    return "-" if amount is None else f"{amount:,.2f}"
 
 
 def _legend(report: Report) -> str:
     total = report.gpus * report.hours
     lines = [
         f"100 % is our plan without failures: {figure(report.reference)} {report.unit}.",
-        f"GPU-hours lost: what is missing to 100 %, of {total:,.1f} GPU-hours in all; "
+        "Effective time: what the policy would have needed without failures for the same iterations.",
+        f"GPU-hours lost: what is missing to 100 %, of {total:,.1f} GPU-hours of the job; "
         f"machines of the job were down for {report.gpu_hours_down:,.1f}.",
-        "Hours still: pauses, and times when the job could not run. Done twice: iterations to be redone.",
+        "Hours still: pauses, saves, and times when the job could not run. Done twice: iterations redone.",
+        f"GPU-hours by use add up to the {report.paid:,.1f} that are paid for{_spares(report)}. Slowed: by "
+        "missing workers. Down: machines that are down, and others while the job cannot run.",
     ]
+    if report.price is not None:
+        whole = report.price * report.paid
+        lines.append(f"At {figure(report.price)} for a GPU-hour all of them cost {whole:,.0f}.")
     if any(outcome.share is not None and outcome.share > _ABOVE for outcome in report.outcomes):
         lines.append(
             "More than 100 %: a policy that cuts the model anew can have more even stages than the job."
@@ -168,6 +227,10 @@ def _legend(report: Report) -> str:
     width = max(len(outcome.name) for outcome in report.outcomes)
     lines += [f"{outcome.name:<{width}}  {outcome.note}" for outcome in report.outcomes]
     return "".join(f"{line}\n" for line in lines)
+
+
+def _spares(report: Report) -> str:
+    return f", with {counted(report.spare_gpus, 'GPU')} of spare machines" if report.spare_gpus else ""
 
 
 def report_document(report: Report) -> str:
@@ -182,19 +245,29 @@ def report_document(report: Report) -> str:
         "gpus": report.gpus,
         "reference": _short(report.reference),
         "gpu_hours_down": _short(report.gpu_hours_down),
+        "spare_gpus": report.spare_gpus,
+        "gpu_hours_paid": _short(report.paid),
     }
+    if report.price is not None:
+        head |= {"price": report.price, "cost": _short(report.price * report.paid)}
     policies = ",\n  ".join(
-        f"{json.dumps(outcome.name)}: {json.dumps(_policy(outcome, report.unit))}"
-        for outcome in report.outcomes
+        f"{json.dumps(outcome.name)}: {json.dumps(_policy(outcome, report))}" for outcome in report.outcomes
     )
     return f'{json.dumps(head)[:-1]}, "policies": {{\n  {policies}\n}}}}\n'
 
 
-def _policy(outcome: Outcome, unit: str) -> dict[str, Any]:
+def _policy(outcome: Outcome, report: Report) -> dict[str, Any]:
+    ran = outcome.average is not None
+    priced = {} if report.price is None else {"cost_per_million": _short(report.cost_per_million(outcome))}
     return {
         "average": _short(outcome.average),
-        "unit": unit,
+        "unit": report.unit,
         "share": _short(outcome.share),
+        "effective_training_time": _short(outcome.effective_training_time) if ran else None,
+        "gpu_hours": {name: _short(hours) for name, hours in outcome.gpu_hours._asdict().items()}
+        if ran
+        else None,
+        **priced,
         "gpu_hours_lost": _short(outcome.gpu_hours_lost),
         "hours_still": _short(outcome.still),
         "iterations": _short(outcome.iterations),

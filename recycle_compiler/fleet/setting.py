@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import inf, sqrt
 from typing import NamedTuple
 
 from recycle_compiler.diagnostics import CompileError
+from recycle_compiler.fleet.traces.trace import duration_text
 from recycle_compiler.frontend.check import read_names
 from recycle_compiler.frontend.diagnostics import Report
 from recycle_compiler.frontend.gpt_model import MOST_LAYERS, GptModel
@@ -21,9 +23,16 @@ _COPIED_BYTES = 14
 """Per parameter, of what a worker copies: a bf16 weight, its fp32 master, Adam's two moments."""
 _SMALL_MODEL, _LARGE_MODEL = 0.35e9, 6.7e9
 """Parameters of the models between which the published costs of other systems lie."""
+_FREE_CHECKPOINTS = 600.0
+"""Seconds from one checkpoint to the next that is written while training goes on; also where saves stop
+training and nothing is known of failures. Assumed."""
 _QUICK_OPS = 5_000
 _FEW_PLANS = 8
 """A plan on demand takes up to a second in a job of so many ops, longer in larger ones."""
+
+
+_LEAST_INTERVAL = 1.0
+"""Seconds; no job saves more often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +59,10 @@ class ChangeCosts:
     `recyclec plan` on 2,048 GPUs (docs/benchmarks.md)."""
     expected_change: float = 3600.0
     """Ours: seconds to the next change, as expected in the beginning (`recycle-run --mtbf`)."""
-    checkpoint_every: float = 600.0
+    checkpoint_every: float | None = None
     """Seconds of training from one checkpoint to the next, for every policy that restarts from checkpoints.
-    About the best choice for saves of 20 s and a failure every 2.5 h."""
+    None: where saves stop training, the interval of Young and Daly for the failures of the trace; else
+    600."""
     checkpoint_save: float | None = None
     """Seconds that training stands still for a checkpoint; None: 11 to 120 by the model's size, as
     published for Varuna."""
@@ -66,6 +76,29 @@ class ChangeCosts:
     """Bamboo: seconds of the global rendezvous when too many fail, as published."""
     communicator: float = 1.0
     """ElasWave: seconds to edit the communicators in place; published as under 1."""
+    replica_pause: float = 11.3
+    """torchft: seconds without steps after a replica has failed. Measured beside ours on MIG devices, with
+    the timeout of 10 s that its examples have (docs/gpu.md); FT-HSDP publishes 180 on 100,000 GPUs."""
+    replica_join: float = 1.3
+    """torchft: seconds without steps when a replica returns. Measured in the same runs."""
+    swap: float = 40.0
+    """In-process restart: seconds until a spare has taken the place of a failed machine. Published for
+    DeadPool as under 40 on 512 GPUs; FlashRecovery publishes 150 on 4,800 devices."""
+
+
+def best_interval(save: float, failure_interval: float) -> float:
+    """Seconds of training between two saves that lose least to saves and to work done again.
+
+    Young's sqrt(2 x save x interval), with Daly's higher-order terms (Future Generation Computer Systems 22,
+    2006); where saves take longer than half of the time between failures, one save in that time.
+    """
+    if failure_interval == inf or save >= 2 * failure_interval:
+        return failure_interval
+    if not save:
+        return _LEAST_INTERVAL
+    part = save / (2 * failure_interval)
+    interval = sqrt(2 * save * failure_interval) * (1 + sqrt(part) / 3 + part / 9) - save
+    return max(interval, _LEAST_INTERVAL)
 
 
 class CutPlans(NamedTuple):
@@ -96,6 +129,10 @@ class Setting:
     others is estimated from bounds."""
     recuts: tuple[CutPlans, ...] = ()
     """Ours under other cuts."""
+    failure_interval: float | None = None
+    """Seconds between failures of the job in the trace, on average; None where no trace is known."""
+    spares_have_state: bool = False
+    """Whether spare machines hold the state of every stage, so that nothing is copied to them."""
 
     def seconds(self, ticks: float) -> float:
         return ticks / self.second_ticks
@@ -125,6 +162,37 @@ class Setting:
         """Seconds."""
         given = self.costs.checkpoint_save
         return self.by_size(11.0, 120.0) if given is None else given
+
+    @property
+    def checkpoint_every(self) -> float:
+        """Seconds of training between two checkpoints that training stops for."""
+        if self.costs.checkpoint_every is not None:
+            return self.costs.checkpoint_every
+        if self.failure_interval is None:
+            return _FREE_CHECKPOINTS
+        return best_interval(self.checkpoint_save, self.failure_interval)
+
+    @property
+    def saving(self) -> float:
+        """Share of the time that these checkpoints take."""
+        every, save = self.checkpoint_every, self.checkpoint_save
+        return 0.0 if every == inf else save / (every + save)
+
+    @property
+    def saves_text(self) -> str:
+        """How often checkpoints stop training, and for how long."""
+        if self.checkpoint_every == inf:
+            return "no checkpoints, since nothing fails"
+        chosen = ""
+        if self.costs.checkpoint_every is None and self.failure_interval is not None:
+            chosen = f" (Young and Daly, a failure every {duration_text(round(self.failure_interval))})"
+        return f"a checkpoint of {self.checkpoint_save:.0f} s every {self.checkpoint_every:.0f} s{chosen}"
+
+    @property
+    def free_checkpoints_every(self) -> float:
+        """Seconds between checkpoints that are written in the background."""
+        given = self.costs.checkpoint_every
+        return _FREE_CHECKPOINTS if given is None else given
 
     @property
     def checkpoint_load(self) -> float:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, fields, replace
 from itertools import accumulate, pairwise
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from recycle_compiler.diagnostics import Span
 from recycle_compiler.ir.layers import LayerCosts
@@ -10,6 +10,19 @@ from recycle_compiler.ir.layout import ring_time
 
 Cut = tuple[int, ...]
 """How many layers each stage has."""
+
+
+class Variation(NamedTuple):
+    """Standard deviations of op times, in millionths of what they should be."""
+
+    spread_ppm: int = 0
+    """By micro-batch: all ops of one are longer or shorter together."""
+    jitter_ppm: int = 0
+    """By chance, of every op for itself."""
+
+
+STEADY = Variation()
+_NOT_PER_STAGE = ("unit", "memory_unit", "resident", "span", "gather", "state", "variation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +51,13 @@ class Costs:
     """What all shards take of the capacity; `optimizer` is for all of them too."""
     counts: tuple[int, ...] = ()
     """Parameters on one GPU; empty where that is not known."""
+    variation: Variation = STEADY
+    """How much op times vary, if measured."""
 
     def per_stage(self) -> dict[str, tuple[int, ...]]:
         """The tuples that go into a JobSpec as they are, by field name."""
-        others = ("unit", "memory_unit", "resident", "span", "gather", "state")
-        return {one.name: getattr(self, one.name) for one in fields(self) if one.name not in others}
+        kept = (one.name for one in fields(self) if one.name not in _NOT_PER_STAGE)
+        return {name: getattr(self, name) for name in kept}
 
 
 class Layers(Protocol):
@@ -93,6 +108,8 @@ class MeasuredLayers:
     """Of each shard of the optimizer's state; 0 where it is whole."""
     overhead: int = 0
     """What of a worker's memory is neither state nor activations."""
+    variation: Variation = STEADY
+    """How much op times vary, if measured."""
 
     @property
     def costs(self) -> LayerCosts:

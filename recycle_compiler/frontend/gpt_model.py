@@ -8,11 +8,11 @@ from itertools import accumulate, pairwise
 
 from recycle_compiler.diagnostics import Span
 from recycle_compiler.frontend.check import Section, Sections
-from recycle_compiler.frontend.costs import Costs, Cut
+from recycle_compiler.frontend.costs import STEADY, Costs, Cut
 from recycle_compiler.frontend.diagnostics import Report, count, did_you_mean, one_of, quote
 from recycle_compiler.frontend.optimizer_state import StateRules
 from recycle_compiler.frontend.profile_file import DISPLAY_UNIT
-from recycle_compiler.frontend.schema import BLOCKS
+from recycle_compiler.frontend.schema import REQUIRED_SETTINGS
 from recycle_compiler.frontend.shape import Shape
 from recycle_compiler.frontend.values import LARGEST, Over, read_amounts, read_share, read_whole
 from recycle_compiler.ir.layers import PER_LAYER, LayerCosts
@@ -336,7 +336,9 @@ class ModelLayers:
             name: tuple(getattr(stage, name) for stage in stages) for name in StageCosts.__slots__
         }
         columns["transfer"] = columns["transfer"][:-1]
-        return Costs(unit=self.unit, memory_unit=self.memory_unit, span=self.span, **columns)
+        return Costs(
+            unit=self.unit, memory_unit=self.memory_unit, span=self.span, variation=STEADY, **columns
+        )
 
 
 def tie_time(layers: ModelLayers) -> int:
@@ -360,7 +362,7 @@ def read_model(
         message = f"model must be `gpt`, got {quote(name.text)}"
         report.error("unknown-model", message, name.span, "measure a profile for any other model")
         return None
-    sizes = {key: _size(section, key, report) for key in BLOCKS["model"]}
+    sizes = {key: _size(section, key, report) for key in REQUIRED_SETTINGS["model"]}
     device = _read_device(sections.get("device"), section, report)
     efficiency = _read_efficiency(sections.get("device"), report)
     overhead = _read_overhead(sections.get("device"), report)

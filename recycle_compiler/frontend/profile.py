@@ -1,7 +1,7 @@
 """The `profile` block: what each stage costs, written out."""
 
 from recycle_compiler.frontend.check import Section
-from recycle_compiler.frontend.costs import Costs
+from recycle_compiler.frontend.costs import STEADY, Costs
 from recycle_compiler.frontend.diagnostics import Report, spell
 from recycle_compiler.frontend.syntax import Setting
 from recycle_compiler.frontend.values import (
@@ -46,6 +46,7 @@ def read_profile_block(
         resident=nothing,
         state=state,
         span=section.span,
+        variation=STEADY,
         **known_times,
     )
 

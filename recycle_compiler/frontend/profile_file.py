@@ -8,8 +8,9 @@
 A profile by layer has `layers` in place of `stages`, `resident_bytes` in each of them, and `pipelines`: how
 many workers took part in a reduction. With `parameter_count` in each row the state is counted from that. It
 may have `overhead_bytes` of a worker, and `split_ppm`: how much longer two halves of a micro-batch
-take than the whole, in millionths; null where that could not be measured. Keys that are not named
-here are left to whoever wrote them.
+take than the whole, in millionths; null where that could not be measured. Either may have `spread_ppm` and
+`jitter_ppm`: how much op times vary by micro-batch and by chance, as standard deviations in millionths. Keys
+that are not named here are left to whoever wrote them.
 """
 
 import json
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from recycle_compiler.frontend.costs import Costs, MeasuredLayers
+from recycle_compiler.frontend.costs import Costs, MeasuredLayers, Variation
 from recycle_compiler.frontend.diagnostics import Report, count, quote, shorten
 from recycle_compiler.frontend.layers import MOST_LAYERS
 from recycle_compiler.frontend.optimizer_state import StateRules
@@ -36,6 +37,7 @@ DISPLAY_UNIT = "ms"
 _MOST_BYTES = 4 << 20
 _MOST_SHOWN = 10
 _MOST_SPLIT = 100_000_000
+_MOST_VARIATION = 1_000_000
 _FIELDS = {
     "forward": ("forward", 1),
     "backward_input": ("backward_input", 1),
@@ -85,6 +87,7 @@ def read_profile_file(
     try:
         profile = _read_head(_load(folder / file.text))
         measured = _read_layers(profile) if "layers" in profile else _read_stages(profile, shape)
+        variation = _read_variation(profile)
     except _ProfileError as wrong:
         report.error("profile-file", f'"{shorten(file.text)}": {wrong}', file.span, wrong.hint)
         return None
@@ -103,7 +106,7 @@ def read_profile_file(
     workers = measured.pipelines or shape.pipelines
     columns |= _sharded(columns, workers or 1, state)
     if measured.noun == "stage":
-        return _stage_costs(columns, file) if shape.stages or shape.is_free else None
+        return _stage_costs(columns, file, variation) if shape.stages or shape.is_free else None
     costs = LayerCosts(capacity=None, **columns)
     return MeasuredLayers(
         DISPLAY_UNIT,
@@ -114,6 +117,7 @@ def read_profile_file(
         measured.split_ppm,
         state.owners,
         measured.overhead,
+        variation,
     )
 
 
@@ -191,6 +195,17 @@ def _read_layers(fields: dict[str, Any]) -> _Measured:
     return _Measured("layer", cast(list[Any], rows), pipelines, split, overhead)
 
 
+def _read_variation(fields: dict[str, Any]) -> Variation:
+    for key in Variation._fields:
+        value = fields.get(key, 0)
+        if type(value) is not int or not 0 <= value <= _MOST_VARIATION:
+            raise _ProfileError(
+                f"{key} must be a whole number from 0 to {_MOST_VARIATION:,}, got {_spell(fields, key)}",
+                "it says how much op times vary, in millionths",
+            )
+    return Variation(*(fields.get(key, 0) for key in Variation._fields))
+
+
 def _read_stages(fields: dict[str, Any], shape: Shape) -> _Measured:
     rows = fields.get("stages")
     if not isinstance(rows, list):
@@ -259,10 +274,10 @@ def _sharded(columns: Columns, workers: int, state: StateRules) -> Columns:
     return found
 
 
-def _stage_costs(columns: dict[str, tuple[int, ...]], file: Quoted) -> Costs:
+def _stage_costs(columns: dict[str, tuple[int, ...]], file: Quoted, variation: Variation) -> Costs:
     # The capacity of a job with a profile by stage is for activations alone.
     columns["resident"] = (0,) * len(columns["forward"])
-    return Costs(unit=DISPLAY_UNIT, memory_unit="byte", span=file.span, **columns)
+    return Costs(unit=DISPLAY_UNIT, memory_unit="byte", span=file.span, variation=variation, **columns)
 
 
 def _spell(fields: Mapping[str, Any], key: str) -> str:

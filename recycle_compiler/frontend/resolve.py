@@ -7,7 +7,7 @@ from typing import Any
 from recycle_compiler.diagnostics import Span
 from recycle_compiler.frontend.capacity import Capacity, capacity_setting, for_activations, read_capacity
 from recycle_compiler.frontend.check import Section, Sections, read_names, report_missing
-from recycle_compiler.frontend.costs import Costs, Cut, Layers
+from recycle_compiler.frontend.costs import STEADY, Costs, Cut, Layers, MeasuredLayers, Variation
 from recycle_compiler.frontend.cut import (
     check_recut,
     read_grouping,
@@ -52,6 +52,7 @@ def resolve(job: Job, folder: Path, report: Report) -> JobSpec | None:
     failures = read_failures(sections, shape, report)
     solver = read_solver(sections, report)
     placed = _place(source, failures, state, sections, shape, report)
+    variation = _read_variation(sections, source, report)
     # Narrowed one by one, so that the type checker sees what an error-free report implies.
     if placed is None or shape.tensor is None or failures is None or solver is None or owners is None:
         return None
@@ -72,6 +73,7 @@ def resolve(job: Job, folder: Path, report: Report) -> JobSpec | None:
         failures=failures,
         solver=solver,
         overhead=placed.overhead,
+        **variation._asdict(),
         **costs.per_stage(),
         **placed.layered,
     )
@@ -219,6 +221,19 @@ def _read_costs(
     if profile.block.file:
         return read_profile_file(profile.block.file, folder, shape, state, report)
     return read_profile_block(profile, capacity_setting(sections), shape.stages, report)
+
+
+def _read_variation(sections: Sections, source: Costs | Layers | None, report: Report) -> Variation:
+    """How much op times vary: as the block of the costs says, or as a profile has measured it."""
+    measured = source.variation if isinstance(source, Costs | MeasuredLayers) else STEADY
+    said: dict[str, int] = {}
+    for name in _SOURCES:
+        settings = sections[name].settings if name in sections else {}
+        for key in ("spread", "jitter"):
+            share = read_share(settings[key], report) if key in settings else None
+            if share is not None:
+                said[f"{key}_ppm"] = share.floor_of(10_000)
+    return measured._replace(**said)
 
 
 def _check_forms(job: Job, sections: Sections, report: Report) -> None:

@@ -22,7 +22,7 @@ if the compiler chooses where its 32 workers start. Where layers share parameter
 `tied_reduce 400` is what their sum takes. Where groups of pipelines have cuts of their own, `groups 0,0 1,2`
 says for each group which stage holds each chunk, and `shares 30 2` how many micro-batches each group has;
 `grouping off` if no plan may have them. Where the optimizer's state is sharded, it has the lines of
-`ir/sharding.py`.
+`ir/sharding.py`; `spread 200000 50000` where op times vary, by micro-batch and by chance.
 """
 
 from bisect import bisect_right
@@ -109,6 +109,11 @@ class JobSpec:
     split_ppm: int | None = None
     """How much longer the two halves of a micro-batch take than the whole, in millionths; None where
     micro-batches are never split."""
+    spread_ppm: int = 0
+    """Standard deviation of the op times of a micro-batch around what they should be, all of them longer or
+    shorter together, as with sequences of unlike lengths; in millionths."""
+    jitter_ppm: int = 0
+    """The same by chance, of every op for itself."""
     parts: int = 1
     """Into how many parts, one or two, plans of this job split every micro-batch; `microbatches` counts
     parts. Two only under the layout of a job in layers."""
@@ -232,6 +237,11 @@ class JobSpec:
         return tuple(whole)
 
     @property
+    def varies(self) -> bool:
+        """Whether op times are known to vary."""
+        return bool(self.spread_ppm or self.jitter_ppm)
+
+    @property
     def ticks_per_unit(self) -> int:
         return TICKS_PER_UNIT[self.unit]
 
@@ -301,6 +311,8 @@ class JobSpec:
             yield f"micro-batches cannot be in {self.parts} parts"
         if self.split_ppm is not None and (self.split_ppm < 0 or self.layer_costs is None):
             yield f"micro-batches cannot be split at a cost of {self.split_ppm}"
+        if min(self.spread_ppm, self.jitter_ppm) < 0:
+            yield f"op times cannot vary by {self.spread_ppm} and {self.jitter_ppm} millionths"
         if self.layer_costs is None:
             if self.is_free:
                 yield "the cut of a job without layers cannot be free"
@@ -422,6 +434,7 @@ def _choices(job: JobSpec) -> Iterator[tuple[str, bool]]:
     yield f"split {job.split_ppm}", job.split_ppm is not None
     yield f"parts {job.parts}", job.parts > 1
     yield "grouping off", not job.grouping
+    yield f"spread {job.spread_ppm} {job.jitter_ppm}", job.varies
     yield f"free {job.free_workers}", job.is_free
 
 
@@ -443,6 +456,7 @@ def parse_job(lines: Iterable[str]) -> JobSpec:
         "grouping",
         "counts",
         "overhead",
+        "spread",
         *LINES,
         *(f"layer_{name}" for name in MORE),
     }
@@ -488,6 +502,7 @@ def _job_from(fields: dict[str, list[str]]) -> JobSpec:
         tied=tuple(int(word) for word in fields.get("tied", ())),
         tied_reduce=int(fields.get("tied_reduce", ["0"])[0]),
         free_workers=int(fields.get("free", ["0"])[0]),
+        **_spread(fields.get("spread", ["0", "0"])),
         grouping=_is_on(fields.get("grouping", ["on"])),
         groups=groups,
         shares=tuple(int(word) for word in fields.get("shares", ())),
@@ -503,6 +518,11 @@ def _pairs(words: list[str], names: tuple[str, ...]) -> dict[str, int]:
     if tuple(words[0::2]) != names:
         raise ValueError(f"expected {' '.join(names)}, got {' '.join(words[0::2])}")
     return {name: int(value) for name, value in zip(names, words[1::2], strict=True)}
+
+
+def _spread(words: list[str]) -> dict[str, int]:
+    spread, jitter = map(int, words)
+    return {"spread_ppm": spread, "jitter_ppm": jitter}
 
 
 def _is_on(words: list[str]) -> bool:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from recycle_compiler.ir.failure import FailureSet, failed_per_stage, normal_form
@@ -20,6 +20,7 @@ from recycle_compiler.planner.baselines import one_f_one_b_period
 from recycle_compiler.planner.layouts import Layouts
 from recycle_compiler.planner.placement import Costs, measure_costs, ranked_placements
 from recycle_compiler.planner.slow_workers import SlowPlan, best_for_slow
+from recycle_compiler.planner.spread import CANDIDATES, least_mean, tries_seeds
 from recycle_compiler.planner.worker_processes import running
 from recycle_compiler.scheduling.budget import Deadline
 from recycle_compiler.scheduling.search import Effort
@@ -142,7 +143,16 @@ def plan_failed(
                 "sharded state"
             )
     slots = AssignSlots(effort or Effort().prompt(), deadline and deadline.nanoseconds_left)
-    return (all_passes(slots) >> RenameWorkers(failed)).run(Target(job, failed), observers)
+    passes = all_passes(slots) >> RenameWorkers(failed)
+    plan = passes.run(Target(job, failed), observers)
+    if observers or not tries_seeds(job):
+        return plan
+    others = (passes.run(Target(_with_seed(job, more), failed)) for more in range(1, CANDIDATES))
+    return least_mean([plan, *(replace(other, job=job) for other in others)])
+
+
+def _with_seed(job: JobSpec, more: int) -> JobSpec:
+    return replace(job, solver=replace(job.solver, seed=job.solver.seed + more))
 
 
 def plan_slow(

@@ -82,19 +82,46 @@ class Jitter:
     """Lognormal factors with mean 1. Workers that sum gradients together take the same time for it."""
 
     variation: float
-    """Standard deviation over mean; 0 is none at all."""
+    """Standard deviation over mean, by chance, of every op for itself; 0 is none at all."""
     seed: int = 0
+    by_microbatch: float = 0.0
+    """The same of all ops of a micro-batch together."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.variation < float("inf"):
-            raise ValueError(f"the variation must be at least 0 and finite, got {self.variation}")
+        for variation in (self.variation, self.by_microbatch):
+            if not 0 <= variation < float("inf"):
+                raise ValueError(f"the variation must be at least 0 and finite, got {variation}")
         if self.seed < 0:
             raise ValueError(f"the seed must be at least 0, got {self.seed}")
 
     def factors(self, iteration: int, count: int) -> Floats:
         """One for each of so many rows, in one iteration."""
-        if self.variation == 0:
-            return np.ones(count)
-        spread = log1p(self.variation**2)
-        random = np.random.default_rng((self.seed, iteration))
-        return random.lognormal(-spread / 2, sqrt(spread), count)
+        return _lognormal(self.variation, np.random.default_rng((self.seed, iteration)), count)
+
+    def of_microbatches(self, iteration: int, microbatch: Column) -> Floats:
+        """One for each row, by the number of its micro-batch; 1 for those without, whose number is -1."""
+        random = np.random.default_rng((self.seed, iteration, _OF_MICROBATCHES))
+        factors = _lognormal(self.by_microbatch, random, int(microbatch.max(initial=-1)) + 1)
+        # The last entry is that of number -1.
+        return np.append(factors, 1.0)[microbatch]
+
+    @property
+    def is_none(self) -> bool:
+        return self.variation == 0 and self.by_microbatch == 0
+
+
+_OF_MICROBATCHES = 1
+"""Keeps their random numbers apart from those of ops."""
+
+
+def _lognormal(variation: float, random: np.random.Generator, count: int) -> Floats:
+    if variation == 0:
+        return np.ones(count)
+    spread = log1p(variation**2)
+    return random.lognormal(-spread / 2, sqrt(spread), count)
+
+
+def jitter_of(job: JobSpec, seed: int = 0, chance: float | None = None) -> Jitter:
+    """As the job says how its op times vary; `chance` in place of what it says of single ops."""
+    by_chance = job.jitter_ppm / 1e6 if chance is None else chance
+    return Jitter(by_chance, seed, job.spread_ppm / 1e6)

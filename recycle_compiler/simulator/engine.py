@@ -109,7 +109,7 @@ def run_streams(
     keep_ops: bool = True,
 ) -> Outcome:
     """The same for streams from elsewhere; `release` has when the window of each stage opens."""
-    noise = None if jitter is None or jitter.variation == 0 else jitter
+    noise = None if jitter is None or jitter.is_none else jitter
     slow, costs = slow or {}, costs or costs_of(job)
     _check(streams, iterations, noise, slow)
     wiring = wire(streams, job)

@@ -19,6 +19,7 @@ from recycle_compiler.ir.ops import Column
 from recycle_compiler.simulator.costs import Costs, Floats, Jitter, in_ticks
 from recycle_compiler.simulator.kernel import FREE, GATHER
 from recycle_compiler.simulator.machine import Iteration, Machine
+from recycle_compiler.simulator.streams import WORK
 from recycle_compiler.simulator.wiring import Wiring
 
 
@@ -32,6 +33,8 @@ class Pace:
     duration: Floats
     lag: Column
     jitter: Jitter | None
+    microbatch: Column
+    """Of every step, a number for its micro-batch; -1 for those that work on none."""
 
     def run(self, begins: Column, number: int) -> Iteration:
         """An iteration in which workers begin at these moments."""
@@ -39,6 +42,8 @@ class Pace:
         if self.jitter is not None:
             factors = self.jitter.factors(number, len(duration))
             duration = duration * factors[_drawn_once(self.machine.wiring)]
+            if self.jitter.by_microbatch:
+                duration = duration * self.jitter.of_microbatches(number, self.microbatch)
         return self.machine.run(begins, in_ticks(duration), self.lag, number)
 
     def next_begins(self, done: Iteration) -> Column:
@@ -57,7 +62,10 @@ def pace_of(machine: Machine, job: JobSpec, costs: Costs, duration: Floats, jitt
     wiring = machine.wiring
     transfer = in_ticks(np.array([*costs.transfer, 0.0]))
     lag = np.where(wiring.border == FREE, 0, transfer[wiring.border])
-    return Pace(machine, job.techniques.stagger, duration[wiring.row], lag, jitter)
+    streams = machine.streams
+    number = streams.pipeline * (int(streams.microbatch.max(initial=0)) + 1) + streams.microbatch
+    microbatch = np.where(streams.is_any(WORK), number, -1)[wiring.row]
+    return Pace(machine, job.techniques.stagger, duration[wiring.row], lag, jitter, microbatch)
 
 
 def _drawn_once(wiring: Wiring) -> Column:

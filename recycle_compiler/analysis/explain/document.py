@@ -28,6 +28,7 @@ def explanation_document(explanation: Explanation) -> str:
             "others": [_proof(job, other) for other in explanation.others],
         },
         **_why(explanation),
+        **_spread(explanation),
         "critical_path": _path(job, explanation.path, explanation.bottleneck),
         "stage_times": [_stage_time(job, time, _group_of(job, time.stage)) for time in explanation.times],
         **_memory(explanation.schedule),
@@ -105,6 +106,15 @@ def _why(explanation: Explanation) -> dict[str, Any]:
     if isinstance(cuts, GroupFacts):
         return {"groups": _groups(cuts)}
     return {} if cuts is None else {"cut": _cut(explanation, cuts)}
+
+
+def _spread(explanation: Explanation) -> dict[str, Any]:
+    spread, job = explanation.spread, explanation.schedule.job
+    if spread is None:
+        return {}
+    times = {"mean": spread.mean, "deviation": spread.deviation}
+    alone = {"by_microbatch_alone": spread.by_microbatch, "by_chance_alone": spread.by_chance}
+    return {"spread": {name: in_unit(job, round(ticks)) for name, ticks in (times | alone).items()}}
 
 
 def _groups(facts: GroupFacts) -> dict[str, Any]:

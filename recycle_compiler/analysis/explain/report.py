@@ -10,6 +10,7 @@ from recycle_compiler.analysis.explain.cuts import CutFacts
 from recycle_compiler.analysis.explain.groups import GroupFacts
 from recycle_compiler.analysis.explain.idle import StageTime, idle_times
 from recycle_compiler.analysis.explain.proof import Proof, binding_proof, bottleneck_stage, stage_proofs
+from recycle_compiler.analysis.explain.spread import SpreadCost
 from recycle_compiler.analysis.explain.timeline import Timeline, timeline_of
 from recycle_compiler.analysis.explain.what_if import WhatIf, mode_for, what_if
 from recycle_compiler.ir.groups import stages_of_groups
@@ -43,6 +44,8 @@ class Explanation:
     """Of a job in layers, why it is cut this way."""
     group: int | None = None
     """Of the groups of pipelines, the one that the bound is about; None where all have one cut."""
+    spread: SpreadCost | None = None
+    """What op times that vary cost; None where they do not."""
 
     @property
     def against_1f1b(self) -> float | None:

@@ -43,7 +43,7 @@ _WAY = 3
 
 def explanation_text(explanation: Explanation) -> str:
     """All of it, in paragraphs."""
-    paragraphs = (_head, _bottleneck, _bound, _cut, path_lines, _times, _memory, _what_if)
+    paragraphs = (_head, _spread, _bottleneck, _bound, _cut, path_lines, _times, _memory, _what_if)
     told = ("".join(f"{line}\n" for line in paragraph(explanation)) for paragraph in paragraphs)
     return "\n".join(text for text in told if text)
 
@@ -62,6 +62,26 @@ def _head(explanation: Explanation) -> Iterator[str]:
     if explanation.one_f_one_b is not None:
         baseline = amount(job, explanation.one_f_one_b)
         yield f"fault-free 1F1B takes {baseline}: this plan runs at {explanation.against_1f1b:.3f}x its speed"
+
+
+def _spread(explanation: Explanation) -> Iterator[str]:
+    """What op times that vary cost."""
+    spread, period = explanation.spread, explanation.schedule.claims.period
+    if spread is None:
+        return
+    job = explanation.schedule.job
+    yield (
+        f"op times vary: a mean period of {amount(job, round(spread.mean))}, "
+        f"{percent(max(0.0, spread.mean / period - 1))} more than planned; standard deviation "
+        f"{amount(job, round(spread.deviation))}"
+    )
+    parts = (
+        ("micro-batch", job.spread_ppm, spread.by_microbatch),
+        ("chance", job.jitter_ppm, spread.by_chance),
+    )
+    for what, ppm, mean in parts:
+        if ppm:
+            yield f"  {percent(ppm / 1e6)} by {what} alone: {percent(max(0.0, mean / period - 1))} more"
 
 
 def _bottleneck(explanation: Explanation) -> Iterator[str]:

@@ -90,17 +90,26 @@ def begins_like_a_trace(beginning: bytes) -> bool:
     return beginning.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"[")
 
 
-def read_trace(path: str) -> Trace:
-    """The trace in a file; TraceError when it is none, OSError when it cannot be read."""
+def read_json(path: str) -> Any:
+    """What a file of JSON holds; TraceError when it is none, OSError when it cannot be read."""
     try:
-        return parse_trace(read_bounded(path, LARGEST_FILE))
+        return _json(read_bounded(path, LARGEST_FILE))
     except TooLargeError:
         raise TraceError(f"too large: allowed are {LARGEST_FILE} bytes") from None
 
 
+def read_trace(path: str) -> Trace:
+    """The trace in a file; TraceError when it is none, OSError when it cannot be read."""
+    return trace_in(read_json(path))
+
+
 def parse_trace(content: bytes) -> Trace:
     """The trace in these bytes."""
-    whole = _json(content)
+    return trace_in(_json(content))
+
+
+def trace_in(whole: Any) -> Trace:
+    """The trace that JSON describes."""
     events: Any = _member(whole, "traceEvents") if isinstance(whole, dict) else whole
     if not isinstance(events, list):
         raise TraceError("not a Chrome trace: it has no list of traceEvents")

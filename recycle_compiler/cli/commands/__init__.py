@@ -14,6 +14,7 @@ COMMANDS = {
     "diff": "compare two bundles or two schedule texts, or a plan with the trace of a run",
     "verify": "check a bundle against every rule, from the file alone",
     "simulate": "simulate throughput under a failure trace, compared with other fault-tolerance systems",
+    "advise": "advise on machines, spares, copies and checkpoints of a job for a failure trace",
     "play": "serve a page with the numbers of a job as sliders, and its plan drawn as they move",
     "launch": "generate a Slurm batch script or a Kubernetes manifest that starts a job",
     "reproduce": "run what a crash of recyclec left behind",

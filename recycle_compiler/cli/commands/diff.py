@@ -67,7 +67,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         "report: exit 0, however much the run differs."
     )
     parser.add_argument("before", metavar="A", help="a bundle or the text of a schedule")
-    parser.add_argument("after", metavar="B", help="the same, or the trace of a run of A")
+    parser.add_argument(
+        "after",
+        metavar="B",
+        help="the same, or the trace of a run of A: ours, or torch's profiler's, a file or a folder of one "
+        "for each rank",
+    )
     parser.add_argument(
         "--format",
         type=one_of(FORMATS),
@@ -120,7 +125,7 @@ def run(arguments: Namespace, output: Output) -> int:
         check_target(arguments.out, path)
     if begins_like_a_trace(_beginning(arguments.before)):
         raise UsageError(f"{arguments.before}: looks like a trace; the plan comes first, then the trace")
-    if begins_like_a_trace(_beginning(arguments.after)):
+    if os.path.isdir(arguments.after) or begins_like_a_trace(_beginning(arguments.after)):
         return _with_run(arguments, output)
     if arguments.step is not None:
         raise UsageError(f"--step needs a trace: {arguments.after} is none")

@@ -1,12 +1,14 @@
 """`recyclec diff PLAN TRACE`: where the time of a real run went, against its plan."""
 
+import os
 from collections.abc import Sequence
 from itertools import chain
 
 from recycle_compiler.analysis.trace_diff.comparison import Comparison, NoSuchStep, compare_with_run
 from recycle_compiler.analysis.trace_diff.matching import failed_in, renamed
 from recycle_compiler.analysis.trace_diff.network import without_end
-from recycle_compiler.analysis.trace_diff.trace_file import Trace, TraceError, read_trace
+from recycle_compiler.analysis.trace_diff.torch_profiler import Grid, is_profile, trace_of_profiles
+from recycle_compiler.analysis.trace_diff.trace_file import Trace, TraceError, read_json, trace_in
 from recycle_compiler.cli.bundles import read_bundle, read_plan, schedule_of
 from recycle_compiler.ir.bundled import layout_name
 from recycle_compiler.ir.failure import FailureSet, Worker
@@ -21,7 +23,8 @@ _LISTED = 8
 
 def compare_bundle(path: str, trace_path: str, step: int | None) -> Comparison:
     """The plan of a bundle that the run has used, beside the run."""
-    bundle, trace = read_bundle(path), _trace(trace_path)
+    bundle = read_bundle(path)
+    trace = _trace(trace_path, Grid(bundle.pipelines, bundle.stages, bundle.tensor))
     if len(trace.generations) > 1:
         return _compare_generation(bundle, path, trace, trace_path, step)
     failed = _failed(trace, trace_path, bundle.pipelines, bundle.stages)
@@ -98,7 +101,8 @@ def compare_text(schedule: Schedule, path: str, trace_path: str, step: int | Non
     broken = next(chain(schedule.verify(), without_end(schedule)), None)
     if broken is not None:
         raise UserError(f"{path}: not a schedule that can run: {broken}")
-    trace = _trace(trace_path)
+    job = schedule.job
+    trace = _trace(trace_path, Grid(job.pipelines, job.stages, job.tensor))
     failed = _failed(trace, trace_path, schedule.job.pipelines, schedule.job.stages)
     if failed != schedule.failed:
         raise UserError(
@@ -108,9 +112,20 @@ def compare_text(schedule: Schedule, path: str, trace_path: str, step: int | Non
     return _compare(schedule, trace, trace_path, step)
 
 
-def _trace(path: str) -> Trace:
+def _trace(path: str, grid: Grid) -> Trace:
+    """That of a run, or those that torch's profiler has left, a file or a folder with one for each rank."""
+    files = [path]
+    if os.path.isdir(path):
+        files = sorted(os.path.join(path, name) for name in os.listdir(path) if name.endswith(".json"))
+        if not files:
+            raise UserError(f"{path}: the folder has no *.json; torch's profiler writes one for each rank")
     try:
-        return read_trace(path)
+        found = [read_json(file) for file in files]
+        if all(is_profile(whole) for whole in found):
+            return trace_of_profiles(found, grid)
+        if len(found) > 1:
+            raise TraceError("a folder holds profiles of torch alone, one for each rank")
+        return trace_in(found[0])
     except TraceError as error:
         raise UserError(f"{path}: {error}") from error
 

@@ -1,11 +1,13 @@
 """`recyclec explain`: why a plan takes as long as it does, as text or as JSON."""
 
 from argparse import ArgumentParser, Namespace
+from dataclasses import replace
 
 from recycle_compiler.analysis.explain.cuts import CutFacts, cut_facts
 from recycle_compiler.analysis.explain.document import explanation_document
 from recycle_compiler.analysis.explain.groups import GroupFacts, group_facts
 from recycle_compiler.analysis.explain.report import explain
+from recycle_compiler.analysis.explain.spread import spread_cost
 from recycle_compiler.analysis.explain.text import explanation_text
 from recycle_compiler.analysis.explain.timeline import ApartError
 from recycle_compiler.cli.bundles import read_bundle_job, schedule_of
@@ -48,6 +50,7 @@ def run(arguments: Namespace, output: Output) -> int:
         explanation = explain(schedule, arguments.what_if, facts, own)
     except ApartError as error:
         raise UserError(f"{arguments.bundle}: the plan cannot be explained: {error}") from None
+    explanation = replace(explanation, spread=spread_cost(picked.streams))
     text = explanation_document(explanation) if arguments.json else explanation_text(explanation)
     output.data(text)
     return DONE

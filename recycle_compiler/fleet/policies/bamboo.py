@@ -41,7 +41,7 @@ class Bamboo:
         """Stages that the predecessor of a failed worker runs besides its own, each in another pipeline."""
         self._standing_by = 0
         self._holders = Holders(setting.job.stages)
-        self._clock = WorkClock(setting.costs.checkpoint_every)
+        self._clock = WorkClock(setting.free_checkpoints_every)
         slowed = self._period(setting.job.pipelines) / setting.one_f_one_b - 1
         known = "" if any(setting.job.parameters) else "; whether it fits the memory is not known"
         self.note = f"redundant forwards take {percent(slowed)} more time than 1F1B{known}"

@@ -55,6 +55,11 @@ class Holders:
             held |= {(stage + 1) % self._stages for stage in held}
         return len(held) < self._stages
 
+    @property
+    def workers(self) -> frozenset[Worker]:
+        """Who has a stage."""
+        return frozenset(self._serves)
+
     def counts(self) -> Counter[int]:
         """How many workers have each stage."""
         return Counter(self._serves.values())

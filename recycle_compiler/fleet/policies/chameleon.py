@@ -75,7 +75,7 @@ class Chameleon:
             f"Oobleck's ({self._reconfiguration:.1f} s), and redundant forwards"
             f"{self._why_not_double()}"
         )
-        self._clock = WorkClock(setting.costs.checkpoint_every)
+        self._clock = WorkClock(setting.free_checkpoints_every)
         self._changes = ChangeRate(setting.costs.expected_change)
         self._changes.begin(0.0)
         self._way: _Way | None = None

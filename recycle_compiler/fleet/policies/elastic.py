@@ -26,7 +26,7 @@ class Elastic:
         """Who has the state of its stage as it is now."""
         self._is_forgotten = False
         """Whether the state of some stage is in no worker's memory."""
-        self._clock = WorkClock(self._costs.checkpoint_every)
+        self._clock = WorkClock(setting.free_checkpoints_every)
         self._copy = max(self._job.parameters) / self._costs.copy_rate
         self.note = "1F1B on the pipelines that are whole; a change pauses as long as ours"
 

@@ -153,7 +153,7 @@ class Elaswave:
         self._copied_share = sum(setting.job.parameters) / state if state else 0.0
         """Of a worker's state, what a copy of it takes."""
         self._holders = Holders(setting.job.stages)
-        self._clock = WorkClock(setting.costs.checkpoint_every)
+        self._clock = WorkClock(setting.free_checkpoints_every)
         self._changes = ChangeRate(setting.costs.expected_change)
         self._changes.begin(0.0)
         self._cut: Cut | None = None

@@ -53,7 +53,7 @@ class Oobleck:
         """Layers in the memory of each worker, once the last copies are done."""
         self._held: dict[Worker, range] = {}
         """And until then."""
-        self._clock = WorkClock(setting.costs.checkpoint_every)
+        self._clock = WorkClock(setting.free_checkpoints_every)
         self._reconfiguration = reconfiguration_seconds(setting)
         least = min(self.templates, default=0)
         self.note = (

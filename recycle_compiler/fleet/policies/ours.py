@@ -92,7 +92,7 @@ class Ours:
         self._copied: list[tuple[float, Worker]] = []
         """When who will have its state."""
         self._plan_ready = self._weigh_at = _NEVER
-        self._clock = WorkClock(costs.checkpoint_every)
+        self._clock = WorkClock(setting.free_checkpoints_every)
         self._last_change = 0.0
         self._changes = ChangeRate(costs.expected_change)
         self._changes.begin(0.0)
@@ -112,11 +112,13 @@ class Ours:
         at = change.at
         self._clock.pass_to(at, self._rate)
         is_member = change.failed & (self._serves.keys() | self._standby.keys())
+        taken_over = self._taken_over(change)
         self._forget(change.failed)
+        self._serves.update(taken_over)
         if not self._serves and not is_member:
             self._idle = (self._idle - change.failed) | change.returned
             return self._start_again("enough workers for every stage")
-        self._arrived |= change.returned
+        self._arrived |= change.returned - taken_over.keys()
         if is_member:
             self._changes.change()
             ahead = self._is_planned_ahead(at, change.failed)
@@ -165,6 +167,13 @@ class Ours:
             # Also where one fails that had no work yet: what is better is weighed anew.
             self._moving = None
             self._expect_moves()
+
+    def _taken_over(self, change: Change) -> dict[Worker, int]:
+        """Places of failed workers that spare machines with all state fill at once, and their stages."""
+        if not self._setting.spares_have_state:
+            return {}
+        there = change.failed & change.from_spares & self._serves.keys()
+        return {machine: self._serves[machine] for machine in there}
 
     def _is_planned_ahead(self, at: float, failed: frozenset[Worker]) -> bool:
         """The next failure on every stage is planned for in the background, one stage after the other."""

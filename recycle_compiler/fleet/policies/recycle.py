@@ -57,7 +57,7 @@ class Recycle:
         self._grid = grid(setting.job)
         self._plan = RecyclePlans(setting.job, techniques).plan
         self._holders = Holders(setting.job.stages)
-        self._clock = WorkClock(setting.costs.checkpoint_every)
+        self._clock = WorkClock(setting.free_checkpoints_every)
         self._period: float | None = None
         """Ticks; None while the job stands still."""
 

@@ -34,9 +34,10 @@ class Varuna:
         self._rate = 0.0
         costs = setting.costs
         # Saves are part of the rate, so they are part of the time that counts as work.
-        self._clock = WorkClock(costs.checkpoint_every + setting.checkpoint_save)
+        self._clock = WorkClock(setting.checkpoint_every + setting.checkpoint_save)
+        self.saving = setting.saving
         self.note = (
-            f"every {costs.checkpoint_every:.0f} s a checkpoint takes {setting.checkpoint_save:.0f} s; "
+            f"as published, in the best shape; {setting.saves_text}; "
             f"a restart takes {costs.restart + setting.checkpoint_load:.0f} s"
         )
 
@@ -54,14 +55,16 @@ class Varuna:
         redone = 0.0
         if change.failed:
             redone = self._clock.back_to_checkpoint()
-        elif self._rate:
+        saved = 0.0
+        if not change.failed and self._rate:
             self._clock.checkpoint()
-            pause += self._setting.checkpoint_save
+            saved = self._setting.checkpoint_save
+            pause += saved
         self._clock.pause(pause)
         shape = self._shape(self._live(change.down))
         self._rate = self._rate_with(change.down)
         words = f"restart, {shape.pipelines} x {shape.stages}" if shape else "too few workers for a pipeline"
-        return Reaction(self._rate, pause, redone, words)
+        return Reaction(self._rate, pause, redone, words, saved)
 
     def _live(self, down: frozenset[Worker]) -> int:
         return self._setting.job.workers - len(down)
@@ -70,8 +73,7 @@ class Varuna:
         shape = self._shape(self._live(down))
         if shape is None:
             return 0.0
-        every, save = self._setting.costs.checkpoint_every, self._setting.checkpoint_save
-        return self._setting.rate(shape.period) * every / (every + save)
+        return self._setting.rate(shape.period) * (1 - self.saving)
 
     def _best_shape(self, live: int) -> Shape | None:
         """The fastest; of equals, the one with fewest pipelines."""

@@ -1,1 +1,1 @@
-"""When machines fail and come back: read from files in three formats, or generated from a few words."""
+"""When machines fail and come back: read from files in five formats, or generated from a few words."""

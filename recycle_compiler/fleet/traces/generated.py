@@ -2,7 +2,12 @@
 
     none
     every TIME [repair TIME] [spares N]
-    poisson mtbf TIME [repair TIME] [node N[:SHARE]] [rack N[:SHARE]] [spares N]
+    poisson mtbf TIME [repair TIME[:MEAN]] [node N[:SHARE]] [rack N[:SHARE]] [burst SHARE:TIME] [spares N]
+    poisson rates NAME [...]
+
+`rates` names a published cluster whose failure rate, repair times and bursts are taken where no other word
+says them. A repair time with a mean is the median of a lognormal distribution. A burst is a failure that
+follows another within a time.
 
 A word and its value may have a `=` between them. The same words, machines and seed give the same trace.
 """
@@ -13,6 +18,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
+from math import log, sqrt
 from typing import NamedTuple
 
 from recycle_compiler.diagnostics import CompileError, Diagnostic, Span
@@ -23,7 +29,7 @@ KINDS = ("none", "every", "poisson")
 _OPTIONS = {
     "none": ("spares",),
     "every": ("repair", "spares"),
-    "poisson": ("mtbf", "repair", "node", "rack", "spares"),
+    "poisson": ("mtbf", "rates", "repair", "node", "rack", "burst", "spares"),
 }
 _EXAMPLES = {
     "none": "write `none`",
@@ -38,6 +44,61 @@ _WORD = re.compile(r"[^\s=]+|=")
 _MOST_EVENTS = 1_000_000
 _DIGITS = 3
 """Of the seconds in a generated trace."""
+
+
+class Repair(NamedTuple):
+    """How long machines are away, in seconds."""
+
+    typical: float
+    """The mean; the median where a mean is given beside it."""
+    mean: float | None = None
+    """Of a lognormal distribution."""
+
+    def draw(self, chance: random.Random) -> float:
+        if self.mean is None:
+            return chance.expovariate(1 / self.typical)
+        return chance.lognormvariate(log(self.typical), sqrt(2 * log(self.mean / self.typical)))
+
+
+class Burst(NamedTuple):
+    """Failures that follow others."""
+
+    share: float
+    """Of failures, those that another one follows."""
+    within: float
+    """Seconds."""
+
+
+class Rates(NamedTuple):
+    """Failures of a cluster, as published."""
+
+    mtbf: float
+    """Seconds between failures of one GPU."""
+    repair: Repair
+    burst: Burst | None
+    source: str
+
+
+_DAY = 86400.0
+_RECORDED_REPAIR = Repair(0.85 * _DAY, 5.5 * _DAY)
+"""Median and mean over the 584 faults of InfiniteHBD's trace."""
+RATES = {
+    "llama3": Rates(
+        16_384 * 54 * _DAY / 419,
+        _RECORDED_REPAIR,
+        None,
+        "419 unexpected interruptions in 54 days on 16,384 GPUs (Llama 3, arXiv 2407.21783); "
+        "repair times, which it does not state, from InfiniteHBD",
+    ),
+    "infinitehbd": Rates(
+        8 * 400 * 348.98 * _DAY / 584,
+        _RECORDED_REPAIR,
+        Burst(81 / 583, 90.0),
+        "584 faults of 400 servers of 8 GPUs in 349 days, 81 of them within 90 s of another (InfiniteHBD, "
+        "SIGCOMM'25)",
+    ),
+}
+"""By the name that users write."""
 
 
 class Group(NamedTuple):
@@ -56,10 +117,13 @@ class Words:
     kind: str
     time: float = 0.0
     """Between two failures of the fleet (`every`), or of one GPU on average (`poisson`)."""
-    repair: float | None = None
+    repair: Repair | None = None
     """None: no machine comes back."""
     groups: tuple[Group, ...] = field(default=())
     """Node and rack, as far as given."""
+    burst: Burst | None = None
+    source: str = ""
+    """Where published rates are from."""
     spares: int = 0
 
 
@@ -100,18 +164,28 @@ def _parse(text: str, words: list[_Word], report: Report) -> Words | None:
         # Its time comes first, without a name.
         rest = [_Word("every", kind.span), *rest]
     values = _pairs(kind, rest, example, report)
-    if kind.text == "poisson" and "mtbf" not in values and not report.diagnostics:
+    rates = _rates(values["rates"], report) if "rates" in values else None
+    needs_time = kind.text == "poisson" and "mtbf" not in values and rates is None
+    if needs_time and not report.diagnostics:
         report.error("missing", "`poisson` needs the mean time between failures of a GPU", kind.span, example)
     if report.diagnostics:
         return None
-    time = {"every": "every", "poisson": "mtbf"}.get(kind.text)
+    time = {"every": "every", "poisson": "mtbf"}.get(kind.text, "")
     groups = tuple(_group(values[key], key, report) for key in ("node", "rack") if key in values)
+    repair, burst = rates and rates.repair, rates and rates.burst
+    if "repair" in values:
+        repair = _repair(values["repair"], kind.text, report)
+    if "burst" in values:
+        burst = _burst(values["burst"], report)
+    known = rates.mtbf if rates else 0.0
     parsed = Words(
         text=" ".join(text.split()),
         kind=kind.text,
-        time=_time(values[time], report) if time else 0.0,
-        repair=_time(values["repair"], report) if "repair" in values else None,
+        time=_time(values[time], report) if time in values else known,
+        repair=repair,
         groups=groups,
+        burst=burst,
+        source=rates.source if rates else "",
         spares=_whole(values["spares"].text, values["spares"].span, 0, report) if "spares" in values else 0,
     )
     if not report.diagnostics and sum(group.share for group in groups) > 1:
@@ -149,6 +223,39 @@ def _time(word: _Word, report: Report) -> float:
     return 1.0
 
 
+def _rates(word: _Word, report: Report) -> Rates | None:
+    if word.text not in RATES:
+        hint = did_you_mean(word.text, RATES, _EXAMPLES["poisson"])
+        report.error("type", f"rates are {one_of(tuple(RATES))}, got {quote(word.text)}", word.span, hint)
+    return RATES.get(word.text)
+
+
+def _repair(word: _Word, kind: str, report: Report) -> Repair:
+    typical, colon, mean = word.text.partition(":")
+    first = _time(_Word(typical, word.span), report)
+    if not colon:
+        return Repair(first)
+    if kind == "every":
+        message = f"repairs of `every` all take one time, got {quote(word.text)}"
+        report.error("type", message, word.span, "write `repair 2h`")
+        return Repair(first)
+    second = _time(_Word(mean, word.span), report)
+    if second <= first and not report.diagnostics:
+        message = f"the mean must be above the median, got {quote(word.text)}"
+        report.error("range", message, word.span, "write `repair=20h:5d`: median, mean")
+    return Repair(first, second)
+
+
+def _burst(word: _Word, report: Report) -> Burst:
+    share, _, within = word.text.partition(":")
+    good = re.fullmatch(r"\d{1,2}(\.\d{1,6})?%", share)
+    if not good or not within:
+        message = f"a burst is a share under 100% and a time, got {quote(word.text)}"
+        report.error("type", message, word.span, "write `burst=14%:90s`")
+        return Burst(0.0, 1.0)
+    return Burst(float(share[:-1]) / 100, _time(_Word(within, word.span), report))
+
+
 def _group(word: _Word, name: str, report: Report) -> Group:
     gpus, _, share = word.text.partition(":")
     number = share.removesuffix("%")
@@ -184,19 +291,23 @@ def generate(words: Words, machines: Machines, span: float, seed: int) -> Trace:
     _check_size(words, machines, span)
     happening = _Happening(machines.number, names, span)
     chance = random.Random(seed)
+    repair = words.repair
     if words.kind == "every":
+        away = (lambda: None) if repair is None else (lambda: repair.typical)
         moments = (turn * words.time for turn in count(1))
-        events = happening.events(moments, lambda: happening.one_that_is_up(chance), lambda: words.repair)
+        events = happening.events(moments, lambda: happening.one_that_is_up(chance), away)
     elif words.kind == "poisson":
         events = happening.events(
             _poisson_moments(words, machines, chance),
             lambda: _struck(words, machines, chance, happening),
-            lambda: None if words.repair is None else chance.expovariate(1 / words.repair),
+            lambda: None if repair is None else repair.draw(chance),
         )
     else:
         events = iter(())
     about = "" if words.kind == "none" else f"which machine fails is chosen at random, seed {seed}"
-    return Trace(words.text, span, tuple(names), tuple(events), about=about)
+    if words.source:
+        about += f"; rates: {words.source}"
+    return Trace(words.text, span, tuple(names), tuple(events), is_drawn=True, about=about)
 
 
 class _Happening:
@@ -253,10 +364,18 @@ class _Happening:
 
 def _poisson_moments(words: Words, machines: Machines, chance: random.Random) -> Iterator[float]:
     """Failures of all machines, as if all were up; those of machines that are down do not happen."""
-    at, mean = 0.0, words.time / (machines.number * machines.gpus_each)
+    share, within = words.burst or Burst(0.0, 0.0)
+    mean = words.time / (machines.number * machines.gpus_each)
+    # Those that follow others are among the failures of the rate.
+    first, following = mean / (1 - share), list[float]()
+    at = chance.expovariate(1 / first)
     while True:
-        at += chance.expovariate(1 / mean)
-        yield at
+        moment = heapq.heappop(following) if following and following[0] < at else at
+        yield moment
+        if moment == at:
+            at += chance.expovariate(1 / first)
+        if share and chance.random() < share:
+            heapq.heappush(following, moment + chance.uniform(0, within))
 
 
 def _struck(words: Words, machines: Machines, chance: random.Random, happening: _Happening) -> Iterable[int]:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from recycle_compiler.diagnostics import CompileError, Diagnostic
-from recycle_compiler.fleet.traces import count_samples, json_lines, node_events
+from recycle_compiler.fleet.traces import count_samples, fault_records, json_lines, node_events
 from recycle_compiler.fleet.traces.lines import meaningful, whole_line
 from recycle_compiler.fleet.traces.trace import Grid, Trace
 from recycle_compiler.frontend.diagnostics import Report
@@ -12,7 +12,8 @@ from recycle_compiler.frontend.read_file import ReadError, read_text
 MOST_BYTES = 32 << 20
 _FORMATS = (
     "a line is `1800000,remove,node7` (milliseconds), `2021-12-11, 11:15:50, 54` or `260,54` (date and "
-    'time or seconds, how many there are), or `{"at": "30m", "failed": ["node7"]}`'
+    'time or seconds, how many there are), or `{"at": "30m", "failed": ["node7"]}`; or the file is one JSON '
+    "list of faults"
 )
 _WORDS = "a trace is a file, or words such as `every 30m repair 2h` or `poisson mtbf=1000h`"
 
@@ -43,6 +44,8 @@ def _parse(source: str, name: str, grid: Grid, seed: int, report: Report) -> Tra
     if not number:
         report.error("empty", "the trace holds no events", None, _FORMATS)
         return None
+    if fault_records.LOOKS_LIKE.match(line):
+        return fault_records.read_fault_records(name, source, grid.drawn, seed, report)
     if json_lines.LOOKS_LIKE.match(line):
         return json_lines.read_json_lines(name, source, grid, report)
     if count_samples.LOOKS_LIKE.match(line):

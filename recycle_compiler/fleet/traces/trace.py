@@ -43,8 +43,14 @@ class Trace:
     events: tuple[Event, ...]
     whole: bool = False
     """Whether the places of the job that `nodes` do not fill have machines too, which never fail."""
+    spares: int = 0
+    """Machines beyond those of the trace and of the job, which never fail."""
     by_worker: bool = False
     """Whether events name workers of the job, which are all there before anything happens."""
+    is_recorded: bool = False
+    """Whether it is of a recorded cluster, of which a job gets a part."""
+    is_drawn: bool = False
+    """Whether its machines, spare ones too, were made or drawn from a recorded cluster for the job."""
     about: str = ""
     """What was chosen for lack of better knowledge, in a few words."""
     note: str = ""
@@ -55,10 +61,46 @@ class Trace:
         kept = tuple(event for event in self.events if event.at < seconds)
         return replace(self, span=seconds, events=kept)
 
+    def replaced_after(self, seconds: float) -> "Trace":
+        """The same where a failed machine is replaced by another after so long, if not repaired before."""
+        events: list[Event] = []
+        away: dict[str, float] = {}
+        """When machines that are away will have been replaced."""
+
+        def replace_until(moment: float) -> None:
+            for node in sorted(away, key=lambda node: (away[node], node)):
+                if away[node] <= moment:
+                    events.append(Event(away.pop(node), node, added=True))
+
+        for event in self.events:
+            replace_until(event.at)
+            if not event.added:
+                away[event.node] = event.at + seconds
+                events.append(event)
+            elif away.pop(event.node, None) is not None:
+                events.append(event)
+        replace_until(self.span)
+        return replace(self, events=tuple(event for event in events if event.at < self.span))
+
+    def with_spares(self, spares: int) -> "Trace":
+        """With so many machines more, of which nothing is known: they never fail."""
+        return replace(self, spares=spares)
+
     def moments(self) -> Iterator[tuple[float, list[Event]]]:
         """Events that happen at the same moment, together."""
         for at, events in groupby(self.events, key=attrgetter("at")):
             yield at, list(events)
+
+
+class Draw(NamedTuple):
+    """Which machines of a recorded cluster a job gets."""
+
+    machines: int
+    """How many it needs, spares included."""
+    watched: int | None = None
+    """How many the recorded cluster has; None leaves it to the format."""
+    kinds: tuple[str, ...] = ()
+    """Faults that count, by level or class as the file names them; all where none is given."""
 
 
 class Grid(NamedTuple):
@@ -66,6 +108,12 @@ class Grid(NamedTuple):
 
     pipelines: int
     stages: int
+    draw: Draw | None = None
+    """None: one machine for each worker."""
+
+    @property
+    def drawn(self) -> Draw:
+        return self.draw or Draw(self.pipelines * self.stages)
 
 
 def natural_names(count: int, first: int = 0) -> list[str]:

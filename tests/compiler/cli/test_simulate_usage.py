@@ -4,8 +4,8 @@ from dataclasses import fields
 
 import pytest
 
-from recycle_compiler.cli.commands.simulate import COSTS
 from recycle_compiler.cli.main import main
+from recycle_compiler.cli.options.fleet import COSTS
 from recycle_compiler.fleet.setting import ChangeCosts
 
 

@@ -122,7 +122,14 @@ def test_negative_numbers_are_a_bug() -> None:
         course(1.0, [10], Reaction(-1.0))
 
 
-reactions = st.builds(Reaction, st.sampled_from([0.0, 0.5, 2.0]), st.floats(0, 40), st.floats(0, 60))
+reactions = st.builds(
+    Reaction,
+    st.sampled_from([0.0, 0.5, 2.0]),
+    st.floats(0, 40),
+    st.floats(0, 60),
+    st.just(""),
+    st.floats(0, 50),
+)
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 99), reactions), max_size=12), st.sampled_from([0.0, 1.0, 3.0]))

@@ -65,7 +65,7 @@ def test_an_old_machine_whose_place_is_taken_goes_elsewhere() -> None:
 def test_a_spare_machine_takes_over_at_once() -> None:
     one = fleet("abcdef", (7, "-b"))
     assert one.start == (frozenset(), 2)
-    assert list(one.changes()) == [Change(7, workers("01"), workers("01"), frozenset(), 1)]
+    assert list(one.changes()) == [Change(7, workers("01"), workers("01"), frozenset(), 1, workers("01"))]
 
 
 def test_a_spare_machine_that_goes_is_a_change_too() -> None:
@@ -86,7 +86,7 @@ def test_a_machine_takes_all_its_workers() -> None:
     one = fleet("abc", (9, "-a"), (12, "-b"), gpus_per_node=2)
     assert one.start == (frozenset(), 2)
     assert list(one.changes()) == [
-        Change(9, workers("00", "01"), workers("00", "01"), frozenset(), 0),
+        Change(9, workers("00", "01"), workers("00", "01"), frozenset(), 0, workers("00", "01")),
         Change(12, workers("10", "11"), frozenset(), workers("10", "11"), 0),
     ]
 

@@ -5,7 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recycle_compiler.diagnostics import CompileError
-from recycle_compiler.fleet.traces.generated import Group, Machines, Words, generate, is_words, parse_words
+from recycle_compiler.fleet.traces.generated import (
+    Group,
+    Machines,
+    Repair,
+    Words,
+    generate,
+    is_words,
+    parse_words,
+)
 from recycle_compiler.fleet.traces.trace import Trace, duration_text, seconds_of
 
 HOUR = 3600.0
@@ -44,13 +52,13 @@ def test_times_in_words_mean_the_same(seconds: int) -> None:
 def test_what_words_mean() -> None:
     assert parse_words("every 30m") == Words("every 30m", "every", 1800.0)
     assert parse_words("every=30m repair=2h spares=1") == Words(
-        "every=30m repair=2h spares=1", "every", 1800.0, 7200.0, spares=1
+        "every=30m repair=2h spares=1", "every", 1800.0, Repair(7200.0), spares=1
     )
     assert parse_words("poisson mtbf 1000h  repair = 4h node=8:20% rack=32") == Words(
         "poisson mtbf 1000h repair = 4h node=8:20% rack=32",
         "poisson",
         3.6e6,
-        14400.0,
+        Repair(14400.0),
         (Group(8, 0.2), Group(32, 0.1)),
     )
 

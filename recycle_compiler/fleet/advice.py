@@ -1,0 +1,263 @@
+"""How many machines a job should have, spare ones among them, and how often it should save, for a trace.
+
+Every number of machines that was asked about is led through the trace several times, each time with other
+machines drawn from it: with all of them in the job, and with some held back as spares. What costs least for
+the wanted throughput is advised. The fleet also says how many failures there are at a time (the tolerance to
+compile for), how often peers of one stage are lost together (how many should hold each piece of state), and
+how often the job falls back to a checkpoint (the interval).
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import inf
+from statistics import fmean
+from typing import NamedTuple
+
+from recycle_compiler.fleet.accounts import GpuHours
+from recycle_compiler.fleet.comparison import Batch, Comparison, compare
+from recycle_compiler.fleet.machines import Fleet
+from recycle_compiler.fleet.report import Outcome
+from recycle_compiler.fleet.setting import Setting, best_interval
+from recycle_compiler.fleet.traces.generated import Machines, Repair, Words, generate
+
+OTHERS = ("nvrx", "torchft", "restart", "varuna", "oobleck")
+"""Policies that ours is advised beside: each at its best with the same machines."""
+SPARES = (0, 1, 2, 4, 8)
+"""Machines that may be held back."""
+INTERVALS = {
+    "10 min": 600.0, "30 min": 1800.0, "1 h": 3600.0, "3 h": 10_800.0, "8 h": 28_800.0, "1 d": 86_400.0,
+    "1 week": 604_800.0,
+}  # fmt: skip
+"""Seconds between failures of the whole job."""
+_FAILURES = 120
+"""Of the job, in a trace for one such interval."""
+_BACK = 120.0
+"""Seconds until a failed machine of such a trace is back: its process failed, or another took its place."""
+_HOUR, _YEAR = 3600.0, 365 * 86400.0
+_MOST_HOLDERS = 4
+_RARE = 0.001
+"""Share of the time in which more failures than a tolerance may be there."""
+_FROM_CHECKPOINT = "from a checkpoint"
+"""What policies say in their logs."""
+
+
+class Option(NamedTuple):
+    """What one policy makes of a number of machines, on average over the draws."""
+
+    policy: str
+    machines: int
+    spares: int
+    throughput: float
+    effective_training_time: float
+    gpu_hours: GpuHours
+    per_million: float
+    """GPU-hours paid for a million of what the throughput counts; infinite where nothing is done."""
+    checkpoints_read: float
+    """Times a year."""
+
+    @property
+    def in_job(self) -> int:
+        return self.machines - self.spares
+
+
+class Copies(NamedTuple):
+    """How often all holders of some state may be lost, if so many workers of a stage hold it."""
+
+    holders: int
+    times: int
+    """In all draws together, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What advice is asked for."""
+
+    setting: Setting
+    fleet: Callable[[int, int, int], Fleet]
+    """Of so many machines, of which so many may be in the job, drawn by a seed."""
+    places: int
+    """Machines that the job can use."""
+    least: int
+    """Machines that it needs to run at all."""
+    batch: Batch
+    machines: range
+    draws: int
+    seed: int
+    wanted: float | None = None
+    """Throughput."""
+    price: float | None = None
+    warm_spares: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What was found."""
+
+    question: Question
+    options: tuple[Option, ...]
+    """Of ours with every number of spares, and of the others, by number of machines."""
+    best: Option | None
+    """Of ours; None where the wanted throughput is not reached."""
+    tolerance: int
+    """Failures at a time that the job should have plans for."""
+    most_down: int
+    years: float
+    """Of all draws together."""
+    copies: tuple[Copies, ...]
+    copy_seconds: float
+    """Until the state of a stage is on another worker."""
+    checkpoint_every: float
+    """Seconds, by Young and Daly for how often checkpoints are read."""
+    by_interval: dict[str, tuple[tuple[str, float], ...]]
+    """Effective training time of each policy, by the time between failures."""
+
+    def of(self, policy: str) -> list[Option]:
+        """The best option of a policy for each number of machines."""
+        found: dict[int, Option] = {}
+        for option in self.options:
+            known = found.get(option.machines)
+            if option.policy == policy and (known is None or _rank(option) < _rank(known)):
+                found[option.machines] = option
+        return list(found.values())
+
+
+def advise(question: Question, on_run: Callable[[str], None] | None = None) -> Advice:
+    """Lead all of them through the trace; `on_run` hears what comes next."""
+    options: list[Option] = []
+    for machines in question.machines:
+        held_back = max(0, machines - question.places)
+        if on_run is not None:
+            on_run(f"{machines} machines")
+        for spares in sorted({max(held_back, spares) for spares in SPARES}):
+            if machines - spares >= question.least:
+                options += _options(question, ("ours",), machines, spares)
+        options += _options(question, OTHERS, machines, held_back)
+    ours = [option for option in options if option.policy == "ours"]
+    good = [option for option in ours if question.wanted is None or option.throughput >= question.wanted]
+    best = min(good, key=_rank, default=None)
+    shown = best or max(ours, key=lambda option: option.throughput)
+    fleets = [_fleet(question, shown.machines, shown.spares, draw) for draw in range(question.draws)]
+    if on_run is not None:
+        on_run("failure rates")
+    copy = _copy_seconds(question.setting)
+    return Advice(
+        question,
+        tuple(options),
+        best,
+        _tolerance(fleets),
+        max(_most_down(fleet) for fleet in fleets),
+        sum(fleet.trace.span for fleet in fleets) / _YEAR,
+        tuple(_copies(fleets, copy, question.setting.job.pipelines)),
+        copy,
+        _interval(question.setting, shown, fleets),
+        dict(_by_interval(question)),
+    )
+
+
+def _rank(option: Option) -> tuple[float, int, int]:
+    return option.per_million, option.machines, option.spares
+
+
+def _fleet(question: Question, machines: int, spares: int, draw: int) -> Fleet:
+    return question.fleet(machines, min(machines - spares, question.places), question.seed + draw)
+
+
+def _options(question: Question, policies: Sequence[str], machines: int, spares: int) -> Iterator[Option]:
+    runs: dict[str, list[tuple[Outcome, float]]] = {}
+    for draw in range(question.draws):
+        fleet = _fleet(question, machines, spares, draw)
+        setting = replace(question.setting, failure_interval=fleet.mean_time_between_failures)
+        comparison = Comparison(setting, fleet, question.batch, question.warm_spares)
+        for outcome in compare(comparison, policies).outcomes:
+            if outcome.average is not None:
+                runs.setdefault(outcome.name, []).append((outcome, fleet.trace.span))
+    for policy, found in runs.items():
+        outcomes = [outcome for outcome, _ in found]
+        work = sum(span * (outcome.average or 0.0) for outcome, span in found)
+        paid = sum(outcome.gpu_hours.total for outcome in outcomes)
+        read = sum(_FROM_CHECKPOINT in entry.why for outcome in outcomes for entry in outcome.log)
+        yield Option(
+            policy,
+            machines,
+            spares,
+            fmean(outcome.average or 0.0 for outcome in outcomes),
+            fmean(outcome.effective_training_time for outcome in outcomes),
+            GpuHours(*(fmean(column) for column in zip(*(one.gpu_hours for one in outcomes), strict=True))),
+            1e6 * paid / work if work else inf,
+            read * _YEAR / sum(span for _, span in found),
+        )
+
+
+def _down_times(fleet: Fleet) -> Iterator[tuple[int, float]]:
+    """Workers that are down, and for how many seconds."""
+    ends = [*(strength.at for strength in fleet.strengths[1:]), fleet.trace.span]
+    for strength, end in zip(fleet.strengths, ends, strict=True):
+        yield max(0, fleet.workers - strength.workers), end - strength.at
+
+
+def _most_down(fleet: Fleet) -> int:
+    return max(down for down, _ in _down_times(fleet))
+
+
+def _tolerance(fleets: Sequence[Fleet]) -> int:
+    """Failures that are exceeded in very little of the time."""
+    times: Counter[int] = Counter()
+    for fleet in fleets:
+        for down, seconds in _down_times(fleet):
+            times[down] += round(seconds)
+    left, allowed = times.total(), times.total() * _RARE
+    for down in sorted(times):
+        left -= times[down]
+        if left <= allowed:
+            return down
+    return 0
+
+
+def _copy_seconds(setting: Setting) -> float:
+    return setting.costs.regroup + max(setting.job.parameters) / setting.costs.copy_rate
+
+
+def _copies(fleets: Sequence[Fleet], seconds: float, pipelines: int) -> Iterator[Copies]:
+    """Failures of one stage that come within the time in which a lost copy is replaced."""
+    clusters: Counter[int] = Counter()
+    for fleet in fleets:
+        by_stage: dict[int, list[float]] = {}
+        for change in fleet.changes():
+            for _, stage in change.failed:
+                by_stage.setdefault(stage, []).append(change.at)
+        for moments in by_stage.values():
+            size = 1
+            for before, after in pairwise([*moments, inf]):
+                if after - before <= seconds:
+                    size += 1
+                    continue
+                clusters[size] += 1
+                size = 1
+    for holders in range(1, min(pipelines, _MOST_HOLDERS) + 1):
+        yield Copies(holders, sum(number for size, number in clusters.items() if size >= holders))
+
+
+def _interval(setting: Setting, shown: Option, fleets: Sequence[Fleet]) -> float:
+    """Where no draw went back to a checkpoint, as if the next year would: no more is known."""
+    watched = sum(fleet.trace.span for fleet in fleets)
+    times = shown.checkpoints_read * watched / _YEAR
+    return best_interval(setting.checkpoint_save, watched / max(1.0, times))
+
+
+def _by_interval(question: Question) -> Iterator[tuple[str, tuple[tuple[str, float], ...]]]:
+    """With failures of single machines that are back soon, so that it is failures that cost and not
+    absence."""
+    layout = question.fleet(question.places, question.places, question.seed).layout
+    machines = Machines(len(layout.places), layout.gpus_each)
+    found: dict[str, list[tuple[str, float]]] = {}
+    for name, interval in INTERVALS.items():
+        words = Words(name, "poisson", interval * machines.number * machines.gpus_each, Repair(_BACK))
+        fleet = Fleet(generate(words, machines, interval * _FAILURES, question.seed), layout)
+        setting = replace(question.setting, failure_interval=fleet.mean_time_between_failures)
+        for outcome in compare(Comparison(setting, fleet, question.batch), ("ours", *OTHERS)).outcomes:
+            if outcome.average is not None:
+                found.setdefault(outcome.name, []).append((name, outcome.effective_training_time))
+    for policy, points in found.items():
+        yield policy, tuple(points)

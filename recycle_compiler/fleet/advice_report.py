@@ -1,0 +1,226 @@
+"""Advice on machines as text, as JSON and as a page with its curves."""
+
+import json
+from collections.abc import Iterator
+from html import escape
+from typing import Any
+
+from recycle_compiler.fleet.advice import INTERVALS, Advice, Option
+from recycle_compiler.fleet.report import figure, printed_table
+from recycle_compiler.fleet.traces.trace import duration_text
+from recycle_compiler.ir.units import percent, plural
+from recycle_compiler.viz.chart import Lines, Point
+from recycle_compiler.viz.shell import MADE_BY
+
+_PUBLISHED = {"MoEvement, published*": ("10 min", 0.94)}
+"""Effective training times of other systems (arXiv 2412.15411), which were not measured here."""
+
+
+def advice_table(advice: Advice, color: bool = False) -> str:
+    """A line for each number of machines, then what is advised and why."""
+    unit, priced = advice.question.batch.unit, advice.question.price is not None
+    cost = "per million" if priced else "GPU-hours per million"
+    titles = ("machines", "in the job", "spare", unit, "useful", cost, "read back a year")
+    rows = [
+        (str(option.machines), str(option.in_job), str(option.spares), *_cells(advice, option))
+        for option in advice.of("ours")
+    ]
+    others = [policy for policy in advice.by_interval if policy != "ours"]
+    least = {policy: {one.machines: one for one in advice.of(policy)} for policy in ("ours", *others)}
+    beside = [
+        (
+            str(machines),
+            *(
+                _cost(advice, least[policy][machines]) if machines in least[policy] else "-"
+                for policy in least
+            ),
+        )
+        for machines in advice.question.machines
+    ]
+    return "\n".join(
+        (
+            printed_table(titles, rows, color),
+            printed_table((f"{cost}, machines", *least), beside, color),
+            "".join(f"{line}\n" for line in why(advice)),
+        )
+    )
+
+
+def _cells(advice: Advice, option: Option) -> Iterator[str]:
+    yield figure(option.throughput)
+    yield percent(option.gpu_hours.useful / (option.gpu_hours.total or 1.0))
+    yield _cost(advice, option)
+    yield f"{option.checkpoints_read:.1f}"
+
+
+def _cost(advice: Advice, option: Option) -> str:
+    price = advice.question.price
+    return f"{option.per_million * (1.0 if price is None else price):,.2f}"
+
+
+def why(advice: Advice) -> Iterator[str]:
+    """What is advised, a sentence on each choice with the figures that it rests on."""
+    question, best = advice.question, advice.best
+    unit, setting = question.batch.unit, question.setting
+    if best is None:
+        most = max(advice.of("ours"), key=lambda option: option.throughput)
+        yield (
+            f"No number of machines from {question.machines[0]} to {question.machines[-1]} reaches "
+            f"{figure(question.wanted or 0.0)} {unit}: {most.machines} reach {figure(most.throughput)}."
+        )
+        best = most
+    else:
+        wanted = "" if question.wanted is None else f" that reach {figure(question.wanted)} {unit}"
+        yield (
+            f"Advised: {plural(best.machines, 'machine')}, {best.in_job} in the job and {best.spares} spare, "
+            f"{figure(best.throughput)} {unit} at {_cost(advice, best)} a million, least of all{wanted}."
+        )
+    yield from _spares(advice, best)
+    yield (
+        f"Tolerance: compile for {plural(advice.tolerance, 'failure')}; more are down for at most 0.1 % of "
+        f"the time ({advice.most_down} at most), when a plan is made in {setting.costs.planning:g} s."
+    )
+    lost = ", ".join(
+        f"{plural(times, 'time')} with {plural(holders, 'holder')}" for holders, times in advice.copies
+    )
+    yield (
+        f"Redundancy and owners: {_holders(advice)}. In {advice.years:.1f} years of draws all holders of a "
+        f"stage's state were lost at most {lost} (failures of a stage within the {advice.copy_seconds:.1f} s "
+        "in which it is copied)."
+    )
+    read = f"{best.checkpoints_read:.2f} times a year" if best.checkpoints_read else "in no draw"
+    yield (
+        f"Checkpoints: read back {read}; save every {duration_text(round(advice.checkpoint_every))} if a "
+        f"save stops training for {setting.checkpoint_save:.0f} s (Young and Daly), more often otherwise."
+    )
+    yield (
+        f"Averages over {plural(question.draws, 'draw')} of machines from the trace, seeds {question.seed} "
+        f"to {question.seed + question.draws - 1}."
+    )
+
+
+def _spares(advice: Advice, best: Option) -> Iterator[str]:
+    alike = [one for one in advice.options if one.policy == "ours" and one.machines == best.machines]
+    for other in alike:
+        if other.spares != best.spares:
+            change = other.throughput / best.throughput - 1
+            yield (
+                f"Spares: with {other.spares} of the {best.machines} machines held back, not {best.spares}, "
+                f"{figure(other.throughput)} {advice.question.batch.unit} ({100 * change:+.1f} %)."
+            )
+
+
+def _holders(advice: Advice) -> str:
+    enough = [holders for holders, times in advice.copies if not times]
+    return str(enough[0]) if enough else f"{advice.copies[-1].holders} or more, and checkpoints beside them"
+
+
+def advice_document(advice: Advice) -> str:
+    """Everything, for programs."""
+    best = advice.best
+    document: dict[str, Any] = {
+        "job": advice.question.setting.job.name,
+        "unit": advice.question.batch.unit,
+        "machines": [advice.question.machines[0], advice.question.machines[-1]],
+        "draws": advice.question.draws,
+        "price": advice.question.price,
+        "wanted": advice.question.wanted,
+        "advised": None if best is None else _option(advice, best),
+        "tolerance": advice.tolerance,
+        "most_down": advice.most_down,
+        "copies": [{"holders": one.holders, "lost": one.times} for one in advice.copies],
+        "years": _short(advice.years),
+        "checkpoint_every": _short(advice.checkpoint_every),
+        "options": [_option(advice, option) for option in advice.options],
+        "effective_training_time_by_interval": {
+            policy: [[name, INTERVALS[name], _short(share)] for name, share in points]
+            for policy, points in advice.by_interval.items()
+        },
+        "why": list(why(advice)),
+    }
+    return f"{json.dumps(document)}\n"
+
+
+def _option(advice: Advice, option: Option) -> dict[str, Any]:
+    price = advice.question.price
+    return {
+        "policy": option.policy,
+        "machines": option.machines,
+        "spares": option.spares,
+        "throughput": _short(option.throughput),
+        "effective_training_time": _short(option.effective_training_time),
+        "gpu_hours": {name: _short(hours) for name, hours in option.gpu_hours._asdict().items()},
+        "gpu_hours_per_million": _short(option.per_million),
+        "cost_per_million": None if price is None else _short(option.per_million * price),
+        "checkpoints_read_a_year": _short(option.checkpoints_read),
+    }
+
+
+def _short(value: float) -> float | None:
+    return None if value == float("inf") else float(f"{value:.9g}")
+
+
+def interval_chart(advice: Advice) -> Lines:
+    """Effective training time against the time between failures."""
+    series = {
+        policy: [Point(INTERVALS[name], share) for name, share in points]
+        for policy, points in advice.by_interval.items()
+    }
+    for name, (interval, share) in _PUBLISHED.items():
+        series[name] = [Point(INTERVALS[interval], share)]
+    return Lines(
+        "Effective training time against the time between failures of the job",
+        "mean time between failures of the whole job",
+        "share of the time",
+        series,
+        logarithmic=True,
+        marks={seconds: name for name, seconds in INTERVALS.items()},
+    )
+
+
+def advice_page(advice: Advice) -> str:
+    """One file that loads nothing and runs no script."""
+    job, unit = advice.question.setting.job.name, advice.question.batch.unit
+    policies = list(advice.by_interval)
+    price = advice.question.price
+    scale, what = (1.0, "GPU-hours") if price is None else (price, "cost")
+    costs = {
+        policy: [Point(one.machines, one.per_million * scale) for one in advice.of(policy)]
+        for policy in policies
+    }
+    rates = {
+        policy: [Point(one.machines, one.throughput) for one in advice.of(policy)] for policy in policies
+    }
+    charts = (
+        Lines(f"Throughput against machines ({unit})", "machines", unit, rates),
+        Lines(
+            f"{what} per million of {unit.partition('/')[0]} against machines",
+            "machines",
+            what,
+            costs,
+            y_from_zero=False,
+        ),
+        interval_chart(advice),
+    )
+    title = escape(f"Advice for {job}")
+    figures = "".join(f"<figure>{chart.svg()}</figure>" for chart in charts)
+    reasons = "".join(f"<li>{escape(line)}</li>" for line in why(advice))
+    policy = "default-src 'none'; style-src 'unsafe-inline'"
+    head = (
+        '<!doctype html><html lang="en"><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        f"<title>{title}</title><style>{_STYLE}</style>"
+    )
+    return (
+        f"{head}<main><h1>{title}</h1><ul>{reasons}</ul>{figures}<pre>{escape(advice_table(advice))}</pre>"
+        f"<p>Made by {escape(MADE_BY)} advise. This file loads nothing.</p></main></html>\n"
+    )
+
+
+_STYLE = (
+    "body{margin:0;font:15px/1.5 system-ui,sans-serif;background:#fff;color:#1d232b}"
+    "main{max-width:60rem;margin:auto;padding:1rem}figure{margin:1.5rem 0;overflow-x:auto}"
+    "pre{overflow-x:auto;font-size:13px}"
+    "@media(prefers-color-scheme:dark){body{background:#14181d;color:#e6eaee}}"
+)
