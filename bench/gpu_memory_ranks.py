@@ -24,6 +24,7 @@ from recycle_runtime.plan.isa import Instruction, Opcode
 from recycle_runtime.profiler.measure import Options, profile
 from recycle_runtime.program.host_random import seed_all
 from recycle_runtime.program.loading import load_program
+from recycle_runtime.state.ownership import ownership_of
 from recycle_runtime.transport import choose
 from recycle_runtime.transport.interface import grid_of
 
@@ -194,7 +195,8 @@ def ours(task: Task, place: Place) -> Row:
             held.append(allocated(device))
 
     role, store = Role(bundle, 0, worker, stream, grid), place.store
-    session = Session(role, chunks, transport, store, device, before=before)
+    owners = ownership_of(role, chunks, transport)
+    session = Session(role, chunks, transport, store, device, before=before, ownership=owners)
     # One more than are timed: to look at memory before every instruction takes time.
     next(iter(chunks.values())).data.ends_at = task.timing.steps + 1
     session.agree()
