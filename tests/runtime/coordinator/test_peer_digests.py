@@ -53,3 +53,14 @@ def test_a_field_that_a_peer_does_not_have() -> None:
     more = HEAD | {f"head.weight {number}": "#1" for number in range(9)}
     said = digests.differs(member(1), 1, PeerDigest(2, 8, more))
     assert said is not None and "head.weight 5 and 3 more;" in said
+
+
+def test_owners_of_a_shard_are_compared_and_nobody_else_has_to_own_it() -> None:
+    digests = PeerDigests()
+    first, second = {**HEAD, "shard 0: w": "#1"}, {**HEAD, "shard 1: w": "#2"}
+    assert digests.differs(member(0), 1, PeerDigest(2, 8, first)) is None
+    assert digests.differs(member(1), 1, PeerDigest(2, 8, second)) is None
+    both = {**first, "shard 1: w": "#3"}
+    difference = digests.differs(member(2), 1, PeerDigest(2, 8, both))
+    assert difference is not None and "shard 1: w" in difference
+    assert "1:1 and 2:1" in difference

@@ -6,8 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recycle_runtime.coordinator.regrouping import CannotAgreeError, StageGone, Standing, stand
-from recycle_runtime.protocol.messages.generations import Report, Sums
+from recycle_runtime.coordinator.regrouping import (
+    CannotAgreeError,
+    StageGone,
+    Standing,
+    possible_moves,
+    stand,
+)
+from recycle_runtime.protocol.messages.generations import LayerShards, Report, Sums
 from recycle_runtime.protocol.messages.members import Member
 
 
@@ -160,3 +166,41 @@ def test_two_steps_apart_cannot_be() -> None:
     reports = {Member((0, 0), 0): Report(3, False), Member((0, 1), 0): Report(5, False)}
     with pytest.raises(CannotAgreeError, match=r"0:1 are more than one step ahead of step 3"):
         stand(reports, 2)
+
+
+KNOWN = Sums(4.0, 0.0)
+
+
+def test_a_step_that_waited_for_the_norm_is_made_by_all() -> None:
+    made = Report(4, False, KNOWN, 4)
+    waits = Report(3, False, Sums(9.0, 0.0), 3, can_go_forward=True)
+    standing = stand({Member((0, 0), 0): made, Member((0, 1), 0): waits, Member((1, 1), 0): waits}, 2)
+    assert isinstance(standing, Standing)
+    assert (standing.step, standing.undo, standing.sums) == (4, frozenset(), KNOWN)
+
+
+def test_one_without_its_gradients_makes_all_go_back() -> None:
+    made = Report(4, False, KNOWN, 4)
+    waits = Report(3, False, Sums(9.0, 0.0), 3, can_go_forward=True)
+    behind = waits._replace(can_go_forward=False)
+    standing = stand({Member((0, 0), 0): made, Member((0, 1), 0): waits, Member((1, 1), 0): behind}, 2)
+    assert isinstance(standing, Standing)
+    assert (standing.step, standing.undo) == (3, frozenset({Member((0, 0), 0)}))
+
+
+def owning(*held: int) -> Report:
+    return Report(3, False, shards=(LayerShards(7, 3, held),))
+
+
+def test_a_shard_that_nobody_holds() -> None:
+    held = {Member((0, 0), 0): owning(0, 1), Member((1, 0), 0): owning(1, 2)}
+    assert isinstance(stand(held, 1), Standing)
+    lost = stand({Member((0, 0), 0): owning(0, 1), Member((2, 0), 0): owning(0)}, 1)
+    assert lost == StageGone((0,), "shard 2 of the optimizer state of layer 7")
+
+
+def test_the_last_owner_of_a_shard_does_not_move() -> None:
+    place = (0, 1)
+    spare = {Member((0, 0), 0): owning(0, 1, 2), Member((1, 0), 0): owning(1, 2)}
+    assert [to.worker for _, to in possible_moves({(1, 0): place}, spare, ())] == [place]
+    assert list(possible_moves({(0, 0): place}, spare, ())) == []
