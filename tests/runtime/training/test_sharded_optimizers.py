@@ -6,7 +6,8 @@ import pytest
 
 from recycle_compiler.ir.layout import shared_out
 from recycle_runtime.program.errors import ProgramError
-from tests.runtime.training.compare import MLP, changed, check_in_threads
+from tests.runtime.training.compare import MLP, changed, check_in_threads, plan_file
+from tests.runtime.training.threads import train_in_threads
 from tests.support.jobs import unit_job
 
 _OWN = """
@@ -119,3 +120,21 @@ def test_a_norm_over_layers_of_one_parameter_is_refused(tmp_path: Path) -> None:
 @pytest.mark.xfail(strict=True, raises=ProgramError, reason="noise in another order looks like a joint step")
 def test_noise_of_its_own_is_not_refused(tmp_path: Path) -> None:
     _check(tmp_path, _OWN + _OWN_NOISE, owners=0)
+
+
+_LEAVES_OUT = """
+def optimizer(named_parameters):
+    return torch.optim.Adam([each for name, each in named_parameters if "layer1" not in name])
+"""
+
+
+def test_whole_state_in_a_job_with_shards_is_written_by_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = shared_out(unit_job(2, 3, 2), 2, (3, 3), (0, 0), (0, 0), (0, 0))
+    program = changed(tmp_path, MLP, _LEAVES_OUT)
+    _, workers = train_in_threads(plan_file(tmp_path, job, []), program, 0, 1)
+    chunks = [chunk for worker in workers.values() for chunk in worker.chunks.values()]
+    writers = [chunk.number for chunk in chunks if chunk.answers.for_layers]
+    assert sorted(writers) == [0, 1]
+    assert "every worker of chunk 0 has its whole optimizer state" in caplog.text
