@@ -4,6 +4,7 @@ A chunk is made of layers. `convert` makes the chunks of one cut of those of ano
 modules, optimizers and what undoes their last step are moved, not copied.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -36,6 +37,7 @@ from recycle_runtime.protocol.messages.generations import LayerShards, Report, S
 from recycle_runtime.transport.interface import TensorSpec
 
 UndoMemory = Literal["device", "host"]
+_log = logging.getLogger(__name__)
 Graphs = Literal["auto", "on", "off"]
 """CUDA graphs where work can be captured; everywhere, or it is an error; nowhere."""
 
@@ -391,7 +393,13 @@ def _layers(setting: Setting, bundle: Bundle, number: int) -> list[Layer]:
         return [setting.layer(number, "", module)]
     named = chunk_layers(program, bundle.cut, number, count, setting.seed, setting.group)
     made = [setting.layer(layer, name, module) for layer, (name, module) in named]
-    if any(layer.why_whole for layer in made):
+    if odd := next((layer for layer in made if layer.why_whole), None):
+        _log.warning(
+            "every worker of chunk %d has its whole optimizer state, not shards: of the optimizer of %s, %s",
+            number,
+            odd.title,
+            odd.why_whole,
+        )
         for layer in made:
             layer.make_whole()
     return made

@@ -17,6 +17,7 @@ from recycle_runtime.execution.optimizer.shards import (
     Shard,
     cut_into_shards,
     join_shards,
+    rows_in,
     rows_of_state,
     stepped_rows,
 )
@@ -217,7 +218,31 @@ class Layer:
             self.why_whole = "averages of its weights move with its steps"
         else:
             by_rows = division is Division.ROWS
-            self.shards = cut_into_shards(self.parameters, shards, by_rows=by_rows, turn=self.number)
+            cut = cut_into_shards(self.parameters, shards, by_rows=by_rows, turn=self.number)
+            if self._has_same_groups(cut):
+                self.shards = cut
+            else:
+                self.why_whole = "its groups or rates depend on how large parameters are"
+
+    def _has_same_groups(self, shards: Sequence[Shard]) -> bool:
+        """Whether the optimizer of every shard has the groups that the layer's would have."""
+        whole = self._groups([Rows(0, rows_in(parameter)) for parameter in self.parameters])
+        return all(self._groups(rows) == whole for rows in shards if any(rows))
+
+    def _groups(self, rows: Sequence[Rows]) -> list[dict[str, Any]] | None:
+        """Of an optimizer of these rows, parameters by their numbers; None where it trains nothing."""
+        given = [stepped_rows(*each) for each in zip(self.parameters, rows, strict=True)]
+        numbers = {parameter: number for number, parameter in enumerate(given)}
+        try:
+            groups = groups_of(self._program.optimizer(given, self._told_names()))
+        except ProgramError as error:
+            if "empty parameter list" in str(error.__cause__):
+                return None
+            raise
+        return [
+            {**_plain_options(group), "params": [numbers.get(each, -1) for each in group["params"]]}
+            for group in groups
+        ]
 
     def _told_names(self) -> list[str]:
         return [whole_name(self._program.ties, name) for name in self.parameter_names]
@@ -246,6 +271,12 @@ class Layer:
         self.untrained = [name for name, parameter in named if parameter not in held]
         moving = moving_of(program, self.module, optimizer)
         return LayerOptimizer(optimizer, moving, masters, rows, undo_on_host=self._undo_on_host)
+
+
+def _plain_options(group: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: value.tolist() if isinstance(value, torch.Tensor) else value for name, value in group.items()
+    }
 
 
 def _widened(value: torch.Tensor) -> torch.Tensor:

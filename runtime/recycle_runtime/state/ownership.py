@@ -123,9 +123,13 @@ class Ownership:
 
     def agree(self) -> None:
         """When a generation begins; all holders of the chunk are here."""
-        if not self._layers:
-            return
         held, who = self._exchange()
+        able = [number for number, each in enumerate(who) if each.is_whole]
+        self._first = able[0]
+        if not self._layers:
+            # All have the whole state, and one of them writes it.
+            self._chunk.answers = Answers(self._me == self._first)
+            return
         begins = max(each.applied for each in who) == 0
         makers = [n for n, each in enumerate(who) if each.has_read or (begins and each.is_as_built)]
         shards = len(self._layers[0].shards)
@@ -137,8 +141,6 @@ class Ownership:
             )
             for shard in range(shards)
         ]
-        able = [number for number, each in enumerate(who) if each.is_whole]
-        self._first = able[0]
         self._wanted = wanted_owners(whole, [each.host for each in who], able, self._owners)
         self._held, self._copies = {}, []
         for place, layer in enumerate(self._layers):
@@ -294,7 +296,7 @@ class Ownership:
 
     def _exchange(self) -> tuple[torch.Tensor, list[Holding]]:
         """What each peer holds: a table by peer, layer and shard; and what each says about itself."""
-        layers, shards = len(self._layers), len(self._layers[0].shards)
+        layers, shards = len(self._layers), max((len(layer.shards) for layer in self._layers), default=0)
         told = torch.zeros(self._peers, layers * shards + len(Holding._fields), dtype=torch.float64)
         chunk = self._chunk
         mine = Holding(

@@ -17,7 +17,9 @@ import torch
 from recycle_runtime.execution.optimizer.shards import Rows, rows_in
 
 _LONGEST = 4
-"""Numbers along each dimension of a small copy."""
+"""Numbers along each dimension of a small copy, and some more: no two dimensions are of one length."""
+_LONGEST_OF_LARGEST = 160
+"""The same for the largest parameter with so many dimensions: some optimizers treat small ones otherwise."""
 _STEPS = 3
 _TOLERANCE = 1e-9
 """Relative. Steps are made in float64."""
@@ -58,7 +60,8 @@ def division_of(
         by_rows = [
             torch.cat([one, other]) if one.dim() else one for one, other in zip(first, others, strict=True)
         ]
-        return Division.ROWS if _are_close(whole, by_rows) else Division.PARAMETERS
+        is_by_rows = trial.keeps_rows and _are_close(whole, by_rows)
+        return Division.ROWS if is_by_rows else Division.PARAMETERS
     except Exception:
         # It is the program's: whatever it cannot do with small tensors, it may do with its own.
         return Division.UNKNOWN
@@ -74,7 +77,13 @@ class _Trial:
     ) -> None:
         self._make, self._like, self._names = make, parameters, names
         random = torch.Generator().manual_seed(0)
-        shapes = [[min(_LONGEST, length) for length in parameter.shape] for parameter in parameters]
+        largest = {each.dim(): each for each in sorted(parameters, key=torch.Tensor.numel)}
+        shapes = [
+            _short(each.shape, _LONGEST_OF_LARGEST if largest[each.dim()] is each else _LONGEST)
+            for each in parameters
+        ]
+        self.keeps_rows = True
+        """Whether all that was kept so far is a number, or has the shape of what is stepped."""
         self.values = [torch.randn(shape, generator=random, dtype=torch.float64) for shape in shapes]
         self._gradients = [
             torch.randn([_STEPS, *shape], generator=random, dtype=torch.float64) * (number + 1)
@@ -93,7 +102,23 @@ class _Trial:
             for parameter, each, gradients in zip(made, rows, self._gradients, strict=True):
                 parameter.grad = each.of(gradients[step]).clone() if parameter.numel() else None
             optimizer.step()
+        self.keeps_rows &= all(
+            value.dim() == 0 or value.shape == parameter.shape
+            for parameter, state in optimizer.state.items()
+            for value in state.values()
+            if isinstance(value, torch.Tensor)
+        )
         return [parameter.detach() for parameter in made]
+
+
+def _short(shape: torch.Size, longest: int) -> list[int]:
+    """At most about so long along each dimension, and a square is none: what is kept for rows and columns has
+    another shape."""
+    found: list[int] = []
+    for axis, length in enumerate(shape):
+        short = min(longest + axis, length)
+        found.append(short - 1 if short in found and short > 1 else short)
+    return found
 
 
 def _are_close(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bool:
