@@ -189,11 +189,12 @@ class Ownership:
             sizes = [weight.numel() for weight in pack.weights]
             for piece, weight in zip(pack.memory.split(sizes), pack.weights, strict=True):
                 shaped = piece.view(weight.shape)
-                if pack.source == self._me:
+                if pack.owners[0] == self._me:
                     own.add(shaped, weight)
-                else:
+                elif self._me not in pack.owners:
+                    # An owner has them: what an abort leaves of a gather must not take their place.
                     others.add(weight, shaped)
-            sums.append(PeerSum(pack.memory, sources=(pack.source,)))
+            sums.append(PeerSum(pack.memory, sources=pack.owners[:1]))
         own.run()
         return _Gather(self._start(sums), others)
 
@@ -332,7 +333,7 @@ class Ownership:
             for dtype, weights in kinds.items():
                 size = sum(weight.numel() for weight in weights)
                 memory = torch.empty(size, dtype=dtype, device=weights[0].device)
-                yield _Pack(self._held[layer.number, shard][0], weights, memory)
+                yield _Pack(tuple(self._held[layer.number, shard]), weights, memory)
 
     def _layer(self, number: int) -> Layer:
         return next(layer for layer in self._layers if layer.number == number)
@@ -345,7 +346,8 @@ class LostShardError(RuntimeError):
 class _Pack(NamedTuple):
     """Weights that travel together."""
 
-    source: int
+    owners: tuple[int, ...]
+    """Of which the first sends them."""
     weights: list[torch.Tensor]
     memory: torch.Tensor
 

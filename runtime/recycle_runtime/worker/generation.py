@@ -2,7 +2,8 @@
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -168,10 +169,16 @@ class WorkerGeneration:
         """Who owns which shards of optimizer state."""
         assert self._session is not None
         self.go_on_or_leave()
-        try:
+        with self._unless_asked_to_leave():
             await self._session.agree(self._tell_lack if self.speaks_for_stage else None)
+
+    @contextmanager
+    def _unless_asked_to_leave(self) -> Generator[None]:
+        """An error inside is a reason to leave if that is asked for: what was read from a device may be what an
+        abort has left there."""
+        try:
+            yield
         except RuntimeError:
-            # What was read from a device may be what an abort has left there.
             self.go_on_or_leave()
             raise
 
@@ -222,7 +229,8 @@ class WorkerGeneration:
     async def settle(self) -> None:
         """Nothing of the last step is open any more."""
         assert self._session is not None
-        await self._session.settle()
+        with self._unless_asked_to_leave():
+            await self._session.settle()
 
     def catch_up(self) -> None:
         """Between two steps, if the state that this process waits for has arrived."""

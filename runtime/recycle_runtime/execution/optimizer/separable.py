@@ -4,12 +4,12 @@
     parameters    a parameter is stepped as a whole, as Muon and Adafactor do
     together      what becomes of one parameter depends on others
 
-Small copies of a layer's parameters make a few steps together and apart, with the same gradients, and what
-becomes of them is compared. One that works on all parameters together would train something else here than
-in a plain loop, since every layer has an optimizer of its own.
+Small copies of a layer's parameters make a few steps: all of them, some with other gradients or without the
+others, and by rows; what becomes of them is compared. One that works on all parameters together would train
+something else here than in a plain loop, since every layer has an optimizer of its own.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from enum import Enum
 
 import torch
@@ -21,6 +21,8 @@ _LONGEST = 4
 _LONGEST_OF_LARGEST = 160
 """The same for the largest parameter with so many dimensions: some optimizers treat small ones otherwise."""
 _STEPS = 3
+_OTHERWISE = 3.0
+"""What other gradients are multiplied by, to see whether that matters."""
 _TOLERANCE = 1e-9
 """Relative. Steps are made in float64."""
 
@@ -34,7 +36,7 @@ class Division(Enum):
     PARAMETERS = "parameters"
     TOGETHER = "together"
     UNKNOWN = "unknown"
-    """It draws random numbers, or cannot step small tensors."""
+    """It draws random numbers, or cannot step small tensors: it is left in one piece."""
 
 
 def division_of(
@@ -43,18 +45,21 @@ def division_of(
     """Of what steps parameters with these shapes and names."""
     before = torch.get_rng_state()
     try:
-        trial = _Trial(make, parameters, names)
+        # One parameter has another one beside it in a plain loop.
+        alone = len(parameters) == 1
+        trial = _Trial(make, [*parameters] * (1 + alone), [*names] * (1 + alone))
         everything = [Rows(0, rows_in(value)) for value in trial.values]
-        nothing = [Rows(0, 0)] * len(everything)
         whole = trial.stepped(everything)
-        if not torch.equal(before, torch.get_rng_state()):
+        is_repeated = _are_close(whole, trial.stepped(everything))
+        if not is_repeated or not torch.equal(before, torch.get_rng_state()):
             return Division.UNKNOWN
-        alone = [
-            trial.stepped([*nothing[:number], rows, *nothing[number + 1 :]])[number]
-            for number, rows in enumerate(everything)
-        ]
-        if not _are_close(whole, alone):
+        if not all(
+            trial.is_as_before(whole, everything, others, _OTHERWISE) for others in _sides(len(whole))
+        ):
             return Division.TOGETHER
+        if not all(trial.is_as_before(whole, everything, others, None) for others in _sides(len(whole))):
+            # Such as one that draws from a generator of its own, for one parameter after the other.
+            return Division.UNKNOWN
         first = trial.stepped([Rows(0, 1)] * len(everything))
         others = trial.stepped([Rows(1, max(1, rows.last)) for rows in everything])
         by_rows = [
@@ -90,8 +95,28 @@ class _Trial:
             for number, shape in enumerate(shapes)
         ]
 
-    def stepped(self, rows: Sequence[Rows]) -> list[torch.Tensor]:
-        """What becomes of these rows of each, in one optimizer; one without rows has no gradient."""
+    def is_as_before(
+        self,
+        whole: Sequence[torch.Tensor],
+        everything: Sequence[Rows],
+        others: Collection[int],
+        factor: float | None,
+    ) -> bool:
+        """Whether the rest becomes what it did if some have other gradients, or are not there."""
+        chosen = [number in others for number in range(len(whole))]
+        if factor is None:
+            rows = [
+                Rows(0, 0) if is_other else each for each, is_other in zip(everything, chosen, strict=True)
+            ]
+            found = self.stepped(rows)
+        else:
+            found = self.stepped(everything, [factor if is_other else 1.0 for is_other in chosen])
+        rest = [number for number, is_other in enumerate(chosen) if not is_other]
+        return _are_close([whole[number] for number in rest], [found[number] for number in rest])
+
+    def stepped(self, rows: Sequence[Rows], factors: Sequence[float] | None = None) -> list[torch.Tensor]:
+        """What becomes of these rows of each, in one optimizer; one without rows has no gradient. Gradients
+        are multiplied by the factors."""
         made = [
             torch.nn.Parameter(each.of(value).clone()) for each, value in zip(rows, self.values, strict=True)
         ]
@@ -99,8 +124,9 @@ class _Trial:
             vars(parameter).update(vars(like))
         optimizer = self._make(made, self._names)
         for step in range(_STEPS):
-            for parameter, each, gradients in zip(made, rows, self._gradients, strict=True):
-                parameter.grad = each.of(gradients[step]).clone() if parameter.numel() else None
+            for number, (parameter, each) in enumerate(zip(made, rows, strict=True)):
+                gradient = self._gradients[number][step] * (1.0 if factors is None else factors[number])
+                parameter.grad = each.of(gradient).clone() if parameter.numel() else None
             optimizer.step()
         self.keeps_rows &= all(
             value.dim() == 0 or value.shape == parameter.shape
@@ -109,6 +135,14 @@ class _Trial:
             if isinstance(value, torch.Tensor)
         )
         return [parameter.detach() for parameter in made]
+
+
+def _sides(count: int) -> Iterator[set[int]]:
+    """Some of so many: of any two, one is chosen without the other at some time, and the other way round."""
+    for bit in range((count - 1).bit_length()):
+        chosen = {number for number in range(count) if number >> bit & 1}
+        yield chosen
+        yield set(range(count)) - chosen
 
 
 def _short(shape: torch.Size, longest: int) -> list[int]:
