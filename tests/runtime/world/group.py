@@ -282,8 +282,13 @@ class GroupTransport:
                 self._post([self.wires[worker]], key, share)
         return key
 
-    async def shares(self, chunk: int, key: Any, wanted: Collection[int]) -> dict[int, Sequence[Any]]:
-        """What some holders have sent, by their numbers."""
+    async def shares(
+        self, chunk: int, key: Any, wanted: Collection[int], *, are_sums: bool
+    ) -> dict[int, Sequence[Any]] | None:
+        """What some holders have sent, by their numbers; None where an abort leaves anything there.
+
+        `are_sums`: a step is made with them. Copies that are cut off are made again.
+        """
         wires = self.share_wires(chunk, wanted)
         for wire in wires.values():
             await self.arrived(wire.wait_for(key))

@@ -50,6 +50,7 @@ from tests.runtime.world.arithmetic import (
 from tests.runtime.world.engine import Job, NumberEngine, NumberSession, NumberWriter
 from tests.runtime.world.group import GroupSum, GroupTransport
 from tests.runtime.world.processes import SimulatedProcess
+from tests.runtime.world.standing import StandingTransport
 
 _MODULUS = 1009
 _COPY_BYTES = 128 << 20
@@ -379,7 +380,11 @@ class Arrivals:
             for peer in each.sources or range(peers)
             if peer != self._me
         }
-        found = wait_here(self._group.shares(self._chunk, self._key, wanted))
+        are_sums = any(not each.is_copy for each in self._sums)
+        found = wait_here(self._group.shares(self._chunk, self._key, wanted, are_sums=are_sums))
+        if found is None:
+            self._spoil()
+            return
         found[self._me] = self._own
         for place, each in enumerate(self._sums):
             if each.tensor.is_meta:
@@ -390,6 +395,14 @@ class Arrivals:
                     each.tensor.copy_(sum(shares[1:], start=shares[0]))
                 elif each.tensor.is_floating_point():
                     each.tensor.fill_(float("nan"))
+
+    def _spoil(self) -> None:
+        """An abort has left anything in what this worker was to get."""
+        assert isinstance(self._group, StandingTransport)
+        for each in self._sums:
+            if not each.tensor.is_meta and _is_among(self._me, each.takers):
+                with torch.no_grad():
+                    each.tensor.fill_(self._group.drawn() % 256)
 
 
 def _is_among(peer: int, named: Sequence[int]) -> bool:
@@ -421,6 +434,10 @@ class ShardedSession(NumberSession):
             chunks, sums, answers_for, grid.tied_sum, has_peers=grid.has_peers, ownership=owners
         )
         steps.on_settled = self._check
+
+    def _can_reduce(self, chunk: int) -> bool:
+        # The host reads the verdict on the last step.
+        return self._chunks[chunk].stepper.phase is not StepPhase.UNSETTLED
 
     async def agree(self, on_lack: Any) -> None:
         await blocking(lambda: self._steps.agree(on_lack))
