@@ -233,10 +233,19 @@ def waits_of_devices_are_not_shown(patch: pytest.MonkeyPatch) -> None:
 
 def lost_shards_count(patch: pytest.MonkeyPatch) -> None:
     """Survivors go on, whether or not any of them has every shard of optimizer state."""
-    patch.setattr(regrouping, "_lost_shard", lambda *_: None)
+
+    def lost_shard(reports: object, holders: object) -> None: ...
+
+    patch.setattr(regrouping, "_lost_shard", lost_shard)
 
 
 def shards_of_anybody(patch: pytest.MonkeyPatch) -> None:
-    """A worker says that it has all shards of its layers."""
-    patch.setattr(Layer, "shards_here", property(lambda self: set(range(len(self.shards)))))
-    patch.setattr(Layer, "forget_values", lambda self: None)
+    """A worker says that it has all shards of its layers, and makes what it does not have as built."""
+
+    def shards_here(layer: Layer) -> set[int]:
+        return set(range(len(layer.shards)))
+
+    def forget_values(layer: Layer) -> None: ...
+
+    patch.setattr(Layer, "shards_here", property(shards_here))
+    patch.setattr(Layer, "forget_values", forget_values)

@@ -9,7 +9,7 @@ in its place.
 import math
 import socket
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -392,7 +392,7 @@ class Arrivals:
             shares = [found[peer][place] for peer in each.sources or range(peers) if peer in found]
             with torch.no_grad():
                 if _is_among(self._me, each.takers):
-                    each.tensor.copy_(sum(shares[1:], start=shares[0]))
+                    each.tensor.copy_(reduce(torch.add, shares))
                 elif each.tensor.is_floating_point():
                     each.tensor.fill_(float("nan"))
 
