@@ -125,6 +125,11 @@ class StandingTransport(GroupTransport):
     def waits_on_device(self) -> bool:
         return self._standing > 0 and not self._is_over
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it was aborted."""
+        return self._is_over
+
     async def join(self) -> None:
         """Make communicators with all others; RuntimeError when an abort calls it off."""
         others, key = [*self.wires.values(), *self._ranks.values()], ("join",)
