@@ -8,7 +8,7 @@ what they do with tensors is done here.
 """
 
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -183,6 +183,7 @@ class NumberLayer:
     module = _Nothing()
     untrained: tuple[str, ...] = ()
     shards: tuple[Any, ...] = ()
+    owned: Mapping[int, Any] = {}
 
     def __init__(self, number: int, rank: int = 0) -> None:
         self.number, self.name = number, f"layers.{number}"

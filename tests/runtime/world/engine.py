@@ -261,12 +261,17 @@ class NumberEngine:
         chunk.is_whole, chunk.is_fresh = True, False
         return []
 
+    @staticmethod
+    def value_of(layer: Any) -> Any:
+        """What a layer holds, as `Reference.state` has it."""
+        return layer.state()["value"]
+
     async def save(self, folder: Path, worker: Worker, chunks: HeldChunks) -> None:
         node = self._process.node
         await self._process.sleep(20 * node.disk_seconds)
         if node.is_disk_full:
             raise OSError(28, "No space left on device")
-        values = {layer.number: layer.state()["value"] for layer in chunks.layers}
+        values = {layer.number: self.value_of(layer) for layer in chunks.layers}
         name = f"worker-{worker[0]}-{worker[1]}-{self._rank}.json"
         (folder / name).write_text(json.dumps({"rank": self._rank, "values": values}))
 
@@ -286,15 +291,19 @@ class NumberWriter:
         if any(chunk.applied != step for chunk in chunks) or self._is_busy:
             self._say(CheckpointMissed(name))
             return
-        texts = {
+        texts = self.texts(chunks)
+        self._is_busy = True
+        self._process.start_thread(lambda: self._write(texts, name))
+
+    def texts(self, chunks: Collection[Chunk]) -> dict[str, str]:
+        """What is written, by the names of shards of a checkpoint."""
+        return {
             layer_shard_name(layer.number, chunk.tp_rank): json.dumps(
                 {**layer.state(), "stepper": chunk.stepper.state_dict()}
             )
             for chunk in chunks
             for layer in chunk.layers
         }
-        self._is_busy = True
-        self._process.start_thread(lambda: self._write(texts, name))
 
     async def _write(self, texts: dict[str, str], name: str) -> None:
         written: dict[str, int] = {}
@@ -498,7 +507,7 @@ class NumberSession:
         else:
             value = data_of(self._step, self._index(instruction))
         await self._compute()
-        values = held.values = [layer.weight.value for layer in self._layers(instruction.chunk)]
+        values = held.values = self._weights(instruction.chunk)
         if self._ranks > 1:
             values = held.values = await self._sum_over_ranks(values)
         for weight in values:
@@ -525,8 +534,7 @@ class NumberSession:
         await self._compute()
         values = held.values
         if self._ranks > 1:
-            own = [layer.weight.value for layer in self._layers(instruction.chunk)]
-            values = await self._sum_over_ranks(own)
+            values = await self._sum_over_ranks(self._weights(instruction.chunk))
         held.work = [0] * len(values)
         for place in reversed(range(len(values))):
             held.work[place] = weight_gradient(held.inputs[place], gradient, self._rank)
@@ -549,7 +557,17 @@ class NumberSession:
         work = self._buffers[instruction.buffer].work
         is_skipped = self._step in self._job.reference.skipped and self._index(instruction) == 0
         for layer, gradient in zip(self._layers(instruction.chunk), work, strict=True):
-            layer.weight.sum = (layer.weight.sum or 0) + (float("inf") if is_skipped else gradient)
+            self._add_gradient(layer, float("inf") if is_skipped else gradient)
+
+    def _value(self, layer: Any) -> Any:
+        return layer.weight.value
+
+    def _weights(self, chunk: int) -> list[int]:
+        """What each layer does to a micro-batch."""
+        return [layer.weight.value for layer in self._layers(chunk)]
+
+    def _add_gradient(self, layer: Any, gradient: float) -> None:
+        layer.weight.sum = (layer.weight.sum or 0) + gradient
 
     async def _barrier(self, _: Instruction) -> None:
         await self._transport.barrier()
@@ -610,8 +628,8 @@ class NumberSession:
                 continue
             expected = self._job.reference.state(chunk.applied, self._rank)
             for layer in self._layers(chunk.number):
-                if layer.weight.value != expected[layer.number]:
+                if self._value(layer) != expected[layer.number]:
                     self._job.note_wrong(
-                        f"{self._process.name}: layer {layer.number} is {layer.weight.value} after "
+                        f"{self._process.name}: layer {layer.number} is {self._value(layer)} after "
                         f"{chunk.applied} steps, and {expected[layer.number]} in a plain loop"
                     )

@@ -2,7 +2,7 @@
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -271,6 +271,32 @@ class GroupTransport:
         key, peers = ("gradients", chunk, number), self._peers(chunk)
         self._post(peers, key, tuple(sums))
         return key, peers
+
+    def start_shares(self, chunk: int, shares: Sequence[Sequence[Any] | None]) -> Any:
+        """Send each holder of a chunk what is for it, if there is anything; all of them begin in the same
+        order."""
+        number = self._peer_sums[chunk] = self._peer_sums.get(chunk, 0) + 1
+        key = "gradients", chunk, number
+        for worker, share in zip(self.grid.holders(chunk), shares, strict=True):
+            if share is not None and any(each is not None for each in share):
+                self._post([self.wires[worker]], key, share)
+        return key
+
+    async def shares(
+        self, chunk: int, key: Any, wanted: Collection[int], *, are_sums: bool
+    ) -> dict[int, Sequence[Any]] | None:
+        """What some holders have sent, by their numbers; None where an abort leaves anything there.
+
+        `are_sums`: a step is made with them. Copies that are cut off are made again.
+        """
+        wires = self.share_wires(chunk, wanted)
+        for wire in wires.values():
+            await self.arrived(wire.wait_for(key))
+        return {number: wire.sums.pop(key) for number, wire in wires.items()}
+
+    def share_wires(self, chunk: int, wanted: Collection[int]) -> dict[int, Wire]:
+        holders = self.grid.holders(chunk)
+        return {number: self.wires[holders[number]] for number in sorted(wanted)}
 
     def _peers(self, chunk: int) -> list[Wire]:
         """To the other live holders of a chunk."""

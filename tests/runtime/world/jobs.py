@@ -48,6 +48,30 @@ def world_jobs(folder: Path) -> list[WorldJob]:
     ]
 
 
+def sharded_jobs(folder: Path) -> list[WorldJob]:
+    """Bundles of jobs whose optimizer state is in shards: with owners from one to all, with and without steps
+    before the norm is known, with tensor-parallel ranks."""
+    six, four = layer_costs((1000,) * 6), layer_costs((1000,) * 4)
+    made = {
+        "two": layered_job(six, (3, 3), 3, 4, owners=2),
+        "barrier": _waiting(layered_job(six, (3, 3), 3, 4, owners=2)),
+        "wide": layered_job(four, (2, 2), 4, 2, owners=2),
+        "wide-barrier": _waiting(layered_job(four, (2, 2), 4, 2, owners=3)),
+        "one": layered_job(four, (2, 2), 3, 2, owners=1),
+        "all": _waiting(layered_job(four, (2, 2), 2, 2, owners=2)),
+        "ranks": replace(layered_job(four, (2, 2), 3, 2, owners=2), tensor=2),
+    }
+    paths = {name: write_bundle(folder / f"{name}.plan", job, {}, [(0, 0)]) for name, job in made.items()}
+    return [
+        WorldJob(paths[name], Bundle.read(paths[name]), False, _planner(job)) for name, job in made.items()
+    ]
+
+
+def _waiting(job: JobSpec) -> JobSpec:
+    """Nobody steps before the norm is known."""
+    return replace(job, techniques=replace(job.techniques, stagger=False))
+
+
 def quiet(seed: int, jobs: list[WorldJob], **changes: Any) -> Scenario:
     """Two nodes of two workers, on which nothing happens but what is said."""
     ordinary: dict[str, Any] = {"nodes": 2, "room": 2, "wild": False, "skipped": frozenset(), "relay": False}

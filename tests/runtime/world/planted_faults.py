@@ -15,6 +15,7 @@ from recycle_runtime.coordinator.membership import Entry, Roster
 from recycle_runtime.coordinator.state_machine import Phase, StateMachine
 from recycle_runtime.coordinator.step_rows import StepRows
 from recycle_runtime.execution.chunk import Chunk
+from recycle_runtime.execution.layer import Layer
 from recycle_runtime.execution.steps import WorkerSteps
 from recycle_runtime.protocol.messages.generations import Leave, LeftGroup, Report
 from recycle_runtime.protocol.messages.members import Member
@@ -229,3 +230,23 @@ def cut_off_sums_count(patch: pytest.MonkeyPatch) -> None:
 def waits_of_devices_are_not_shown(patch: pytest.MonkeyPatch) -> None:
     """A worker whose device waits for others looks like one that hangs."""
     patch.setattr(StandingTransport, "waits_on_device", property(lambda _: False))
+
+
+def lost_shards_count(patch: pytest.MonkeyPatch) -> None:
+    """Survivors go on, whether or not any of them has every shard of optimizer state."""
+
+    def lost_shard(reports: object, holders: object) -> None: ...
+
+    patch.setattr(regrouping, "_lost_shard", lost_shard)
+
+
+def shards_of_anybody(patch: pytest.MonkeyPatch) -> None:
+    """A worker says that it has all shards of its layers, and makes what it does not have as built."""
+
+    def shards_here(layer: Layer) -> set[int]:
+        return set(range(len(layer.shards)))
+
+    def forget_values(layer: Layer) -> None: ...
+
+    patch.setattr(Layer, "shards_here", property(shards_here))
+    patch.setattr(Layer, "forget_values", forget_values)

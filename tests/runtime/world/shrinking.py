@@ -58,6 +58,7 @@ def told(scenario: Scenario, outcome: Outcome) -> str:
         + (f", a copy in memory every {scenario.copies}" if scenario.copies else "")
         + (", calls that stand until they are aborted" if scenario.standing else "")
         + (", saved at the end" if scenario.saves else "")
+        + (f", shards with {bundle.owners} owners" if bundle.owners else "")
         + (f", re-cut {scenario.recut}" if scenario.recut != "off" else "")
         + (f", all said again {scenario.echoes:.1f} s later" if scenario.echoes else "")
         + (f", not finite in {sorted(scenario.skipped)}" if scenario.skipped else ""),

@@ -7,7 +7,7 @@ Sums of the norm and barriers travel over gloo, and fail when a connection break
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -125,6 +125,11 @@ class StandingTransport(GroupTransport):
     def waits_on_device(self) -> bool:
         return self._standing > 0 and not self._is_over
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it was aborted."""
+        return self._is_over
+
     async def join(self) -> None:
         """Make communicators with all others; RuntimeError when an abort calls it off."""
         others, key = [*self.wires.values(), *self._ranks.values()], ("join",)
@@ -165,6 +170,20 @@ class StandingTransport(GroupTransport):
             return [self._garbage(sums)]
         return [sums, *(wire.sums.pop(key) for wire in peers)]
 
+    async def shares(
+        self, chunk: int, key: Any, wanted: Collection[int], *, are_sums: bool
+    ) -> dict[int, Sequence[Any]] | None:
+        wires = self.share_wires(chunk, wanted)
+        everyone = list(wires.values())
+        if are_sums:
+            self._open_sums[chunk] = partial(_is_whole, everyone, key)
+        await self.arrived(self._all_arrive(everyone, key))
+        if are_sums:
+            del self._open_sums[chunk]
+        if not _is_whole(everyone, key) or (are_sums and chunk in self.broken_sums):
+            return None
+        return {number: wire.sums.pop(key) for number, wire in wires.items()}
+
     async def _all_arrive(self, wires: Sequence[Wire], key: Any) -> None:
         """Stand until the shares of all others are here, or an abort; that of one who leaves is gone."""
         while not self._is_over and (missing := [wire for wire in wires if key not in wire.sums]):
@@ -190,6 +209,10 @@ class StandingTransport(GroupTransport):
     def close(self) -> None:
         self.abort()
         super().close()
+
+    def drawn(self) -> int:
+        """A number as this group's abort leaves it behind."""
+        return drawn(self._chance)
 
     def _garbage(self, like: Sequence[float]) -> list[int]:
         return [drawn(self._chance) for _ in like]

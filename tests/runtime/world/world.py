@@ -56,6 +56,7 @@ from tests.runtime.world.loop import Loop
 from tests.runtime.world.near import SimulatedNearServer
 from tests.runtime.world.network import End, Network, Node, Pipe
 from tests.runtime.world.processes import Kernel, MemoryBoard, NodeProcesses, SimulatedProcess
+from tests.runtime.world.sharded import KeepingOptimizer, ShardedEngine, ShardedReference
 
 TOKEN = "the token of this world"
 _PATIENCE = Patience(standstill=60.0, first_step=90.0, leaving=8.0, last_leaving=90.0)
@@ -250,10 +251,12 @@ class World:
         self.is_over = False
         self.nodes: list[WorldNode] = []
         self._workers: dict[SimulatedProcess, WorkerProcess] = {}
-        self._program = _program()
         bundle = scenario.bundle
+        self._engine_kind = ShardedEngine if bundle.owners else NumberEngine
+        self._program = _program()
         per_step = bundle.pipelines * bundle.microbatches
-        reference = Reference(sum(bundle.cut), per_step, scenario.skipped, bundle.tensor)
+        shape = sum(bundle.cut), per_step, scenario.skipped, bundle.tensor
+        reference = ShardedReference(*shape, bundle.pipelines) if bundle.owners else Reference(*shape)
         self.job = Job(
             bundle,
             scenario.path,
@@ -555,7 +558,11 @@ class World:
             self._check_states()
             if self.scenario.saves:
                 self._check_saved()
-        elif self._is_with_user or not (self.scenario.wild or self._is_for_want_of_disk(ended.error)):
+        elif self._is_with_user or not (
+            self.scenario.wild
+            or self._is_for_want_of_disk(ended.error)
+            or self._is_for_want_of_a_shard(ended.error)
+        ):
             self.note_wrong(f"the job has ended though a worker of every stage was left: {ended.error}")
 
     def _check_states(self) -> None:
@@ -564,7 +571,7 @@ class World:
             if process.is_alive and (chunks := worker.held_chunks) is not None and chunks.is_part_of_run:
                 expected = self.job.reference.state(chunks.applied, worker.tp_rank)
                 for layer in chunks.layers:
-                    found = layer.state()["value"]
+                    found = self._engine_kind.value_of(layer)
                     if chunks.applied == self.scenario.steps and found != expected[layer.number]:
                         self.note_wrong(f"{process.name} ends with {found} in layer {layer.number}")
 
@@ -573,6 +580,11 @@ class World:
         if "were not saved" in error:
             return any(node.node.is_on and node.node.is_disk_full for node in self.nodes)
         return self._had_full_disk and ("no checkpoint of step" in error or "no space left" in error.lower())
+
+    def _is_for_want_of_a_shard(self, error: str) -> bool:
+        """Whoever is late is given up if its stage has others, also if these do not have all shards: only
+        where workers are killed, and nothing worse, those of the others are enough."""
+        return not self._is_clean and error.startswith("no live worker holds shard")
 
     def _check_saved(self) -> None:
         """Every layer is there, as it should be."""
@@ -634,7 +646,7 @@ class World:
         async def live() -> None:
             heartbeat = HeartbeatWriter(node.board, line, process)
             await process.sleep(seconds)
-            engine = NumberEngine(process, self.job, member.tp_rank, options)
+            engine = self._engine_kind(process, self.job, member.tp_rank, options)
             worker = WorkerProcess(
                 options, member.worker, member.tp_rank, heartbeat, surroundings=process, engine=engine
             )
@@ -688,6 +700,8 @@ class World:
             return True
         ranks: dict[tuple[Worker, int], set[int]] = {}
         """Who of each worker has a layer."""
+        shards: set[tuple[int, int, int]] = set()
+        """Of optimizer state: layer, rank, number."""
         for process, worker in self._workers.items():
             chunks = worker.held_chunks
             is_well = process.is_alive and not process.is_stopped and process.node.is_on
@@ -695,7 +709,11 @@ class World:
             if is_well and worker.worker not in lost and chunks is not None and chunks.is_part_of_run:
                 for layer in chunks.layers:
                     ranks.setdefault((worker.worker, layer.number), set()).add(worker.tp_rank)
+                    if layer.shards:
+                        shards |= {(layer.number, worker.tp_rank, each) for each in layer.shards_here}
         bundle = self.scenario.bundle
+        if bundle.owners and len(shards) < sum(bundle.cut) * bundle.tensor * bundle.pipelines:
+            return False
         kept = {layer for (_, layer), found in ranks.items() if len(found) == bundle.tensor}
         return kept == set(range(sum(bundle.cut)))
 
@@ -768,7 +786,7 @@ def _never_called(*_: object) -> int:
 
 
 def _program() -> Program:
-    """Nothing of it is ever called."""
+    """Nothing of it is ever called, but what makes optimizers of layers in shards."""
 
     def layers() -> list[Any]:
         return []
@@ -780,7 +798,7 @@ def _program() -> Program:
         return iter(())
 
     def optimizer(parameters: Any) -> torch.optim.Optimizer:
-        return torch.optim.SGD(parameters)
+        return KeepingOptimizer(parameters)
 
     names = {"layers": layers, "loss": loss, "batches": batches, "optimizer": optimizer}
     return Program(Path("world.py"), names)

@@ -1,0 +1,73 @@
+"""Jobs whose optimizer state is in shards, in simulated worlds: no shard is lost while one owner is left."""
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from tests.runtime.world import planted_faults as planted
+from tests.runtime.world.faults import KillWorker
+from tests.runtime.world.jobs import quiet
+from tests.runtime.world.scenarios import WorldJob, scenario
+from tests.runtime.world.shrinking import told
+from tests.runtime.world.world import Fault, Outcome, Scenario, World
+
+FIXED = 30
+PART = 10
+TWO, WAITING = 0, 1
+"""Jobs of three pipelines with two owners: one steps before the norm is known, one after that."""
+
+
+@pytest.mark.parametrize("first", range(0, FIXED, PART))
+def test_nothing_goes_wrong(sharded: list[WorldJob], first: int) -> None:
+    for seed in range(first, first + PART):
+        outcome = World(scenario(seed, sharded)).run()
+        assert not outcome.wrong, "\n".join((f"seed {seed}", *outcome.story))
+
+
+def _killed(jobs: list[WorldJob], kind: int, *faults: Fault, wild: bool = False, room: int = 1) -> Scenario:
+    ordinary = {"checkpoints": 0, "copies": 0, "echoes": 0.0, "saves": False, "resumes": 0}
+    story = quiet(5, jobs[kind : kind + 1], faults=faults, steps=12, nodes=6 // room, room=room, wild=wild)
+    return replace(story, **ordinary, is_resumed=False, building=0.0)
+
+
+def _run(story: Scenario) -> Outcome:
+    outcome = World(story).run()
+    assert not outcome.wrong, told(story, outcome)
+    return outcome
+
+
+@pytest.mark.parametrize(("kind", "pipeline"), list(product((TWO, WAITING), range(3))))
+def test_an_owner_is_killed_at_any_time(sharded: list[WorldJob], kind: int, pipeline: int) -> None:
+    for at in range(200, 216, 4):
+        faults = KillWorker(at / 100, worker=(pipeline, 0)), KillWorker(at / 100, worker=(pipeline, 1))
+        outcome = _run(_killed(sharded, kind, *faults))
+        assert outcome.error is None and outcome.recoveries > 1, outcome.story
+
+
+@pytest.mark.parametrize("kind", [TWO, WAITING])
+def test_all_owners_of_a_shard_are_killed_at_once(sharded: list[WorldJob], kind: int) -> None:
+    """Two of three workers of a stage at the same time: the third does not have every shard, and says so."""
+    faults = KillWorker(2.1, worker=(0, 0)), KillWorker(2.1, worker=(1, 0))
+    outcome = _run(_killed(sharded, kind, *faults, wild=True))
+    assert outcome.error is not None and "of the optimizer state of layer" in outcome.error, outcome.story
+
+
+def test_owners_are_made_again_before_the_next_fails(sharded: list[WorldJob]) -> None:
+    """One after the other, with time between them for copies and for others to join."""
+    faults = [KillWorker(2.1, worker=(0, 0)), KillWorker(4.1, worker=(1, 0)), KillWorker(6.1, worker=(2, 0))]
+    story = replace(_killed(sharded, TWO, *faults), steps=60)
+    outcome = _run(story)
+    assert outcome.error is None and outcome.recoveries > 3, told(story, outcome)
+    said = [line for line in outcome.story if "shards" in line]
+    assert any("owners until they are copied" in line for line in said), said
+    assert any("owners again" in line for line in said), said
+
+
+@pytest.mark.parametrize("plant", [planted.lost_shards_count, planted.shards_of_anybody])
+def test_a_planted_fault_is_found(
+    sharded: list[WorldJob], monkeypatch: pytest.MonkeyPatch, plant: planted.Plant
+) -> None:
+    plant(monkeypatch)
+    faults = KillWorker(2.1, worker=(0, 0)), KillWorker(2.1, worker=(1, 0))
+    assert World(_killed(sharded, TWO, *faults, wild=True)).run().wrong
