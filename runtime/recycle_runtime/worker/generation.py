@@ -174,8 +174,8 @@ class WorkerGeneration:
 
     @contextmanager
     def _unless_asked_to_leave(self) -> Generator[None]:
-        """An error inside is a reason to leave if that is asked for: what was read from a device may be what an
-        abort has left there."""
+        """An error inside is a reason to leave if that is asked for: what was read from a device may be what
+        an abort has left there."""
         try:
             yield
         except RuntimeError:

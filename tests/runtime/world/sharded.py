@@ -18,12 +18,10 @@ from greenlet import getcurrent, greenlet
 
 from recycle_runtime.checkpoint.manifest import TENSORS_FILE, Manifest
 from recycle_runtime.checkpoint.soundness import check_shard
-from recycle_runtime.execution import ownership
 from recycle_runtime.execution.chunk import Chunk, Setting, chunks_of
 from recycle_runtime.execution.interpreter import RunAgain
 from recycle_runtime.execution.layer import Layer
 from recycle_runtime.execution.optimizer import StepPhase, Totals
-from recycle_runtime.execution.ownership import Ownership, ShardCopy
 from recycle_runtime.execution.session import Role
 from recycle_runtime.execution.steps import WorkerSteps
 from recycle_runtime.plan.bundle import Bundle
@@ -31,9 +29,11 @@ from recycle_runtime.plan.isa import Instruction
 from recycle_runtime.program.layers import layers_of
 from recycle_runtime.program.loading import Program
 from recycle_runtime.protocol.messages.checkpoints import CheckpointReply
+from recycle_runtime.state import ownership
 from recycle_runtime.state.image import packed, read_image
 from recycle_runtime.state.layer_state import SHARDS, Clones, load, needed, written_copies
 from recycle_runtime.state.names import CheckpointError, optimizers_of
+from recycle_runtime.state.ownership import Ownership, ShardCopy
 from recycle_runtime.transport.interface import PeerSum
 from recycle_runtime.worker.engine import Building, MeetingPlace
 from recycle_runtime.worker.held_chunks import HeldChunks
