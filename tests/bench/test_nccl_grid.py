@@ -117,7 +117,9 @@ def test_buckets_begin_with_the_last_parameters() -> None:
 
 
 def test_jobs_and_failures_are_as_the_compiler_reads_them() -> None:
-    text = job_text({"stages": [{"activation_bytes": 1000}, {"activation_bytes": 2048}]}, "decouple")
+    text = job_text(
+        {"stages": [{"activation_bytes": 1000}, {"activation_bytes": 2048}]}, "decouple", "profile.json"
+    )
     assert "capacity = 8 KiB" in text
     assert [failed_text(plan) for plan in PLANS] == ["", "", "1:1", "0:0,1:1"]
     assert all(

@@ -91,7 +91,16 @@ def wanted_owners(
         while len(chosen) < each:
             away = {hosts[peer] for peer in chosen}
             others = [peer for peer in able if peer not in chosen]
-            best = min(others, key=lambda peer: (hosts[peer] in away, load[peer], (peer - shard) % peers))
+            # Memory first: plans count on it that nobody owns more than its part.
+            best = min(
+                others,
+                key=lambda peer: (
+                    load[peer] >= most,
+                    hosts[peer] in away,
+                    load[peer],
+                    (peer - shard) % peers,
+                ),
+            )
             chosen.append(best)
             load[best] += 1
     for shard, chosen in enumerate(found):
