@@ -23,7 +23,7 @@ def memory_lines(job: JobSpec, peaks: Sequence[int] = ()) -> Iterator[str]:
         return
     names = tuple(stages[0].parts)
     more = ("left", "activations") if peaks else ("left",)
-    rows = [("stage", "parameters", *names, "together", *more)]
+    rows: list[tuple[str, ...]] = [("stage", "parameters", *names, "together", *more)]
     shown = [_cells(held, peaks[stage] if peaks else None) for stage, held in enumerate(stages)]
     for cells, group in groupby(enumerate(shown), key=lambda pair: pair[1]):
         numbers = [stage for stage, _ in group]

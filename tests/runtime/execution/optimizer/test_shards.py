@@ -1,6 +1,7 @@
 """Shards of a layer: all rows once, about evenly; what is kept of them becomes a whole, and back."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -50,9 +51,9 @@ def test_a_transposed_weight_stays_in_one_piece() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda parameters: torch.optim.AdamW(parameters, lr=0.1, amsgrad=True),
-        lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
-        lambda parameters: torch.optim.Adagrad(parameters, lr=0.1),
+        partial(torch.optim.AdamW, lr=0.1, amsgrad=True),
+        partial(torch.optim.SGD, lr=0.1, momentum=0.9),
+        partial(torch.optim.Adagrad, lr=0.1),
     ],
 )
 def test_steps_of_shards_are_those_of_the_whole(make: Callable[[Any], torch.optim.Optimizer]) -> None:
