@@ -157,7 +157,7 @@ def layers():
 
 
 def tasks_of(part: str, folder: Path, device: str) -> list[Task]:
-    """What a part of the benchmark consists of; programs are in the folder."""
+    """Tasks of a part of the benchmark; programs are in the folder."""
     llama, large = (str(folder / f"{name}.py") for name in ("llama", "large"))
     if part in map(str, PEERS):
         peers = int(part)
@@ -215,7 +215,7 @@ class Pool:
         self._count = 0
 
     def do(self, task: Task) -> list[Row]:
-        """What each of its processes has found; ProcessError if one fails or is silent, and all are ended."""
+        """Findings of each of its processes; ProcessError if one fails or is silent, and all are ended."""
         if not self._pipes or is_ours(task) != self._is_ours:
             self._start(is_ours(task))
         self._count += 1

@@ -1,4 +1,4 @@
-"""What each process of `bench.gpu_memory` does: trains a few steps and says what memory they have taken.
+"""Processes of `bench.gpu_memory`: each trains a few steps and says what memory they have taken.
 
 Ours is a worker as it is in a run, with all that recovery needs. Torch's methods train the same layers under
 bf16 autocast over float32 weights: DistributedDataParallel with gradients that are views of its buckets, the
@@ -43,7 +43,7 @@ class Timing(NamedTuple):
 
 
 class Task(NamedTuple):
-    """What some processes do together."""
+    """Work that some processes do together."""
 
     name: str
     processes: int
@@ -59,7 +59,7 @@ class Task(NamedTuple):
     schedule: Schedule | None = None
     """Of torch.distributed.pipelining."""
     shares_out: bool = False
-    """Whether that has its optimizer's state in shards."""
+    """True if that has its optimizer's state in shards."""
 
 
 class Place(NamedTuple):
@@ -110,7 +110,7 @@ def allocated(device: torch.device) -> int:
 
 
 def beside_torch() -> int:
-    """What is used of the device beside what torch has reserved: CUDA's context, NCCL."""
+    """Bytes of the device that are used beside those that torch has reserved: CUDA's context, NCCL."""
     free, total = torch.cuda.mem_get_info()
     return total - free - torch.cuda.memory_reserved()
 
@@ -284,7 +284,7 @@ class TorchLoop:
         return float(total)
 
     def rest(self) -> Row:
-        """What is held between two steps, but buckets and buffers of messages."""
+        """Bytes held between two steps, but buckets and buffers of messages."""
         parameters = list(self.model.parameters())
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         inner = getattr(self.optimizer, "optim", self.optimizer)

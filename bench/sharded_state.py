@@ -1,4 +1,4 @@
-"""What a sharded optimizer state buys at every number of failures: `python -m bench.sharded_state [names]`.
+"""Gain of a sharded optimizer state at every number of failures: `python -m bench.sharded_state [names]`.
 
 Each job is planned with the whole state on every worker, staggered and not, and with shards of two owners,
 under its own cut, with failures spread evenly over the stages.

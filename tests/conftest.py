@@ -49,7 +49,7 @@ _SETTINGS = "_hypothesis_internal_use_settings"
 
 
 def pytest_collection_finish() -> None:
-    """What is loaded by now stays, and to look through it again took longer than most tests."""
+    """Modules that are loaded by now stay: to look through them again took longer than most tests."""
     gc.collect()
     gc.freeze()
     gc.enable()

@@ -37,7 +37,7 @@ NOTHING = GpuHours()
 
 
 class Gpus(NamedTuple):
-    """How many a worker, a spare machine and the whole fleet have."""
+    """Numbers of a worker, a spare machine and the whole fleet."""
 
     of_worker: int
     of_spare: int
@@ -68,7 +68,7 @@ def account(
 
 
 def _in_job(stretch: Stretch, live: int, of_job: int, full_rate: float, saving: float) -> GpuHours:
-    """How many GPUs of the live ones are in which column."""
+    """GPUs of the live ones in each column."""
     if stretch.use == "reconfiguring":
         return GpuHours(reconfiguring=live)
     if stretch.use == "saving":

@@ -1,4 +1,4 @@
-"""How many machines a job should have, spare ones among them, and how often it should save, for a trace.
+"""Advice for a trace: machines of a job, spare ones among them, and the interval of its checkpoints.
 
 Every number of machines that was asked about is led through the trace several times, each time with other
 machines drawn from it: with all of them in the job, and with some held back as spares. What costs least for
@@ -40,11 +40,11 @@ _MOST_HOLDERS = 4
 _RARE = 0.001
 """Share of the time in which more failures than a tolerance may be there."""
 _FROM_CHECKPOINT = "from a checkpoint"
-"""What policies say in their logs."""
+"""Words of policies in their logs."""
 
 
 class Option(NamedTuple):
-    """What one policy makes of a number of machines, on average over the draws."""
+    """Results of one policy on a number of machines, on average over the draws."""
 
     policy: str
     machines: int
@@ -63,7 +63,7 @@ class Option(NamedTuple):
 
 
 class Copies(NamedTuple):
-    """How often all holders of some state may be lost, if so many workers of a stage hold it."""
+    """Times that all holders of some state may be lost, if so many workers of a stage hold it."""
 
     holders: int
     times: int
@@ -72,7 +72,7 @@ class Copies(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What advice is asked for."""
+    """Question to be advised on."""
 
     setting: Setting
     fleet: Callable[[int, int, int], Fleet]
@@ -93,7 +93,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What was found."""
+    """The findings."""
 
     question: Question
     options: tuple[Option, ...]

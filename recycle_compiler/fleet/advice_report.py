@@ -59,7 +59,7 @@ def _cost(advice: Advice, option: Option) -> str:
 
 
 def why(advice: Advice) -> Iterator[str]:
-    """What is advised, a sentence on each choice with the figures that it rests on."""
+    """The advice, a sentence on each choice with the figures that it rests on."""
     question, best = advice.question, advice.best
     unit, setting = question.batch.unit, question.setting
     if best is None:

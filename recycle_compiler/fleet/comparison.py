@@ -39,7 +39,7 @@ class Comparison:
     fleet: Fleet
     batch: Batch
     warm_spares: bool = False
-    """Whether processes of spare machines run already when they are needed."""
+    """True if processes of spare machines run already when they are needed."""
     price: float | None = None
     """Of a GPU-hour."""
 

@@ -42,7 +42,7 @@ class Start(NamedTuple):
 
 
 Use = Literal["training", "reconfiguring", "saving", "waiting"]
-"""What a job does: `saving` only where it stops for a checkpoint besides the regular ones, `waiting` where it
+"""States of a job: `saving` only where it stops for a checkpoint besides the regular ones, `waiting` where it
 cannot run until machines come back."""
 
 

@@ -66,7 +66,7 @@ class _Move(NamedTuple):
 
 
 class Strength(NamedTuple):
-    """What of the fleet is up, until the next such moment."""
+    """Part of the fleet that is up, until the next such moment."""
 
     at: float
     workers: int
@@ -82,7 +82,7 @@ class Fleet:
     trace: Trace
     layout: Layout
     used: int | None = None
-    """How many places machines may take, the first ones; None: all. The workers of the others are down."""
+    """Places that machines may take, the first ones; None: all. The workers of the others are down."""
 
     @property
     def start(self) -> Start:

@@ -62,7 +62,7 @@ class Policy(Protocol):
     name: str
     """As users write it."""
     note: str
-    """What one should know about how it was modelled, what was measured, and what assumed."""
+    """Notes on how it was modelled, what was measured, and what assumed."""
 
     def begin(self, down: frozenset[Worker], spare: int) -> float:
         """The rate before anything happens; CannotRunError where the job does not fit at all."""

@@ -142,7 +142,7 @@ class Report:
         return (self.gpus + self.spare_gpus) * self.hours
 
     def cost_per_million(self, outcome: Outcome) -> float | None:
-        """What a million of what the unit counts cost; None without a price, or where nothing was done."""
+        """Price of a million of what the unit counts; None without a price, or where nothing was done."""
         if self.price is None or not outcome.average:
             return None
         return self.price * self.paid * _MILLION / (outcome.average * self.hours * 3600)

@@ -132,7 +132,7 @@ class Setting:
     failure_interval: float | None = None
     """Seconds between failures of the job in the trace, on average; None where no trace is known."""
     spares_have_state: bool = False
-    """Whether spare machines hold the state of every stage, so that nothing is copied to them."""
+    """True if spare machines hold the state of every stage, so that nothing is copied to them."""
 
     def seconds(self, ticks: float) -> float:
         return ticks / self.second_ticks
@@ -180,7 +180,7 @@ class Setting:
 
     @property
     def saves_text(self) -> str:
-        """How often checkpoints stop training, and for how long."""
+        """Interval at which checkpoints stop training, and for how long."""
         if self.checkpoint_every == inf:
             return "no checkpoints, since nothing fails"
         chosen = ""

@@ -48,11 +48,11 @@ class Costs:
     gather: tuple[int, ...] = ()
     """Where the optimizer's state is sharded: how long new weights take to all workers of the stage."""
     state: tuple[int, ...] = ()
-    """What all shards take of the capacity; `optimizer` is for all of them too."""
+    """Part of the capacity that all shards take; `optimizer` is for all of them too."""
     counts: tuple[int, ...] = ()
     """Parameters on one GPU; empty where that is not known."""
     variation: Variation = STEADY
-    """How much op times vary, if measured."""
+    """Variation of op times, if measured."""
 
     def per_stage(self) -> dict[str, tuple[int, ...]]:
         """The tuples that go into a JobSpec as they are, by field name."""
@@ -79,7 +79,7 @@ class Layers(Protocol):
 
     @property
     def overhead(self) -> int:
-        """What of a worker's memory is neither state nor activations."""
+        """Part of a worker's memory that is neither state nor activations."""
         ...
 
     def usual_cut(self, stages: int) -> Cut | None:
@@ -107,9 +107,9 @@ class MeasuredLayers:
     owners: int = 0
     """Of each shard of the optimizer's state; 0 where it is whole."""
     overhead: int = 0
-    """What of a worker's memory is neither state nor activations."""
+    """Part of a worker's memory that is neither state nor activations."""
     variation: Variation = STEADY
-    """How much op times vary, if measured."""
+    """Variation of op times, if measured."""
 
     @property
     def costs(self) -> LayerCosts:

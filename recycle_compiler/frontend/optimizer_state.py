@@ -16,7 +16,7 @@ DEFAULT_OWNERS = 2
 
 
 class StateRules(NamedTuple):
-    """What decides how much a worker keeps for each parameter."""
+    """Rules of what a worker keeps for each parameter."""
 
     owners: int
     """Of each shard; 0 where every worker has the whole state."""
@@ -27,7 +27,7 @@ _WORDS = ("whole", "sharded")
 
 
 def read_owners(sections: Sections, shape: Shape, report: Report) -> int | None:
-    """How many workers own each shard; 0 where the state is whole; None when the report says why not."""
+    """Owners of each shard; 0 where the state is whole; None when the report says why not."""
     state, owners = (setting_of(sections, "optimizer", key) for key in ("state", "owners"))
     if state and not (isinstance(state.value, Name) and state.value.text in _WORDS):
         message = f"state must be `whole` or `sharded`, got {spell(state.value)}"

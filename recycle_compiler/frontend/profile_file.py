@@ -254,7 +254,7 @@ def _columns(rows: list[dict[str, int]]) -> Columns:
 
 
 def _sharded(columns: Columns, workers: int, state: StateRules) -> Columns:
-    """What parameters take, where their number is known; and what changes where the state is sharded.
+    """Memory of parameters, where their number is known; and changes where the state is sharded.
 
     A profile that does not say how long weights take to be gathered has measured a whole state: half of its
     sum is one that leaves each part with one worker, and weights in bf16 are half of those bytes.

@@ -224,7 +224,7 @@ def _read_costs(
 
 
 def _read_variation(sections: Sections, source: Costs | Layers | None, report: Report) -> Variation:
-    """How much op times vary: as the block of the costs says, or as a profile has measured it."""
+    """Variation of op times: as the block of the costs says, or as a profile has measured it."""
     measured = source.variation if isinstance(source, Costs | MeasuredLayers) else STEADY
     said: dict[str, int] = {}
     for name in _SOURCES:

@@ -131,7 +131,7 @@ def job_of_groups(job: JobSpec, layout: GroupedLayout) -> JobSpec:
 
 
 def shares_by_stage(job: JobSpec, layout: AnyLayout) -> tuple[int, ...]:
-    """What a worker of each stage keeps of a state that is shared out among all that hold its layers."""
+    """Part of the state of its layers that a worker of each stage keeps, where that is shared out."""
     costs = job.layer_costs
     if not job.owners or costs is None:
         return (0,) * layout.stages

@@ -132,12 +132,12 @@ class JobSpec:
     shares: tuple[int, ...] = ()
     """How many micro-batches each group has: the first so many are those of the first group, and so on."""
     sharding: Sharding | None = None
-    """How the optimizer's state is shared out; None: every worker has the whole state. `optimizer` and
+    """Sharing of the optimizer's state; None: every worker has the whole state. `optimizer` and
     `capacity` are then those of the workers that are left."""
     counts: tuple[int, ...] = ()
-    """How many parameters each chunk has on one GPU; empty where that is not known."""
+    """Parameters of each chunk on one GPU; empty where that is not known."""
     overhead: int = 0
-    """What of a worker's memory is neither state nor activations, and not in `capacity` either."""
+    """Part of a worker's memory that is neither state nor activations, and not in `capacity` either."""
 
     def __post_init__(self) -> None:
         if not self.chunk_stages:
@@ -168,12 +168,12 @@ class JobSpec:
 
     @property
     def owners(self) -> int:
-        """How many workers own each shard of the optimizer's state; 0: every worker has the whole state."""
+        """Owners of each shard of the optimizer's state; 0: every worker has the whole state."""
         return 0 if self.sharding is None else self.sharding.owners
 
     @property
     def gather(self) -> tuple[int, ...]:
-        """How long the new weights of each chunk take to all that hold it; 0 where nothing is sharded."""
+        """Ticks that the new weights of each chunk take to all that hold it; 0 where nothing is sharded."""
         return (0,) * self.chunks if self.sharding is None else self.sharding.gather
 
     def left_by(self, failed: Sequence[int]) -> "JobSpec":
@@ -227,7 +227,7 @@ class JobSpec:
 
     @property
     def finish(self) -> tuple[int, ...]:
-        """How long a worker of each stage takes to reduce, step and gather, for all chunks that it holds."""
+        """Ticks in which a worker of each stage reduces, steps and gathers, for all chunks that it holds."""
         if self.groups:
             ends = reduction_ends(self)
             return tuple(step_ends(self, {s: ends[held[-1]] for s, held in enumerate(self.held)}).values())
@@ -238,7 +238,7 @@ class JobSpec:
 
     @property
     def varies(self) -> bool:
-        """Whether op times are known to vary."""
+        """True if op times are known to vary."""
         return bool(self.spread_ppm or self.jitter_ppm)
 
     @property

@@ -52,10 +52,10 @@ class LayerCosts:
     gather: tuple[int, ...] = ()
     """Where the optimizer's state is sharded: what very many workers take to get the layer's new weights."""
     state: tuple[int, ...] = ()
-    """What all shards of the layer take of a worker's capacity, beside `resident`. `optimizer` is for all of
+    """Capacity that all shards of the layer take, beside `resident`. `optimizer` is for all of
     them too."""
     counts: tuple[int, ...] = ()
-    """How many parameters each layer has on one GPU; 0 where that is not known."""
+    """Parameters of each layer on one GPU; 0 where that is not known."""
 
     def __post_init__(self) -> None:
         for name in MORE:

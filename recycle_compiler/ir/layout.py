@@ -203,7 +203,7 @@ def absent_cells(job: JobSpec, layout: Layout) -> FailureSet:
 
 
 def ring_time(whole: int, workers: int, owners: int = 0) -> int:
-    """How long so many workers take for a sum that takes very many of them `whole` ticks.
+    """Ticks of so many workers for a sum that takes very many of them `whole` ticks.
 
     Each worker sends all but one part in so many. Where each sum goes to several owners, it sends a part more
     for every owner after the first.

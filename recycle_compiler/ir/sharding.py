@@ -28,18 +28,18 @@ class Sharding:
     shards: tuple[int, ...]
     """As many as workers hold the chunk while none has failed."""
     gather: tuple[int, ...]
-    """How long the new weights take to all that hold the chunk."""
+    """Ticks that the new weights take to all that hold the chunk."""
     step: tuple[int, ...]
-    """How long a step of all shards would take."""
+    """Ticks of a step of all shards."""
     state: tuple[int, ...]
-    """What all shards take of a worker's memory: the state, what undoes a step, gradients kept with it."""
+    """Memory of a worker that all shards take: the state, what undoes a step, gradients kept with it."""
     lost: tuple[int, ...]
     """Holders that have failed where the times and capacities of the job are those of its plan."""
     absent: tuple[int, ...]
     """Per stage: cells of the grid that no worker was ever in."""
 
     def owned(self, chunk: int, lost: int) -> int:
-        """How many shards a holder owns at most, when so many have failed."""
+        """Most shards that a holder owns, when so many have failed."""
         shards = self.shards[chunk]
         return min(shards, -(-self.owners * shards // max(1, shards - lost)))
 
@@ -68,7 +68,7 @@ class Sharding:
 
 
 def shares_of(values: tuple[int, ...], owners: int, workers: int) -> tuple[int, ...]:
-    """What each of so many workers has of what they share out; all of it, where all are to own it."""
+    """Part of each of so many workers in what they share out; all of it, where all are to own it."""
     owned = min(owners, workers)
     return tuple(-(-value * owned // workers) for value in values)
 

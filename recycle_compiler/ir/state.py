@@ -1,4 +1,4 @@
-"""What a worker holds for every parameter: the one place that counts it.
+"""Bytes that a worker holds for every parameter: the one place that counts it.
 
 For mixed-precision AdamW as the runtime has it: weights in bf16, gradients in fp32, and for every parameter a
 master weight and two moments. With a staggered optimizer a step may have to be undone when the norm of all
@@ -21,13 +21,13 @@ class Part(NamedTuple):
     size: int
     """Bytes for each parameter."""
     is_shared: bool = False
-    """Whether only owners of a shard have it, where the state is sharded."""
+    """True if only owners of a shard have it, where the state is sharded."""
 
 
 _ALWAYS = (Part("weights", 2), Part("gradients", 4), Part("optimizer state", 12, is_shared=True))
 _STAGGERED = (Part("undo", 12, is_shared=True), Part("kept gradients", 4, is_shared=True))
 COPIED = ("weights", "optimizer state")
-"""What a worker that takes over a chunk must fetch."""
+"""Bytes that a worker that takes over a chunk must fetch."""
 GRADIENT_BYTES = _ALWAYS[1].size
 WEIGHT_BYTES = _ALWAYS[0].size
 
@@ -48,20 +48,20 @@ def bytes_of_shards(*, staggered: bool) -> int:
 
 
 def copied_bytes(parameters: int, owners: int, holders: int) -> int:
-    """What a worker that takes over so many parameters must fetch; `owners` is 0 where state is whole."""
+    """Bytes to fetch for a worker that takes over so many parameters; `owners` is 0 where state is whole."""
     weights, state = (part.size for part in _ALWAYS if part.name in COPIED)
     owned = -(-state * parameters * min(owners, holders) // holders) if owners else state * parameters
     return weights * parameters + owned
 
 
 class Held(NamedTuple):
-    """What a worker of one stage holds, in bytes."""
+    """Bytes that a worker of one stage holds."""
 
     parameters: int
     parts: dict[str, int]
     """By kind, in the order people read them; `other` is what the job does not say more about."""
     activations: int | None
-    """What is left for activations; None is unlimited."""
+    """Room for activations; None is unlimited."""
 
     @property
     def total(self) -> int:
@@ -69,7 +69,7 @@ class Held(NamedTuple):
 
 
 def held_by_stage(job: JobSpec) -> tuple[Held, ...]:
-    """What the workers of each stage hold before any activation; nothing where the job does not say."""
+    """Bytes that the workers of each stage hold before any activation; nothing where the job does not say."""
     return tuple(_held(job, stage) for stage in range(job.stages)) if job.counts else ()
 
 

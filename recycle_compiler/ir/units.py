@@ -50,7 +50,7 @@ def percent(share: float) -> str:
 
 
 def ending_words(job: JobSpec) -> str:
-    """What ends a step, in words."""
+    """End of a step, in words."""
     return "reduction, optimizer and gathering of weights" if job.owners else "reduction and optimizer"
 
 

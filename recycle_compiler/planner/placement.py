@@ -143,7 +143,7 @@ def _bound(job: JobSpec, costs: Costs, counts: Counts) -> int:
 
 
 def _has_room(problem: Problem) -> bool:
-    """Whether the workers of every stage can hold a micro-batch."""
+    """True if the workers of every stage can hold a micro-batch."""
     return all(
         room == UNLIMITED or room >= needed
         for room, needed in zip(problem.capacity, problem.activation, strict=True)

@@ -654,7 +654,7 @@ def layout_bound(job: JobSpec, layout: Layout) -> int:
 
 
 def has_room(job: JobSpec) -> bool:
-    """Whether the workers of every stage can hold one micro-batch."""
+    """True if the workers of every stage can hold one micro-batch."""
     return all(
         room is None or room >= sum(job.activation[chunk] for chunk in held)
         for room, held in zip(job.capacity, job.held, strict=True)

@@ -30,14 +30,14 @@ class MeanPeriod(NamedTuple):
 
 
 def mean_period(plan: Streams, jitter: Jitter) -> MeanPeriod:
-    """How long an iteration takes with op times that vary so."""
+    """Ticks of an iteration with op times that vary so."""
     bundle = Bundle.parse(bundle_bytes(source="", plans=[plan]))
     outcome = simulate(bundle, 0, iterations=_ITERATIONS, jitter=jitter, keep_ops=False)
     return MeanPeriod(outcome.period, outcome.spread)
 
 
 def tries_seeds(job: JobSpec) -> bool:
-    """Whether several plans of a job are made."""
+    """True if several plans of a job are made."""
     return job.varies and 3 * job.workers * job.microbatches <= _LARGE
 
 

@@ -320,7 +320,7 @@ def _least(values: Ints, where: NDArray[np.bool_] | None = None) -> tuple[int, .
 
 
 def _finishing(ops: OpTable, kind: OpKind, chunks: int) -> tuple[int, ...]:
-    """How long R, O or G of each chunk takes at least; 0 where there is none."""
+    """Least ticks of R, O or G of each chunk; 0 where there is none."""
     rows = [ops.duration[(ops.kind == kind) & (ops.chunk == chunk)] for chunk in range(chunks)]
     return tuple(int(times.min()) if len(times) else 0 for times in rows)
 

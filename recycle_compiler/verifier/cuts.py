@@ -143,7 +143,7 @@ def _wrong_costs(costs: LayerCosts, other: JobSpec, workers: Sequence[int]) -> I
 
 
 def _wrong_shards(costs: LayerCosts, other: JobSpec, workers: Sequence[int]) -> Iterator[str]:
-    """What is shared out that is not the state of the layers, or not among all that hold them."""
+    """Shards that are not the state of the layers, or not among all that hold them."""
     known = other.sharding
     for chunk, (first, end) in enumerate(_ranges(other) if known else ()):
         expected = {
@@ -157,7 +157,7 @@ def _wrong_shards(costs: LayerCosts, other: JobSpec, workers: Sequence[int]) -> 
 
 
 def _kept(costs: LayerCosts, other: JobSpec, chunk: int, workers: Sequence[int]) -> int:
-    """What a worker keeps of the state of a chunk, where that is shared out."""
+    """Part of the state of a chunk that a worker keeps, where that is shared out."""
     first, end = _ranges(other)[chunk]
     ring = sum(workers[stage] for stage in other.holders[chunk])
     return part_of_all(sum(costs.state[first:end]), other.owners, ring) if other.owners and ring > 0 else 0

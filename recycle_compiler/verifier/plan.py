@@ -195,7 +195,7 @@ class PlanSource(Protocol):
 
     @property
     def owners(self) -> int:
-        """How many workers own each shard of the optimizer's state; 0 where it is whole."""
+        """Owners of each shard of the optimizer's state; 0 where it is whole."""
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""What a plan of a job with a sharded optimizer state takes: the fewer are left, the more each owns.
+"""Steps and memory of a plan with a sharded optimizer state: the fewer are left, the more each owns.
 
 A chunk has as many shards as workers held it in the beginning. With n of them left, every worker owns at most
 the share of `owners` shards in n, rounded up to whole shards: so much of a step it makes, of state it keeps.
@@ -29,7 +29,7 @@ def job_of_plan(job: JobSpec, failed: Sequence[tuple[int, int]]) -> JobSpec:
 
 
 def _part(job: JobSpec, chunk: int, failed: Sequence[tuple[int, int]] | None) -> Fraction:
-    """What of a chunk's state one worker has at most; None: while all are there."""
+    """Most of a chunk's state that one worker has; None: while all are there."""
     known = job.sharding
     assert known is not None
     shards = known.shards[chunk]
@@ -62,5 +62,5 @@ def reduce_time(whole: int, workers: int, owners: int) -> int:
 
 
 def part_of_all(state: int, owners: int, workers: int) -> int:
-    """What each of so many workers keeps of a state that all of them share out."""
+    """Part of each of so many workers in a state that all of them share out."""
     return ceil(Fraction(state * min(owners, workers), workers))

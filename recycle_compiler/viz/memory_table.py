@@ -1,4 +1,4 @@
-"""What a worker of each stage holds, kind by kind, as a table: in GiB, and in bytes for each parameter.
+"""Memory of a worker of each stage, kind by kind, as a table: in GiB, and in bytes for each parameter.
 
 stage  parameters  weights   gradients  optimizer state  ...  all state     left   activations
 0         1.73e9   3.22 (2)   6.45 (4)       1.21 (0.75)        12.9 (8)  65.6      41.3

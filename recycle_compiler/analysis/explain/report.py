@@ -45,7 +45,7 @@ class Explanation:
     group: int | None = None
     """Of the groups of pipelines, the one that the bound is about; None where all have one cut."""
     spread: SpreadCost | None = None
-    """What op times that vary cost; None where they do not."""
+    """Cost of op times that vary; None where they do not."""
 
     @property
     def against_1f1b(self) -> float | None:

@@ -1,4 +1,4 @@
-"""What op times that vary cost a plan: its mean period in the event engine, against its period as planned."""
+"""Cost to a plan of op times that vary: mean period in the event engine, against the period as planned."""
 
 from dataclasses import dataclass, replace
 

@@ -65,7 +65,7 @@ def _head(explanation: Explanation) -> Iterator[str]:
 
 
 def _spread(explanation: Explanation) -> Iterator[str]:
-    """What op times that vary cost."""
+    """Cost of op times that vary."""
     spread, period = explanation.spread, explanation.schedule.claims.period
     if spread is None:
         return

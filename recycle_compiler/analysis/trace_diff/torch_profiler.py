@@ -57,7 +57,7 @@ class _Span(NamedTuple):
 
 
 def is_profile(whole: Any) -> bool:
-    """Whether this is what torch's profiler writes."""
+    """True if this is what torch's profiler writes."""
     return isinstance(whole, dict) and "schemaVersion" in whole and "traceEvents" in whole
 
 
@@ -147,7 +147,7 @@ def _is_time(value: Any) -> bool:
 
 
 class _Kernels:
-    """What the GPU ran for annotations of the CPU."""
+    """Work of the GPU for annotations of the CPU."""
 
     def __init__(self, events: Sequence[Mapping[str, Any]]) -> None:
         ran: dict[Any, _Span] = {}

@@ -91,7 +91,7 @@ def begins_like_a_trace(beginning: bytes) -> bool:
 
 
 def read_json(path: str) -> Any:
-    """What a file of JSON holds; TraceError when it is none, OSError when it cannot be read."""
+    """Content of a file of JSON; TraceError when it is none, OSError when it cannot be read."""
     try:
         return _json(read_bounded(path, LARGEST_FILE))
     except TooLargeError:

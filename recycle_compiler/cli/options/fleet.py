@@ -64,7 +64,7 @@ COSTS = (
     "replica-join",
     "swap",
 )
-"""What changes cost, as `recyclec simulate --costs` names it."""
+"""Costs of changes, as `recyclec simulate --costs` names it."""
 _MOST_SEED = 999_999_999
 _NUMBERS = {"undone": (0.0, 1000.0, "iterations"), "copy-rate": (1.0, 1e15, "bytes/s")}
 """Costs that are no times: the least, the most, and the unit."""
@@ -102,7 +102,7 @@ def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_spare_arguments(parser: argparse.ArgumentParser) -> None:
-    """How many spare machines there are is another command's own question."""
+    """The number of spare machines is another command's own question."""
     parser.add_argument(
         "--spare-kind",
         type=one_of(SPARE_KINDS),
@@ -229,7 +229,7 @@ def fleet_of(job: JobSpec, spares: int, arguments: Namespace) -> Fleet:
 
 
 def drawn_fleet(job: JobSpec, arguments: Namespace) -> Callable[[int, int, int], Fleet]:
-    """What draws fleets of any number of machines, of which so many may be in the job, by a seed.
+    """Source of fleets of any number of machines, of which so many may be in the job, by a seed.
 
     UsageError where the trace is of a fleet of its own.
     """

@@ -86,7 +86,7 @@ class TorchFt:
         return Reaction(self._rate, pause, redone, "from a checkpoint")
 
     def _stays(self, group: frozenset[Worker], failed: frozenset[Worker]) -> bool:
-        """Whether a group is not hit; who is left of one that is becomes free."""
+        """True if a group is not hit; who is left of one that is becomes free."""
         if not group & failed:
             return True
         self._free |= group - failed

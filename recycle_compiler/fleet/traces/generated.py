@@ -47,7 +47,7 @@ _DIGITS = 3
 
 
 class Repair(NamedTuple):
-    """How long machines are away, in seconds."""
+    """Seconds that machines are away."""
 
     typical: float
     """The mean; the median where a mean is given beside it."""

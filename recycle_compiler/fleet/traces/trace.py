@@ -48,9 +48,9 @@ class Trace:
     by_worker: bool = False
     """Whether events name workers of the job, which are all there before anything happens."""
     is_recorded: bool = False
-    """Whether it is of a recorded cluster, of which a job gets a part."""
+    """True if it is of a recorded cluster, of which a job gets a part."""
     is_drawn: bool = False
-    """Whether its machines, spare ones too, were made or drawn from a recorded cluster for the job."""
+    """True if its machines, spare ones too, were made or drawn from a recorded cluster for the job."""
     about: str = ""
     """What was chosen for lack of better knowledge, in a few words."""
     note: str = ""
@@ -96,9 +96,9 @@ class Draw(NamedTuple):
     """Which machines of a recorded cluster a job gets."""
 
     machines: int
-    """How many it needs, spares included."""
+    """Number that it needs, spares included."""
     watched: int | None = None
-    """How many the recorded cluster has; None leaves it to the format."""
+    """Number that the recorded cluster has; None leaves it to the format."""
     kinds: tuple[str, ...] = ()
     """Faults that count, by level or class as the file names them; all where none is given."""
 

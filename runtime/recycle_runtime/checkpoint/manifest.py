@@ -134,7 +134,7 @@ class CheckpointShape:
         return replace(self, layers=len(without_optimizers(names)) // self.tensor if is_by_layer else 0)
 
     def is_made_of(self, names: Collection[str]) -> bool:
-        """Whether these are the shards of a whole model of this shape."""
+        """True if these are the shards of a whole model of this shape."""
         # Before the names are made: there may be said to be any number of them.
         is_many = len(without_optimizers(names)) == self.shard_count
         return is_many and are_whole(names, self.shards)

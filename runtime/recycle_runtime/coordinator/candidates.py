@@ -74,9 +74,9 @@ class Recuts:
         self._own, self._when, self._notes = own, when, notes
         self._layer_bytes: list[int] = [0] * sum(own.cut)
         self._can_halve: bool | None = None
-        """Whether micro-batches can be split in two, as all workers of this generation say that know it."""
+        """True if micro-batches can be split in two, as all workers of this generation say that know it."""
         self._is_layered = False
-        """Whether the program gives layers, as its workers say."""
+        """True if the program gives layers, as its workers say."""
         self._has_whole_stages = False
         self._untold = ""
         """Why the job keeps its cut, as long as nobody has been told."""
@@ -92,7 +92,7 @@ class Recuts:
 
     @property
     def can_move_layers(self) -> bool:
-        """Whether layers could travel, also to a cut that the bundle has no plans of."""
+        """True if layers could travel, also to a cut that the bundle has no plans of."""
         return self._when != "off" and self._is_layered and not self._own.has_shards
 
     def change(self, now: Situation, way: Recut, layout: str, saving: float, least: float = 0.0) -> JobChange:
@@ -140,7 +140,7 @@ class Recuts:
             self._untold = "the job keeps its cut: the program gives whole stages"
 
     def recall(self, layer_bytes: Sequence[int]) -> None:
-        """What the coordinator before this one knew."""
+        """Knowledge of the coordinator before this one."""
         if layer_bytes:
             self._is_layered, self._layer_bytes = True, list(layer_bytes)
 

@@ -71,7 +71,7 @@ class MeasuredPlans:
         self._asked_for: StageTimes | None = None
         self._about = ""
         self._offered: list[Offer] = []
-        """What has been made and is being weighed."""
+        """Plans that have been made and are being weighed."""
         self._slow: dict[Worker, float] = {}
         self._back_from: dict[Worker, tuple[int, int]] = {}
         """For standbys that are slow: the step from which on they may work again, and how
@@ -117,7 +117,7 @@ class MeasuredPlans:
         self._replanner.stop()
 
     def has_slow_workers(self, now: Situation) -> bool:
-        """Whether a worker is much slower than its peers, or the plan in use is for such workers."""
+        """True if a worker is much slower than its peers, or the plan in use is for such workers."""
         if self._compared_at != now.rows:
             # As of the last step of all.
             self._compared_at = now.rows
@@ -274,7 +274,7 @@ class MeasuredPlans:
         return {place for place, role in assignment.roles.items() if role in failed}
 
     def _is_news(self, times: StageTimes, least: float, step: int) -> bool:
-        """Whether what was asked for and not taken should be asked for again."""
+        """True if what was asked for and not taken should be asked for again."""
         if self._asked_for is None or step >= self._asked_at + self._every * self._patience:
             return True
         return shift(self._asked_for, times, self.job.microbatches)[0] >= least
@@ -292,7 +292,7 @@ class MeasuredPlans:
 
 
 def _are_as_slow(slow: Mapping[Worker, float], planned: Mapping[Worker, float]) -> bool:
-    """Whether those who have less to do are about as slow as their plan has it."""
+    """True if those who have less to do are about as slow as their plan has it."""
     ratios = [slow[worker] / by for worker, by in planned.items()]
     return all(1 / _OTHER_PACE < ratio < _OTHER_PACE for ratio in ratios)
 
@@ -301,14 +301,14 @@ def _are_as_slow(slow: Mapping[Worker, float], planned: Mapping[Worker, float]) 
 
 
 def why_replan(change: float, most: int, slow: Mapping[Worker, float], known: Collection[Worker]) -> str:
-    """What makes new plans worth a look."""
+    """Reason to look for new plans."""
     words = [f"{_name(worker)} takes {by:.1f} times as long as its peers" for worker, by in slow.items()]
     words += [f"{_name(worker)} is as fast as its peers again" for worker in sorted(set(known) - set(slow))]
     return ", ".join(words) or f"op times have moved by {100 * change:.1f} % of a step, most on stage {most}"
 
 
 def offers_text(offers: Collection[Offer], step: float, least: float, names: Mapping[Worker, Worker]) -> str:
-    """What each of them would save; `names` lead from cells to workers."""
+    """Saving of each of them; `names` lead from cells to workers."""
     words = [f"{_plan_of(offer, names)} saves {100 * offer.saving:.1f} %" for offer in offers]
     return f"{', '.join(words)} of {step:.3g} s a step, {100 * least:.1f} % asked for"
 

@@ -169,18 +169,18 @@ def _noted(lines: Lines) -> tuple[list[str], dict[int, Fitted], int | None]:
 
 
 class Request(NamedTuple):
-    """What `recyclec` is asked for."""
+    """Request to `recyclec`."""
 
     failed: FailedWorkers
     layout: str = ""
     """Of another cut; the failed workers are then cells of its grid."""
     split: bool = False
-    """Whether every micro-batch is split in two."""
+    """True if every micro-batch is split in two."""
     workers: int = 0
     """If not 0, the fastest cut for so many workers is asked for, whoever they are."""
 
     def arguments(self, out: Path) -> list[str]:
-        """What to start `recyclec` with, for a job on its stdin."""
+        """Command that starts `recyclec`, for a job on its stdin."""
         if self.workers:
             return cut_arguments("-", self.workers, split=self.split, out=out)
         return plan_arguments("-", self.failed, layout=self.layout, split=self.split, out=out)
@@ -197,11 +197,11 @@ class PlansOnDemand:
         self._request = Request(())
         """The last one."""
         self._is_ahead = False
-        """Whether it was to plan ahead."""
+        """True if it was to plan ahead."""
         self._wanted: Request | None = None
         """The last one that was not."""
         self._killed = 0
-        """How often a process was, at the last request."""
+        """Number of processes at the last request."""
         self.error = ""
         """Why the last request came to nothing."""
 
@@ -211,7 +211,7 @@ class PlansOnDemand:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether one is being made that training waits for."""
+        """True if one is being made that training waits for."""
         return self.is_busy and not self._is_ahead
 
     def want(self, live: tuple[Worker, ...], book: PlanBook, *, is_needed: bool = False) -> None:

@@ -112,7 +112,7 @@ class Reconfiguration:
             self._copying = max(self._copying, copied.seconds)
 
     def recall(self, lines: Lines) -> None:
-        """What the coordinator before this one knew of layers."""
+        """Knowledge of layers that the coordinator before this one had."""
         for layer_bytes in lines.values("layer_bytes")[-1:]:
             self._recuts.recall(layer_bytes)
 
@@ -288,7 +288,7 @@ def _failed(book: PlanBook, left: Collection[Worker]) -> FailedWorkers:
 
 
 def is_beyond(book: PlanBook, workers: int) -> bool:
-    """Whether more workers are gone than the bundle that the job was started with has plans for."""
+    """True if more workers are gone than the bundle that the job was started with has plans for."""
     own = book.family[0]
     fewest = min(len(own.first.workers(number)) for number in range(len(own.first.plans)))
     return workers < fewest

@@ -137,7 +137,7 @@ def _lost_shard(reports: Mapping[Member, Report], holders: Mapping[Member, int])
 
 
 def _settled(reports: Mapping[Member, Report], steps: int) -> Sums | None:
-    """What is known of the last of so many steps."""
+    """Sums of the last of so many steps, if known."""
     found = (each.settled for each in reports.values() if each.settled_steps == steps)
     return next((sums for sums in found if sums is not None), None)
 
@@ -233,7 +233,7 @@ def possible_moves(
 
 
 def _can_spare(worker: Worker, here: Collection[Worker], reports: Mapping[Member, Report]) -> bool:
-    """Whether others have every shard of optimizer state that a worker owns."""
+    """True if others have every shard of optimizer state that a worker owns."""
     kept: set[tuple[int, int, int]] = set()
     owned: set[tuple[int, int, int]] = set()
     for member, report in reports.items():

@@ -77,7 +77,7 @@ class Setting:
 
 
 class Answers(NamedTuple):
-    """What this process writes of a chunk, where every byte of a model is written once."""
+    """Part of a chunk that this process writes, where every byte of a model is written once."""
 
     for_layers: bool = True
     """All but shards of optimizer state."""
@@ -171,7 +171,7 @@ class Chunk:
 
     @property
     def has_shards(self) -> bool:
-        """Whether optimizer state is in shards, of which this process owns some or none."""
+        """True if optimizer state is in shards, of which this process owns some or none."""
         return any(layer.shards for layer in self.layers)
 
     @property

@@ -46,7 +46,7 @@ def _fields(layer: Layer) -> Iterator[tuple[str, Any]]:
 def _of_optimizer(
     layer: Layer, made: LayerOptimizer, weights: Sequence[torch.Tensor]
 ) -> Iterator[tuple[str, Any]]:
-    """What steps these weights, of a layer or of a shard of it."""
+    """Fields of the optimizer of these weights, of a layer or of a shard of it."""
     optimizer, masters, title = made.optimizer, made.masters, layer.title
     stepped = weights if masters is None else masters.parameters
     if masters is not None:

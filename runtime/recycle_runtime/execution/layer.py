@@ -64,13 +64,13 @@ class Layer:
         self.shards: tuple[Shard, ...] = ()
         """Rows of parameters; none where the optimizer is in one piece."""
         self.owned: dict[int, LayerOptimizer] = {}
-        """What steps the shards that are held here, but those with nothing to step."""
+        """Optimizers of the shards that are held here, but those with nothing to step."""
         self.held: set[int] = set()
         """Shards whose state is here."""
         self.waiting: dict[str, Any] | None = None
-        """What the optimizer keeps, as it was read: for shards that are to be owned."""
+        """State of the optimizer as it was read: for shards that are to be owned."""
         self.is_as_built = True
-        """Whether any shard can be made of what the program has built."""
+        """True if any shard can be made of what the program has built."""
         self.why_whole = ""
         """Why there are no shards, though some were asked for."""
         if self.parameters:
@@ -151,7 +151,7 @@ class Layer:
         self.is_as_built = False
 
     def shard_state(self, shard: int) -> dict[str, Any]:
-        """What an owner of this shard keeps; nothing is copied."""
+        """State of an owner of this shard; nothing is copied."""
         made = self.owned.get(shard)
         rows = [list(each) for each in self.shards[shard]]
         return {"rows": rows, "state": {} if made is None else made.state()}
@@ -225,7 +225,7 @@ class Layer:
                 self.why_whole = "its groups or rates depend on how large parameters are"
 
     def _has_same_groups(self, shards: Sequence[Shard]) -> bool:
-        """Whether the optimizer of every shard has the groups that the layer's would have."""
+        """True if the optimizer of every shard has the groups that the layer's would have."""
         whole = self._groups([Rows(0, rows_in(parameter)) for parameter in self.parameters])
         return all(self._groups(rows) == whole for rows in shards if any(rows))
 

@@ -85,7 +85,7 @@ class Index:
     """For each group of pipelines the stage that holds each chunk, first `chunk_stages`; none where all
     pipelines have one cut."""
     owners: int = 0
-    """How many workers own each shard of the optimizer's state, all of them where fewer hold it; 0: every
+    """Owners of each shard of the optimizer's state, all of them where fewer hold it; 0: every
     worker has the whole state."""
     recut_digests: tuple[bytes, ...] = ()
     """The content hash of each bundle for another cut."""

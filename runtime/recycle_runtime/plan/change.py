@@ -47,7 +47,7 @@ class JobChange(NamedTuple):
     least: float = 0.0
     """Share of a step that it must save."""
     is_asked_for: bool = False
-    """Whether it is made wherever it saves anything, whatever it costs."""
+    """True if it is made wherever it saves anything, whatever it costs."""
 
     @property
     def gain(self) -> float:

@@ -77,7 +77,7 @@ class PlanBook:
         self.loss_stages = frozenset(bundle.holders[-1])
         """Whose workers hold the last chunk of the model."""
         self.has_shards = bundle.owners > 0
-        """Whether optimizer state is in shards, so that no worker holds all of its stage."""
+        """True if optimizer state is in shards, so that no worker holds all of its stage."""
         self.once = frozenset(bundle.chunk_stages)
         """Stages that hold every chunk once: all, or those of the first group."""
         self.units = bundle.pipelines * bundle.microbatches

@@ -493,7 +493,7 @@ class Program:
 
     @property
     def has_movers(self) -> bool:
-        """Whether anything of the program moves with steps beside optimizer and schedule."""
+        """True if anything of the program moves with steps beside optimizer and schedule."""
         return "moves_with_steps" in self._functions
 
     def moves_with_steps(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[Any]:

@@ -74,14 +74,14 @@ def state_name(setting: Setting, number: int) -> str:
 
 
 def optimizer_shard(chunk: Chunk, layer: Layer, shard: int) -> LayerState:
-    """What this process keeps as an owner of a shard of a layer's optimizer state; no tensor is copied."""
+    """State of this process as an owner of a shard of a layer's optimizer; no tensor is copied."""
     tree, tensors = take_apart(layer.shard_state(shard))
     name = optimizer_shard_name(state_name(chunk.setting, layer.number), shard, len(layer.shards))
     return LayerState(name, about(chunk, layer, chunk.applied), tree, tensors)
 
 
 def written_states(chunks: Collection[Chunk]) -> Iterator[LayerState]:
-    """What this process writes where every byte of a model is written once; no tensor is copied.
+    """States that this process writes where every byte of a model is written once; no tensor is copied.
 
     One of the holders of a chunk writes its layers, and the first owner of each shard that shard.
     """

@@ -45,7 +45,7 @@ def optimizers_of(name: str, names: Iterable[str]) -> list[str]:
 
 
 def are_whole(names: Collection[str], wanted: Collection[str]) -> bool:
-    """Whether they are those of these layers or stages, with all shards of each of their optimizers."""
+    """True if they are those of these layers or stages, with all shards of each of their optimizers."""
     if sorted(without_optimizers(names)) != sorted(wanted):
         return False
     counts: dict[str, set[tuple[int, int]]] = {}

@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 
 class Holding(NamedTuple):
-    """What a holder of a chunk says about itself when a generation begins."""
+    """Words of a holder of a chunk about itself when a generation begins."""
 
     host: int
     """A number for its host's name."""
@@ -305,7 +305,7 @@ class Ownership:
             self.on_lack(OwnersLacking(self._chunk.number, len(self._held), owners, lacking, seconds))
 
     def _exchange(self) -> tuple[torch.Tensor, list[Holding]]:
-        """What each peer holds: a table by peer, layer and shard; and what each says about itself."""
+        """Holdings of each peer: a table by peer, layer and shard; and what each says about itself."""
         layers, shards = len(self._layers), max((len(layer.shards) for layer in self._layers), default=0)
         told = torch.zeros(self._peers, layers * shards + len(Holding._fields), dtype=torch.float64)
         chunk = self._chunk

@@ -96,7 +96,7 @@ class _PeerSums:
             for number, each in enumerate(sums)
             if each.is_copy or len(each.takers) > 1
         ]
-        """What goes from one holder to others."""
+        """Tensors that go from one holder to others."""
         added = [each for each in sums if not each.is_copy]
         self._works = [_start_sum(group, each) for each in added]
 

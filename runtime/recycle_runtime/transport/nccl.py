@@ -271,7 +271,7 @@ class _Told(NamedTuple):
 
 
 def _collectives(communicator: RankOf, sums: Sequence[PeerSum], stream: int) -> None:
-    """What all holders of a chunk take part in."""
+    """Calls that all holders of a chunk take part in."""
     for each in sums:
         if each.is_copy and not each.takers:
             communicator.broadcast(each.tensor, each.sources[0], stream)

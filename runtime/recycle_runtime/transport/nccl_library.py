@@ -115,7 +115,7 @@ class Communicator:
         self._call("ncclReduce", at, at, count, dtype, _SUM, rank, self._handle, stream)
 
     def broadcast(self, memory: torch.Tensor, rank: int, stream: int) -> None:
-        """What one rank has, to all."""
+        """Bytes of one rank, to all."""
         at = memory.data_ptr()
         self._call("ncclBroadcast", at, at, memory.nbytes, _BYTES, rank, self._handle, stream)
 

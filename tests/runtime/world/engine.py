@@ -263,7 +263,7 @@ class NumberEngine:
 
     @staticmethod
     def value_of(layer: Any) -> Any:
-        """What a layer holds, as `Reference.state` has it."""
+        """Value of a layer, as `Reference.state` has it."""
         return layer.state()["value"]
 
     async def save(self, folder: Path, worker: Worker, chunks: HeldChunks) -> None:
@@ -296,7 +296,7 @@ class NumberWriter:
         self._process.start_thread(lambda: self._write(texts, name))
 
     def texts(self, chunks: Collection[Chunk]) -> dict[str, str]:
-        """What is written, by the names of shards of a checkpoint."""
+        """Numbers that are written, by the names of shards of a checkpoint."""
         return {
             layer_shard_name(layer.number, chunk.tp_rank): json.dumps(
                 {**layer.state(), "stepper": chunk.stepper.state_dict()}
@@ -563,7 +563,7 @@ class NumberSession:
         return layer.weight.value
 
     def _weights(self, chunk: int) -> list[int]:
-        """What each layer does to a micro-batch."""
+        """Work of each layer on a micro-batch."""
         return [layer.weight.value for layer in self._layers(chunk)]
 
     def _add_gradient(self, layer: Any, gradient: float) -> None:

@@ -285,7 +285,7 @@ class GroupTransport:
     async def shares(
         self, chunk: int, key: Any, wanted: Collection[int], *, are_sums: bool
     ) -> dict[int, Sequence[Any]] | None:
-        """What some holders have sent, by their numbers; None where an abort leaves anything there.
+        """Tensors that some holders have sent, by their numbers; None where an abort leaves anything there.
 
         `are_sums`: a step is made with them. Copies that are cut off are made again.
         """

@@ -94,7 +94,7 @@ def first_numbers(layer: int, rank: int, shards: int) -> list[int]:
 
 
 def stepped(kept: int, gradient: int) -> int:
-    """What the optimizer keeps of a number after a step, and subtracts from it."""
+    """State of a number after a step, which the optimizer subtracts from it."""
     return (3 * kept + gradient) % _MODULUS
 
 
@@ -132,7 +132,7 @@ class ShardedReference(Reference):
         return tuple(self._numbers[step][rank])
 
     def kept(self, step: int, rank: int = 0) -> list[list[int]]:
-        """What the optimizer of each layer keeps before this step."""
+        """State of the optimizer of each layer before this step."""
         self._go_to(step)
         return self._kept[step][rank]
 
@@ -196,7 +196,7 @@ class NumbersModule(torch.nn.Module):
 
 
 class ShardedWriter(NumberWriter):
-    """What owners write, each byte once."""
+    """Numbers that owners write, each byte once."""
 
     def texts(self, chunks: Collection[Chunk]) -> dict[str, str]:
         return {
@@ -477,7 +477,7 @@ class ShardedSession(NumberSession):
             self._check_owned(chunk)
 
     def _check_owned(self, number: int) -> None:
-        """What is stepped here, and what is kept of it; weights of others may be on their way."""
+        """Rows that are stepped here, and their state; weights of others may be on their way."""
         chunk = self._chunks[number]
         if not chunk.is_part_of_run or chunk.stepper.phase is not StepPhase.ACCUMULATING:
             return

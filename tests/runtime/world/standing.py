@@ -127,7 +127,7 @@ class StandingTransport(GroupTransport):
 
     @property
     def is_over(self) -> bool:
-        """Whether it was aborted."""
+        """True if it was aborted."""
         return self._is_over
 
     async def join(self) -> None:

@@ -284,7 +284,7 @@ class FlatGradients:
         self.device = everything[0].device if everything else torch.device("cpu")
         self._kept: list[tuple[list[torch.Tensor], list[bool]]] = []
         self.peer_sums: list[PeerSum] | None = None
-        """What to sum over peers, where optimizer state is in shards."""
+        """Sums over peers, where optimizer state is in shards."""
         self._rows: list[tuple[torch.Tensor, torch.Tensor, Rows]] = []
         """Parameters that are rows of others, and have rows of their gradients in a step."""
 

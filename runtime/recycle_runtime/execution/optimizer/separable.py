@@ -1,4 +1,4 @@
-"""How finely an optimizer's work can be divided, found out by steps on a few small numbers.
+"""Division of an optimizer's work as finely as it can be, found out by steps on a few small numbers.
 
     rows          every number is stepped by itself, as Adam does: any rows of a parameter can be apart
     parameters    a parameter is stepped as a whole, as Muon and Adafactor do
@@ -22,7 +22,7 @@ _LONGEST_OF_LARGEST = 160
 """The same for the largest parameter with so many dimensions: some optimizers treat small ones otherwise."""
 _STEPS = 3
 _OTHERWISE = 3.0
-"""What other gradients are multiplied by, to see whether that matters."""
+"""Factor of other gradients, to see whether that matters."""
 _TOLERANCE = 1e-9
 """Relative. Steps are made in float64."""
 
@@ -88,7 +88,7 @@ class _Trial:
             for each in parameters
         ]
         self.keeps_rows = True
-        """Whether all that was kept so far is a number, or has the shape of what is stepped."""
+        """True if all that was kept so far is a number, or has the shape of what is stepped."""
         self.values = [torch.randn(shape, generator=random, dtype=torch.float64) for shape in shapes]
         self._gradients = [
             torch.randn([_STEPS, *shape], generator=random, dtype=torch.float64) * (number + 1)
@@ -102,7 +102,7 @@ class _Trial:
         others: Collection[int],
         factor: float | None,
     ) -> bool:
-        """Whether the rest becomes what it did if some have other gradients, or are not there."""
+        """True if the rest becomes what it did if some have other gradients, or are not there."""
         chosen = [number in others for number in range(len(whole))]
         if factor is None:
             rows = [
@@ -115,7 +115,7 @@ class _Trial:
         return _are_close([whole[number] for number in rest], [found[number] for number in rest])
 
     def stepped(self, rows: Sequence[Rows], factors: Sequence[float] | None = None) -> list[torch.Tensor]:
-        """What becomes of these rows of each, in one optimizer; one without rows has no gradient. Gradients
+        """These rows of each after some steps in one optimizer; one without rows has no gradient. Gradients
         are multiplied by the factors."""
         made = [
             torch.nn.Parameter(each.of(value).clone()) for each, value in zip(rows, self.values, strict=True)

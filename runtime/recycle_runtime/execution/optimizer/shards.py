@@ -68,7 +68,7 @@ def rows_in(parameter: torch.Tensor) -> int:
 
 
 def _has_rows(parameter: torch.Tensor) -> bool:
-    """Whether each row is a piece of memory of its own."""
+    """True if each row is a piece of memory of its own."""
     layout = torch.empty_like(parameter, device="meta").stride()
     return bool(layout) and layout[0] * parameter.shape[0] == parameter.numel()
 
@@ -92,7 +92,7 @@ def stepped_rows(parameter: torch.nn.Parameter, rows: Rows) -> torch.nn.Paramete
 
 
 def join_shards(shards: Sequence[tuple[Shard, State]], shapes: Sequence[torch.Size]) -> State:
-    """What the layer's optimizer would keep, from what is kept of all its shards; ValueError if rows are
+    """State of the layer's optimizer, from that of all its shards; ValueError if rows are
     missing. `shapes` are those of the parameters."""
     states = [state for _, state in shards if state]
     joined: State = {**states[0], "optimizer": {**states[0]["optimizer"], "state": {}}}
@@ -119,7 +119,7 @@ def join_shards(shards: Sequence[tuple[Shard, State]], shapes: Sequence[torch.Si
 
 
 def rows_of_state(state: State, rows: Shard, shapes: Sequence[torch.Size]) -> State:
-    """What an owner of one shard would keep of a layer's state."""
+    """Part of a layer's state that an owner of one shard keeps."""
     kept = {
         number: {name: _divided(value, rows[number], shapes[number]) for name, value in entry.items()}
         for number, entry in state["optimizer"]["state"].items()

@@ -150,7 +150,7 @@ class Stepper:
 
     @property
     def waits_with_sums(self) -> bool:
-        """Whether the next step is made once the norm is known: its gradients are summed."""
+        """True if the next step is made once the norm is known: its gradients are summed."""
         return self.phase is StepPhase.REDUCED and self.waits_for_norm
 
     def go_forward(self, known: Totals) -> None:

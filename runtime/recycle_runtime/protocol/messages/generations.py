@@ -22,7 +22,7 @@ class LayerShards(NamedTuple):
 
     layer: Natural
     shards: Natural
-    """How many there are in all."""
+    """Number of all of them."""
     held: tuple[Natural, ...]
 
 
