@@ -4,12 +4,8 @@ import argparse
 import sys
 from argparse import Namespace
 
-from recycle_compiler.cli.options.files import add_output_argument
 from recycle_compiler.cli.options.fleet import (
-    add_cost_arguments,
-    add_planning_arguments,
-    add_spare_arguments,
-    add_trace_arguments,
+    add_fleet_arguments,
     bundle_of,
     comparison_of,
     drawn_fleet,
@@ -18,12 +14,10 @@ from recycle_compiler.cli.options.fleet import (
     whole,
 )
 from recycle_compiler.cli.progress import is_shown, simulation_progress
-from recycle_compiler.cli.values import one_of
 from recycle_compiler.fleet.advice import Advice, Question, advise
 from recycle_compiler.fleet.advice_report import advice_document, advice_page, advice_table
-from recycle_runtime.cli.output import DONE, Output, UsageError, check_target, refuse_overwriting
+from recycle_runtime.cli.output import DONE, Output, UsageError
 
-REPORTS = ("table", "json", "html")
 _MOST_MACHINES, _MOST_NUMBERS, _MOST_DRAWS = 1 << 16, 64, 100
 
 
@@ -55,24 +49,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="K",
         help="draws of machines from the trace to average over (default: 3)",
     )
-    add_spare_arguments(parser)
-    add_trace_arguments(parser)
-    add_cost_arguments(parser)
-    add_planning_arguments(parser)
-    parser.add_argument(
-        "--format",
-        type=one_of(REPORTS),
-        default="table",
-        metavar="|".join(REPORTS),
-        help="output format (default: table)",
-    )
-    add_output_argument(parser)
+    add_fleet_arguments(parser)
 
 
 def run(arguments: Namespace, output: Output) -> int:
-    check_target(arguments.out, arguments.source)
-    if arguments.out is not None:
-        refuse_overwriting(arguments.out, arguments.trace, "the trace")
     source = open_source(arguments, output)
     fleet = fleet_of(source.job, 0, arguments)
     places = len(fleet.layout.places)

@@ -4,13 +4,9 @@ import argparse
 import sys
 from argparse import Namespace
 
-from recycle_compiler.cli.options.files import add_output_argument
 from recycle_compiler.cli.options.fleet import (
     MOST_SPARES,
-    add_cost_arguments,
-    add_planning_arguments,
-    add_spare_arguments,
-    add_trace_arguments,
+    add_fleet_arguments,
     bundle_of,
     comparison_of,
     fleet_of,
@@ -18,7 +14,6 @@ from recycle_compiler.cli.options.fleet import (
     whole,
 )
 from recycle_compiler.cli.progress import is_shown, simulation_progress
-from recycle_compiler.cli.values import one_of
 from recycle_compiler.fleet.comparison import Comparison, compare
 from recycle_compiler.fleet.machines import LAYOUTS, Fleet
 from recycle_compiler.fleet.page import page
@@ -27,12 +22,11 @@ from recycle_compiler.fleet.report import Report, report_document, report_table
 from recycle_compiler.fleet.traces.trace import Trace
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.units import plural
-from recycle_runtime.cli.output import DONE, Output, check_target, refuse_overwriting
+from recycle_runtime.cli.output import DONE, Output
 from recycle_runtime.plan.bundle import Bundle
 
 _CUT_ANEW = {"oobleck", "chameleon", "elaswave", "varuna"}
 """Policies that ask how many layers there are."""
-REPORTS = ("table", "json", "html")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,24 +52,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="machines more than the job needs, which are paid for too (default: 0)",
     )
-    add_spare_arguments(parser)
-    add_trace_arguments(parser)
-    add_cost_arguments(parser)
-    add_planning_arguments(parser)
-    parser.add_argument(
-        "--format",
-        type=one_of(REPORTS),
-        default="table",
-        metavar="|".join(REPORTS),
-        help="output format (default: table)",
-    )
-    add_output_argument(parser)
+    add_fleet_arguments(parser)
 
 
 def run(arguments: Namespace, output: Output) -> int:
-    check_target(arguments.out, arguments.source)
-    if arguments.out is not None:
-        refuse_overwriting(arguments.out, arguments.trace, "the trace")
     source = open_source(arguments, output)
     # Before minutes of planning, so that a mistake in the trace is told at once.
     fleet = fleet_of(source.job, arguments.spares, arguments)

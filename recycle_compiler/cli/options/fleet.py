@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from recycle_compiler.backends.bundle import bundle_bytes
 from recycle_compiler.cli.bundles import read_bundle, read_bundle_job
+from recycle_compiler.cli.options.files import add_output_argument
 from recycle_compiler.cli.options.planning import load_for, planning, start_of
 from recycle_compiler.cli.progress import cut_progress, is_shown, plan_progress
 from recycle_compiler.cli.values import count, one_of, positive
@@ -35,7 +36,14 @@ from recycle_compiler.planner.choice import plan_cuts
 from recycle_compiler.planner.compile import PlanSummary, compile_job
 from recycle_compiler.planner.recut import can_recut
 from recycle_compiler.scheduling.budget import Deadline
-from recycle_runtime.cli.output import STANDARD, Output, UsageError, UserError
+from recycle_runtime.cli.output import (
+    STANDARD,
+    Output,
+    UsageError,
+    UserError,
+    check_target,
+    refuse_overwriting,
+)
 from recycle_runtime.plan.bundle import MAGIC, Bundle
 
 _HOUR = 3600.0
@@ -70,6 +78,9 @@ _NUMBERS = {"undone": (0.0, 1000.0, "iterations"), "copy-rate": (1.0, 1e15, "byt
 """Costs that are no times: the least, the most, and the unit."""
 _ABOVE_ZERO = ("checkpoint-every", "expected-change")
 _LEAST_TIME, _MOST_TIME = 0.001, 366 * 86400.0
+
+
+REPORTS = ("table", "json", "html")
 
 
 def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
@@ -202,8 +213,27 @@ class Source(NamedTuple):
     """Of the job; empty for a bundle, which has it."""
 
 
+def add_fleet_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of every command that runs a fleet over a trace, and of its report."""
+    add_spare_arguments(parser)
+    add_trace_arguments(parser)
+    add_cost_arguments(parser)
+    add_planning_arguments(parser)
+    parser.add_argument(
+        "--format",
+        type=one_of(REPORTS),
+        default="table",
+        metavar="|".join(REPORTS),
+        help="output format (default: table)",
+    )
+    add_output_argument(parser)
+
+
 def open_source(arguments: Namespace, output: Output) -> Source:
     """The job or bundle that was named."""
+    check_target(arguments.out, arguments.source)
+    if arguments.out is not None:
+        refuse_overwriting(arguments.out, arguments.trace, "the trace")
     if not _is_bundle(arguments.source):
         loaded = load_for(arguments.source, arguments.out)
         return Source(start_of(loaded.spec, output), None, loaded.source)
