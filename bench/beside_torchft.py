@@ -47,7 +47,7 @@ from recycle_runtime.agent.process_table import PROCESSES, ProcessTable
 from recycle_runtime.launcher.live_view import event_of
 from recycle_runtime.launcher.local import RunError, RunOptions, run_local
 from recycle_runtime.options.run import AdaptationOptions
-from recycle_runtime.plan.plan_choice import NoPlanError
+from recycle_runtime.plan.plan_choice import NoFittingPlanError
 from recycle_runtime.protocol.messages.observers import ToObserver
 from recycle_runtime.protocol.messages.steps import StepRow
 
@@ -255,7 +255,7 @@ def run_recyclec(contestant: Contestant, plan: Path) -> Record:
     logs.configure("info", str(plan.with_name("recyclec.log")))
     try:
         run_local(options, take, stop)
-    except (RunError, NoPlanError) as found:
+    except (RunError, NoFittingPlanError) as found:
         # A job without checkpoints that is asked to end says so in an error.
         error = None if timetable.is_over(time.monotonic()) else str(found)
     return contestant.save(steps, error=error)

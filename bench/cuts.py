@@ -14,7 +14,7 @@ from bench.fleet_settings import OurPlans, made_for, our_plan, setting_of, shuff
 from bench.parts import Parts
 from bench.report import Section, job_path, percent
 from recycle_compiler.fleet.policy import CannotRunError, make_policy
-from recycle_compiler.fleet.setting import Setting
+from recycle_compiler.fleet.setting import FleetSetting
 from recycle_compiler.frontend import load_job
 from recycle_compiler.planner.baselines import one_f_one_b_period
 from recycle_compiler.viz.table import layout_text
@@ -76,7 +76,7 @@ def _halves(split: int) -> str:
     return ", in halves" if split == 2 else ""
 
 
-def _oobleck(setting: Setting, failed: int) -> float | None:
+def _oobleck(setting: FleetSetting, failed: int) -> float | None:
     down = frozenset(shuffled_workers(setting.job)[:failed])
     try:
         return make_policy("oobleck", setting).begin(down, 0) / setting.rate(setting.one_f_one_b)

@@ -18,13 +18,13 @@ from typing import NamedTuple
 from bench.measure import RECYCLEC
 from bench.models import gpt_text
 from bench.report import ROOT, Section
-from recycle_compiler.analysis.trace_diff.comparison import Comparison, compare_with_run
-from recycle_compiler.analysis.trace_diff.trace_file import Trace, read_trace
+from recycle_compiler.analysis.trace_diff.comparison import TraceComparison, compare_with_run
+from recycle_compiler.analysis.trace_diff.trace_file import RunTrace, read_trace
 from recycle_compiler.backends.bundle import read_streams
 from recycle_compiler.backends.replay import replay
 from recycle_compiler.ir.bundled import read_job
 from recycle_compiler.ir.ops import OpKind
-from recycle_compiler.simulator.costs import Costs, costs_of
+from recycle_compiler.simulator.costs import SimulatedCosts, costs_of
 from recycle_compiler.simulator.engine import simulate
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Opcode
@@ -121,7 +121,7 @@ def on_this_machine() -> Iterator[Beside]:
             yield beside_trace(plan, Bundle.read(bundle), read_trace(str(trace)), load)
 
 
-def beside_trace(plan: str, bundle: Bundle, trace: Trace, load: float) -> Beside:
+def beside_trace(plan: str, bundle: Bundle, trace: RunTrace, load: float) -> Beside:
     """The only plan of a bundle beside a trace of it; steps before WARM_UP do not count."""
     late = replace(trace, ops=tuple(op for op in trace.ops if op.step >= WARM_UP - 1))
     run = compare_with_run(replay(read_streams(bundle, 0)), late)
@@ -136,7 +136,7 @@ def beside_trace(plan: str, bundle: Bundle, trace: Trace, load: float) -> Beside
     )
 
 
-def measured_costs(bundle: Bundle, run: Comparison) -> Costs:
+def measured_costs(bundle: Bundle, run: TraceComparison) -> SimulatedCosts:
     """The median of each kind of op on each stage; messages as planned."""
     ticks = {(_OPCODES[row.kind], row.stage): row.median / run.tick for row in run.op_times}
     return costs_of(read_job(bundle)).measured(ticks)

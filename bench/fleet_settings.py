@@ -8,12 +8,12 @@ from typing import NamedTuple
 from bench.report import job_path
 from recycle_compiler.fleet.course import Start, lead
 from recycle_compiler.fleet.policy import Change, Policy, Worker
-from recycle_compiler.fleet.setting import ChangeCosts, CutPlans, Known, Setting, make_setting, read_said
+from recycle_compiler.fleet.setting import ChangeCosts, CutPlans, FleetSetting, Known, make_setting, read_said
 from recycle_compiler.frontend import load_job
 from recycle_compiler.ir.failure import failed_per_stage
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.streams import Streams
-from recycle_compiler.planner.choice import Choice, plan_cuts
+from recycle_compiler.planner.choice import RecutChoice, plan_cuts
 from recycle_compiler.planner.compile import compile_job, plan_count
 from recycle_compiler.planner.placement import measure_costs
 from recycle_compiler.planner.recut import can_recut
@@ -35,7 +35,7 @@ class OurPlans(NamedTuple):
     recuts: tuple[CutPlans, ...] = ()
 
 
-def setting_of(name: str, plans: OurPlans | None = None, costs: ChangeCosts | None = None) -> Setting:
+def setting_of(name: str, plans: OurPlans | None = None, costs: ChangeCosts | None = None) -> FleetSetting:
     """The setting of a benchmark job, with all its plans unless some are given."""
     loaded = load_job(str(job_path(name)))
     own, recuts = all_plans(name) if plans is None else plans
@@ -59,7 +59,7 @@ def samples_of(name: str) -> int:
     return samples
 
 
-def calibrated(setting: Setting, samples: int, fault_free: float) -> Setting:
+def calibrated(setting: FleetSetting, samples: int, fault_free: float) -> FleetSetting:
     """The setting with all times scaled so that fault-free 1F1B has this many samples a second."""
     return replace(setting, second_ticks=setting.one_f_one_b * fault_free / samples)
 
@@ -69,7 +69,7 @@ class Made(NamedTuple):
 
     own: dict[int, Streams]
     """Under the own cut, by the number of failures."""
-    cuts: Choice | None
+    cuts: RecutChoice | None
     """Under others, and in groups of pipelines, where the job is in layers."""
 
     @property
@@ -88,7 +88,7 @@ def made_for(name: str, counts: tuple[int, ...]) -> Made:
     return Made(own, cuts)
 
 
-def _cut_plans(cuts: Choice | None) -> tuple[CutPlans, ...]:
+def _cut_plans(cuts: RecutChoice | None) -> tuple[CutPlans, ...]:
     made = [] if cuts is None else cuts.plans
     return tuple(CutPlans(plans[0].job, tuple(map(our_plan, plans))) for plans in made)
 

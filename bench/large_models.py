@@ -13,7 +13,7 @@ from bench.report import ROOT, Section, job_path
 from recycle_compiler.fleet.our_plans import fastest_period
 from recycle_compiler.fleet.policies import oobleck
 from recycle_compiler.fleet.policy import CannotRunError, Policy, make_policy
-from recycle_compiler.fleet.setting import Setting
+from recycle_compiler.fleet.setting import FleetSetting
 from recycle_compiler.frontend import load_job
 from recycle_compiler.planner.baselines import best_placement
 
@@ -55,7 +55,7 @@ def _values(name: str) -> tuple[tuple[int, ...], dict[str, list[float | None]]]:
     return failed, {policy: [_share(setting, policy, count) for count in failed] for policy in NAMES}
 
 
-def _share(setting: Setting, name: str, failed: int) -> float | None:
+def _share(setting: FleetSetting, name: str, failed: int) -> float | None:
     if name == "recycle":
         return setting.one_f_one_b / best_placement(setting.job, failed)[0]
     if name == "ours":
@@ -70,7 +70,7 @@ def _share(setting: Setting, name: str, failed: int) -> float | None:
     return rate / setting.rate(setting.one_f_one_b)
 
 
-def _made(name: str, setting: Setting) -> Policy:
+def _made(name: str, setting: FleetSetting) -> Policy:
     if name == OWN_CUT:
         return make_policy("ours", replace(setting, recuts=()))
     if name == "oobleck":

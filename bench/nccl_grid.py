@@ -251,7 +251,7 @@ def _words(result: dict[str, Any]) -> str:
 def _run_plan(folder: Path, program: Path, number: int, device: str) -> dict[str, Any]:
     """`recycle-run local` with a plan: losses, and milliseconds of a step in each round."""
     from recycle_runtime.launcher.local import RunError, RunOptions, run_local
-    from recycle_runtime.plan.plan_choice import NoPlanError
+    from recycle_runtime.plan.plan_choice import NoFittingPlanError
     from recycle_runtime.protocol.messages.observers import ToObserver
     from recycle_runtime.protocol.messages.steps import StepRow
 
@@ -278,7 +278,7 @@ def _run_plan(folder: Path, program: Path, number: int, device: str) -> dict[str
     error = ""
     try:
         run_local(options, take, lambda: "it takes too long" if time.monotonic() > give_up else None)
-    except (RunError, NoPlanError) as raised:
+    except (RunError, NoFittingPlanError) as raised:
         error = str(raised)
     return {"rounds": rounds_of(ends), "losses": losses, "error": error}
 

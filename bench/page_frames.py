@@ -17,7 +17,7 @@ from recycle_compiler.backends.replay import replay
 from recycle_compiler.frontend import parse_job_text
 from recycle_compiler.ir.failure import failure_set
 from recycle_compiler.planner.compile import plan_failed
-from recycle_compiler.viz.plan_page import Side, document_of, plan_page
+from recycle_compiler.viz.plan_page import PageSide, document_of, plan_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import CDPSession, Page
@@ -92,7 +92,7 @@ def write_page(path: Path) -> int:
     """The page of the plan; returns how many ops it has."""
     job = parse_job_text(JOB, "large.job")
     schedule = replay(plan_failed(job, failure_set([(3, 5), (7, 9)])))
-    path.write_text(plan_page(job.name, [Side("large", (document_of(schedule),))]), encoding="utf-8")
+    path.write_text(plan_page(job.name, [PageSide("large", (document_of(schedule),))]), encoding="utf-8")
     return len(schedule.ops)
 
 

@@ -7,9 +7,9 @@ from bench.report import Section
 from recycle_compiler.fleet.comparison import Batch, Comparison, compare
 from recycle_compiler.fleet.machines import Fleet, lay_out
 from recycle_compiler.fleet.policy import NAMES
-from recycle_compiler.fleet.report import Outcome, Report
+from recycle_compiler.fleet.report import FleetReport, PolicyOutcome
 from recycle_compiler.fleet.traces.read import read_trace
-from recycle_compiler.fleet.traces.trace import Grid
+from recycle_compiler.fleet.traces.trace import JobGrid
 
 TITLE = "Recorded fleets"
 TRACES = {"aws-p3.csv": "gpt3-3.35b-32", "gcp-a100.txt": "gpt3-6.7b-64"}
@@ -33,7 +33,7 @@ def section() -> Section:
     )
 
 
-def report_of(file: str, job: str) -> Report:
+def report_of(file: str, job: str) -> FleetReport:
     """What all policies make of a trace."""
     if not (SHARED_DATA / "traces" / file).exists():
         raise SystemExit(
@@ -41,17 +41,17 @@ def report_of(file: str, job: str) -> Report:
         )
     setting = setting_of(job)
     spec = setting.job
-    trace = read_trace(SHARED_DATA / "traces" / file, Grid(spec.pipelines, spec.stages))
+    trace = read_trace(SHARED_DATA / "traces" / file, JobGrid(spec.pipelines, spec.stages))
     fleet = Fleet(trace, lay_out(spec.pipelines, spec.stages, spec.tensor))
     return compare(Comparison(setting, fleet, Batch("samples/s", samples_of(job))), NAMES)
 
 
-def _rows(file: str, report: Report) -> Iterator[tuple[str, ...]]:
+def _rows(file: str, report: FleetReport) -> Iterator[tuple[str, ...]]:
     for outcome in report.outcomes:
         yield (file, outcome.name, *_cells(outcome))
 
 
-def _cells(outcome: Outcome) -> tuple[str, str, str, str]:
+def _cells(outcome: PolicyOutcome) -> tuple[str, str, str, str]:
     if outcome.average is None or outcome.share is None or outcome.gpu_hours_lost is None:
         return outcome.note.partition(":")[0], "", "", ""
     return (

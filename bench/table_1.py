@@ -7,7 +7,7 @@ from bench.fleet_settings import HOUR, average_rate, calibrated, samples_of, set
 from bench.report import Section
 from recycle_compiler.fleet.policies import bamboo, chameleon, elaswave, oobleck, ours, recycle
 from recycle_compiler.fleet.policy import CannotRunError, Policy
-from recycle_compiler.fleet.setting import ChangeCosts, Setting
+from recycle_compiler.fleet.setting import ChangeCosts, FleetSetting
 
 TITLE = "Table 1"
 EVERY = (6 * HOUR, 2 * HOUR, HOUR / 2)
@@ -55,7 +55,7 @@ def simulate(published: Published) -> Simulated:
     costs = ChangeCosts(reconfiguration=RETURN)
     setting = calibrated(setting_of(published.job, costs=costs), samples, published.fault_free)
 
-    def rates(make: Callable[[Setting], Policy]) -> Rates:
+    def rates(make: Callable[[FleetSetting], Policy]) -> Rates:
         return tuple(samples * average_rate(make(setting), setting.job, every, SPAN) for every in EVERY)
 
     try:
@@ -114,7 +114,7 @@ def ratios(ours: Rates, theirs: Rates) -> Rates:
     return tuple(a / b for a, b in zip(ours, theirs, strict=True))
 
 
-def _oobleck(setting: Setting) -> Policy:
+def _oobleck(setting: FleetSetting) -> Policy:
     return oobleck.Oobleck(setting, least=setting.job.stages)
 
 

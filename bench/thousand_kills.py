@@ -40,7 +40,7 @@ from recycle_runtime.checkpoint.checkpoint_folder import CheckpointFolder
 from recycle_runtime.launcher.live_view import event_of
 from recycle_runtime.launcher.local import RunError, RunOptions, run_local
 from recycle_runtime.options.run import AdaptationOptions
-from recycle_runtime.plan.plan_choice import NoPlanError
+from recycle_runtime.plan.plan_choice import NoFittingPlanError
 from recycle_runtime.protocol.messages.observers import Generation, JobEvent, Recovered, ToObserver
 from recycle_runtime.protocol.messages.steps import StepRow
 
@@ -251,7 +251,7 @@ class SeriesRun:
             try:
                 run_local(self._options(state), take, stop)
                 error = None
-            except (RunError, NoPlanError) as raised:
+            except (RunError, NoFittingPlanError) as raised:
                 error = self._why_early(str(raised))
             finally:
                 if killer is not None:

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from recycle_compiler.viz.chart import Bars, Lines, Point
+from recycle_compiler.viz.chart import Bars, LineChart, Point
 
 DOCS = Path(__file__).parents[1] / "docs"
 PARTS = (
@@ -57,13 +57,17 @@ def intervals(advice: dict[str, Any]) -> str:
     marks = {seconds: name for points in found.values() for name, seconds, _ in points}
     series["MoEvement, published*"] = [Point(600.0, 0.94)]
     title = "Effective training time against the time between failures of the whole job"
-    return Lines(title, "mean time between failures", "share", series, logarithmic=True, marks=marks).svg()
+    return LineChart(
+        title, "mean time between failures", "share", series, logarithmic=True, marks=marks
+    ).svg()
 
 
 def recovery() -> str:
     """Time without steps after a failure, against the size of the job."""
     title = "Seconds without steps after a failure, against size"
-    return Lines(title, "workers or devices", "seconds", RECOVERY, logarithmic=True, y_from_zero=False).svg()
+    return LineChart(
+        title, "workers or devices", "seconds", RECOVERY, logarithmic=True, y_from_zero=False
+    ).svg()
 
 
 def main() -> None:

@@ -38,7 +38,7 @@ from recycle_compiler.verifier.verify import verify_bundle
 from recycle_compiler.viz.document import document
 from recycle_compiler.viz.grid import grid
 from recycle_compiler.viz.picture import WIDTH, Theme, picture
-from recycle_compiler.viz.plan_page import Side, document_of, plan_page
+from recycle_compiler.viz.plan_page import PageSide, document_of, plan_page
 from recycle_runtime.files import read_bounded, write_whole
 from recycle_runtime.plan.bundle import LARGEST_FILE, Bundle
 from recycle_runtime.plan.isa import Instruction
@@ -194,7 +194,7 @@ class Plan:
 
     def html(self) -> str:
         """As a page of its own, to look around in."""
-        return plan_page(self.job.name, [Side(self.job.name, (document_of(self.schedule),))])
+        return plan_page(self.job.name, [PageSide(self.job.name, (document_of(self.schedule),))])
 
     def _repr_svg_(self) -> str:
         return self.svg(theme="light")

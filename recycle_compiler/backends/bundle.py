@@ -14,7 +14,7 @@ from recycle_compiler.ir.ops import Column
 from recycle_compiler.ir.streams import Claims, Streams
 from recycle_compiler.version import __version__
 from recycle_runtime.files import write_whole
-from recycle_runtime.plan.bundle import Bundle, Layout, PlanEntry, join_bundle
+from recycle_runtime.plan.bundle import Bundle, ColumnLayout, PlanEntry, join_bundle
 from recycle_runtime.plan.bundle_index import Index
 from recycle_runtime.plan.codec import (
     LARGEST_NUMBER,
@@ -75,7 +75,7 @@ def bundle_bytes(*, source: str, plans: Sequence[Streams], recuts: Sequence[Sequ
     return join_bundle(index, [data for _, data in encoded], nested)
 
 
-def encode_columns(streams: Streams) -> tuple[Layout, bytes]:
+def encode_columns(streams: Streams) -> tuple[ColumnLayout, bytes]:
     """The columns of a plan as the codec has them; ValueError when an instruction is not well formed."""
     check_fields(streams)
     lengths = np.diff(streams.offsets)
@@ -91,7 +91,7 @@ def encode_columns(streams: Streams) -> tuple[Layout, bytes]:
     data = b"".join(column.tobytes() for column in stored)
     if len(data) > LARGEST_PLAN:
         raise ValueError(f"a plan would have {len(data)} bytes, allowed are {LARGEST_PLAN}")
-    return Layout(widths, tuple(lengths.tolist()), hashlib.sha256(data).digest()), data
+    return ColumnLayout(widths, tuple(lengths.tolist()), hashlib.sha256(data).digest()), data
 
 
 def _differences(columns: list[Column], alike: Column) -> list[Column]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from recycle_compiler.ir.text import print_level
-from recycle_compiler.passes.pipeline import Observer, Step
+from recycle_compiler.passes.pipeline import Observer, PassDone
 from recycle_compiler.passes.text import print_pass, print_reproducer
 from recycle_runtime.cli.output import Output
 from recycle_runtime.files import WriteError, reason
@@ -38,7 +38,7 @@ class Dump:
         except OSError as error:
             raise WriteError(folder, reason(error)) from error
 
-    def __call__(self, step: Step) -> None:
+    def __call__(self, step: PassDone) -> None:
         failures = len(step.value.failed)
         self._numbers[failures] += 1
         path = self._folder / f"{failures}-failed" / f"{self._numbers[failures]:02}-{step.done.name}.txt"
@@ -70,7 +70,7 @@ class PrintChanges:
         self._output = output
         self._last = ""
 
-    def __call__(self, step: Step) -> None:
+    def __call__(self, step: PassDone) -> None:
         text = print_level(step.value)
         if text != self._last:
             self._output.words(f"after {step.number:02} {print_pass(step.done)}:\n{text}\n")

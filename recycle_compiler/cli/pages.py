@@ -5,12 +5,12 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from recycle_compiler.analysis.trace_diff.comparison import Comparison
+from recycle_compiler.analysis.trace_diff.comparison import TraceComparison
 from recycle_compiler.cli.bundles import read_plan, schedule_of
 from recycle_compiler.cli.options.plans import Picked, fastest_streams
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.units import short, time_text, unit_name
-from recycle_compiler.viz.plan_page import Run, Side, document_of, plan_page
+from recycle_compiler.viz.plan_page import DrawnRun, PageSide, document_of, plan_page
 from recycle_runtime.cli.output import UserError
 
 MOST_OPS = 1_500_000
@@ -38,7 +38,7 @@ def bundle_page(picked: Picked, path: str, *, own_cut: bool) -> str:
             f"It has the plans for {held[0]} to {held[-1]} of up to {all_counts[-1]} failures: "
             "all of them would not fit into a page."
         )
-    side = Side(path, tuple(documents[failures] for failures in held))
+    side = PageSide(path, tuple(documents[failures] for failures in held))
     return plan_page(picked.streams.job.name, [side], held.index(picked.failures), note)
 
 
@@ -71,7 +71,7 @@ def pairs_page(names: tuple[str, str], pairs: Sequence[tuple[Schedule, Schedule]
         tuple(document_of(pair[number], len(pair[1].failed)) for pair in pairs) for number in (0, 1)
     )
     first, second = _titles(names)
-    sides = [Side(f"before: {first}", before), Side(f"after: {second}", after)]
+    sides = [PageSide(f"before: {first}", before), PageSide(f"after: {second}", after)]
     return plan_page(f"{first} and {second}", sides)
 
 
@@ -81,7 +81,7 @@ def _titles(names: tuple[str, str]) -> tuple[str, str]:
     return names if first == second else (first, second)
 
 
-def run_page(comparison: Comparison, names: tuple[str, str]) -> str:
+def run_page(comparison: TraceComparison, names: tuple[str, str]) -> str:
     """A plan, and below it one step of its run, with the same time axis."""
     schedule, tick = comparison.schedule, comparison.tick
     job = schedule.job
@@ -92,11 +92,11 @@ def run_page(comparison: Comparison, names: tuple[str, str]) -> str:
         words += f"; a slot is {_short(tick * job.ticks_per_unit / 1000)} ms, as measured"
     planned = time_text(job, schedule.claims.period)
     words += f"; planned were {planned} {unit_name(job)}"
-    run = Run(start - began, end - began, comparison.time / tick, words)
+    run = DrawnRun(start - began, end - began, comparison.time / tick, words)
     plan, trace = _titles(names)
     sides = [
-        Side(f"planned: {plan}", (document_of(schedule),)),
-        Side(f"measured: step {comparison.step} of {trace}", (document_of(schedule, run=run),)),
+        PageSide(f"planned: {plan}", (document_of(schedule),)),
+        PageSide(f"measured: step {comparison.step} of {trace}", (document_of(schedule, run=run),)),
     ]
     return plan_page(f"{plan} and {trace}", sides)
 

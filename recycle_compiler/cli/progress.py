@@ -79,10 +79,10 @@ def plan_progress(title: str, total: int, output: Output, shown: bool) -> Genera
     if not shown:
         yield lambda gap: None
         return
-    from recycle_compiler.cli.progress_bar import Bar
+    from recycle_compiler.cli.progress_bar import ProgressBar
 
     plans = Plans(total)
-    with Bar(title, total, plans.words(), output.color, lambda now: plans.seconds_left(now)) as bar:
+    with ProgressBar(title, total, plans.words(), output.color, lambda now: plans.seconds_left(now)) as bar:
 
         def update(gap: float) -> None:
             nonlocal plans
@@ -99,9 +99,9 @@ def cut_progress(title: str, output: Output, shown: bool) -> Generator[None]:
     if not shown:
         yield
         return
-    from recycle_compiler.cli.progress_bar import Bar
+    from recycle_compiler.cli.progress_bar import ProgressBar
 
-    with Bar(title, 1, "comparing cuts", output.color):
+    with ProgressBar(title, 1, "comparing cuts", output.color):
         yield
 
 
@@ -111,9 +111,9 @@ def simulation_progress(title: str, total: int, output: Output, shown: bool) -> 
     if not shown:
         yield _Unseen()
         return
-    from recycle_compiler.cli.progress_bar import Bar
+    from recycle_compiler.cli.progress_bar import ProgressBar
 
-    with Bar(title, max(1, total), "", output.color) as bar:
+    with ProgressBar(title, max(1, total), "", output.color) as bar:
         yield _Drawn(bar.describe, bar.advance)
 
 

@@ -18,7 +18,7 @@ _WIDTH = 24
 _REFRESH_PER_SECOND = 2
 
 
-class Bar:
+class ProgressBar:
     """A title, a bar, some words, the time so far and, where it can be told, the time left."""
 
     def __init__(

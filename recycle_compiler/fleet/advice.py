@@ -18,8 +18,8 @@ from typing import NamedTuple
 from recycle_compiler.fleet.accounts import GpuHours
 from recycle_compiler.fleet.comparison import Batch, Comparison, compare
 from recycle_compiler.fleet.machines import Fleet
-from recycle_compiler.fleet.report import Outcome
-from recycle_compiler.fleet.setting import Setting, best_interval
+from recycle_compiler.fleet.report import PolicyOutcome
+from recycle_compiler.fleet.setting import FleetSetting, best_interval
 from recycle_compiler.fleet.traces.generated import Machines, Repair, Words, generate
 
 OTHERS = ("nvrx", "torchft", "restart", "varuna", "oobleck")
@@ -43,7 +43,7 @@ _FROM_CHECKPOINT = "from a checkpoint"
 """Words of policies in their logs."""
 
 
-class Option(NamedTuple):
+class PolicyResult(NamedTuple):
     """Results of one policy on a number of machines, on average over the draws."""
 
     policy: str
@@ -62,7 +62,7 @@ class Option(NamedTuple):
         return self.machines - self.spares
 
 
-class Copies(NamedTuple):
+class HolderLosses(NamedTuple):
     """Times that all holders of some state may be lost, if so many workers of a stage hold it."""
 
     holders: int
@@ -74,7 +74,7 @@ class Copies(NamedTuple):
 class Question:
     """Question to be advised on."""
 
-    setting: Setting
+    setting: FleetSetting
     fleet: Callable[[int, int, int], Fleet]
     """Of so many machines, of which so many may be in the job, drawn by a seed."""
     places: int
@@ -96,16 +96,16 @@ class Advice:
     """The findings."""
 
     question: Question
-    options: tuple[Option, ...]
+    options: tuple[PolicyResult, ...]
     """Of ours with every number of spares, and of the others, by number of machines."""
-    best: Option | None
+    best: PolicyResult | None
     """Of ours; None where the wanted throughput is not reached."""
     tolerance: int
     """Failures at a time that the job should have plans for."""
     most_down: int
     years: float
     """Of all draws together."""
-    copies: tuple[Copies, ...]
+    copies: tuple[HolderLosses, ...]
     copy_seconds: float
     """Until the state of a stage is on another worker."""
     checkpoint_every: float
@@ -113,9 +113,9 @@ class Advice:
     by_interval: dict[str, tuple[tuple[str, float], ...]]
     """Effective training time of each policy, by the time between failures."""
 
-    def of(self, policy: str) -> list[Option]:
+    def of(self, policy: str) -> list[PolicyResult]:
         """The best option of a policy for each number of machines."""
-        found: dict[int, Option] = {}
+        found: dict[int, PolicyResult] = {}
         for option in self.options:
             known = found.get(option.machines)
             if option.policy == policy and (known is None or _rank(option) < _rank(known)):
@@ -125,7 +125,7 @@ class Advice:
 
 def advise(question: Question, on_run: Callable[[str], None] | None = None) -> Advice:
     """Lead all of them through the trace; `on_run` hears what comes next."""
-    options: list[Option] = []
+    options: list[PolicyResult] = []
     for machines in question.machines:
         held_back = max(0, machines - question.places)
         if on_run is not None:
@@ -156,7 +156,7 @@ def advise(question: Question, on_run: Callable[[str], None] | None = None) -> A
     )
 
 
-def _rank(option: Option) -> tuple[float, int, int]:
+def _rank(option: PolicyResult) -> tuple[float, int, int]:
     return option.per_million, option.machines, option.spares
 
 
@@ -164,8 +164,10 @@ def _fleet(question: Question, machines: int, spares: int, draw: int) -> Fleet:
     return question.fleet(machines, min(machines - spares, question.places), question.seed + draw)
 
 
-def _options(question: Question, policies: Sequence[str], machines: int, spares: int) -> Iterator[Option]:
-    runs: dict[str, list[tuple[Outcome, float]]] = {}
+def _options(
+    question: Question, policies: Sequence[str], machines: int, spares: int
+) -> Iterator[PolicyResult]:
+    runs: dict[str, list[tuple[PolicyOutcome, float]]] = {}
     for draw in range(question.draws):
         fleet = _fleet(question, machines, spares, draw)
         setting = replace(question.setting, failure_interval=fleet.mean_time_between_failures)
@@ -178,7 +180,7 @@ def _options(question: Question, policies: Sequence[str], machines: int, spares:
         work = sum(span * (outcome.average or 0.0) for outcome, span in found)
         paid = sum(outcome.gpu_hours.total for outcome in outcomes)
         read = sum(_FROM_CHECKPOINT in entry.why for outcome in outcomes for entry in outcome.log)
-        yield Option(
+        yield PolicyResult(
             policy,
             machines,
             spares,
@@ -215,11 +217,11 @@ def _tolerance(fleets: Sequence[Fleet]) -> int:
     return 0
 
 
-def _copy_seconds(setting: Setting) -> float:
+def _copy_seconds(setting: FleetSetting) -> float:
     return setting.costs.regroup + max(setting.job.parameters) / setting.costs.copy_rate
 
 
-def _copies(fleets: Sequence[Fleet], seconds: float, pipelines: int) -> Iterator[Copies]:
+def _copies(fleets: Sequence[Fleet], seconds: float, pipelines: int) -> Iterator[HolderLosses]:
     """Failures of one stage that come within the time in which a lost copy is replaced."""
     clusters: Counter[int] = Counter()
     for fleet in fleets:
@@ -236,10 +238,10 @@ def _copies(fleets: Sequence[Fleet], seconds: float, pipelines: int) -> Iterator
                 clusters[size] += 1
                 size = 1
     for holders in range(1, min(pipelines, _MOST_HOLDERS) + 1):
-        yield Copies(holders, sum(number for size, number in clusters.items() if size >= holders))
+        yield HolderLosses(holders, sum(number for size, number in clusters.items() if size >= holders))
 
 
-def _interval(setting: Setting, shown: Option, fleets: Sequence[Fleet]) -> float:
+def _interval(setting: FleetSetting, shown: PolicyResult, fleets: Sequence[Fleet]) -> float:
     """Where no draw went back to a checkpoint, as if the next year would: no more is known."""
     watched = sum(fleet.trace.span for fleet in fleets)
     times = shown.checkpoints_read * watched / _YEAR

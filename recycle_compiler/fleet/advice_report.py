@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from html import escape
 from typing import Any
 
-from recycle_compiler.fleet.advice import INTERVALS, Advice, Option
+from recycle_compiler.fleet.advice import INTERVALS, Advice, PolicyResult
 from recycle_compiler.fleet.report import figure, printed_table
 from recycle_compiler.fleet.traces.trace import duration_text
 from recycle_compiler.ir.units import percent, plural
-from recycle_compiler.viz.chart import Lines, Point
+from recycle_compiler.viz.chart import LineChart, Point
 from recycle_compiler.viz.shell import MADE_BY
 
 _PUBLISHED = {"MoEvement, published*": ("10 min", 0.94)}
@@ -46,14 +46,14 @@ def advice_table(advice: Advice, color: bool = False) -> str:
     )
 
 
-def _cells(advice: Advice, option: Option) -> Iterator[str]:
+def _cells(advice: Advice, option: PolicyResult) -> Iterator[str]:
     yield figure(option.throughput)
     yield percent(option.gpu_hours.useful / (option.gpu_hours.total or 1.0))
     yield _cost(advice, option)
     yield f"{option.checkpoints_read:.1f}"
 
 
-def _cost(advice: Advice, option: Option) -> str:
+def _cost(advice: Advice, option: PolicyResult) -> str:
     price = advice.question.price
     return f"{option.per_million * (1.0 if price is None else price):,.2f}"
 
@@ -99,7 +99,7 @@ def why(advice: Advice) -> Iterator[str]:
     )
 
 
-def _spares(advice: Advice, best: Option) -> Iterator[str]:
+def _spares(advice: Advice, best: PolicyResult) -> Iterator[str]:
     alike = [one for one in advice.options if one.policy == "ours" and one.machines == best.machines]
     for other in alike:
         if other.spares != best.spares:
@@ -141,7 +141,7 @@ def advice_document(advice: Advice) -> str:
     return f"{json.dumps(document)}\n"
 
 
-def _option(advice: Advice, option: Option) -> dict[str, Any]:
+def _option(advice: Advice, option: PolicyResult) -> dict[str, Any]:
     price = advice.question.price
     return {
         "policy": option.policy,
@@ -160,7 +160,7 @@ def _short(value: float) -> float | None:
     return None if value == float("inf") else float(f"{value:.9g}")
 
 
-def interval_chart(advice: Advice) -> Lines:
+def interval_chart(advice: Advice) -> LineChart:
     """Effective training time against the time between failures."""
     series = {
         policy: [Point(INTERVALS[name], share) for name, share in points]
@@ -168,7 +168,7 @@ def interval_chart(advice: Advice) -> Lines:
     }
     for name, (interval, share) in _PUBLISHED.items():
         series[name] = [Point(INTERVALS[interval], share)]
-    return Lines(
+    return LineChart(
         "Effective training time against the time between failures of the job",
         "mean time between failures of the whole job",
         "share of the time",
@@ -192,8 +192,8 @@ def advice_page(advice: Advice) -> str:
         policy: [Point(one.machines, one.throughput) for one in advice.of(policy)] for policy in policies
     }
     charts = (
-        Lines(f"Throughput against machines ({unit})", "machines", unit, rates),
-        Lines(
+        LineChart(f"Throughput against machines ({unit})", "machines", unit, rates),
+        LineChart(
             f"{what} per million of {unit.partition('/')[0]} against machines",
             "machines",
             what,

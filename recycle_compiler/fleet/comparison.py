@@ -9,8 +9,8 @@ from recycle_compiler.fleet.course import Course, as_seen_by, lead
 from recycle_compiler.fleet.machines import Fleet, Strength
 from recycle_compiler.fleet.our_plans import healthy_period
 from recycle_compiler.fleet.policy import CannotRunError, Policy, make_policy
-from recycle_compiler.fleet.report import Entry, Outcome, Point, Report
-from recycle_compiler.fleet.setting import Setting
+from recycle_compiler.fleet.report import FleetPoint, FleetReport, LogEntry, PolicyOutcome
+from recycle_compiler.fleet.setting import FleetSetting
 
 _HOUR = 3600.0
 _NEVER_FAIL = frozenset({"fault-free", "zero-bubble"})
@@ -24,7 +24,7 @@ class Batch(NamedTuple):
     per_iteration: float
 
 
-def batch_of(setting: Setting, samples: int | None) -> Batch:
+def batch_of(setting: FleetSetting, samples: int | None) -> Batch:
     """Samples where their number is known, else micro-batches."""
     if samples is not None:
         return Batch("samples/s", samples)
@@ -35,7 +35,7 @@ def batch_of(setting: Setting, samples: int | None) -> Batch:
 class Comparison:
     """Everything that is the same for all policies."""
 
-    setting: Setting
+    setting: FleetSetting
     fleet: Fleet
     batch: Batch
     warm_spares: bool = False
@@ -69,17 +69,17 @@ def compare(
     names: Sequence[str],
     on_policy: Callable[[str], None] | None = None,
     on_change: Callable[[], None] | None = None,
-) -> Report:
+) -> FleetReport:
     """The report of these policies; `on_policy` hears each name first, `on_change` of every change."""
     lives = _lives(comparison.fleet)
-    outcomes: list[Outcome] = []
+    outcomes: list[PolicyOutcome] = []
     reference = comparison.reference
     for name in names:
         if on_policy is not None:
             on_policy(name)
         outcomes.append(_outcome(comparison, name, reference, lives, on_change))
     job, trace = comparison.setting.job, comparison.fleet.trace
-    return Report(
+    return FleetReport(
         job=job.name,
         trace=trace.name,
         about=trace.about,
@@ -101,7 +101,7 @@ def _outcome(
     reference: float,
     lives: list[tuple[float, int]],
     on_change: Callable[[], None] | None,
-) -> Outcome:
+) -> PolicyOutcome:
     fleet = comparison.fleet
     try:
         policy: Policy = make_policy(name, comparison.setting)
@@ -109,7 +109,7 @@ def _outcome(
         changes = as_seen_by(name, fleet.changes(), start_up, comparison.warm_spares)
         course = lead(policy, fleet.start, changes, fleet.trace.span, on_change)
     except CannotRunError as error:
-        return Outcome(name, str(error), None)
+        return PolicyOutcome(name, str(error), None)
     strengths = fleet.strengths
     if name in _NEVER_FAIL:
         strengths = (Strength(0.0, comparison.setting.job.workers, fleet.spares),)
@@ -118,7 +118,7 @@ def _outcome(
     scale = comparison.batch.per_iteration
     average = course.kept / fleet.trace.span * scale
     share = average / reference
-    return Outcome(
+    return PolicyOutcome(
         name=name,
         note=policy.note,
         average=average,
@@ -160,7 +160,7 @@ def _hours_down(comparison: Comparison, lives: list[tuple[float, int]]) -> float
     return seconds * comparison.setting.job.tensor / _HOUR
 
 
-def _timeline(course: Course, lives: list[tuple[float, int]], scale: float) -> Iterator[Point]:
+def _timeline(course: Course, lives: list[tuple[float, int]], scale: float) -> Iterator[FleetPoint]:
     """Both step functions in one, and a last point at the end."""
     rates = course.rates()
     moments = sorted({at for at, _ in rates} | {at for at, _ in lives} | {course.span})
@@ -170,11 +170,11 @@ def _timeline(course: Course, lives: list[tuple[float, int]], scale: float) -> I
             rate_index += 1
         while live_index + 1 < len(lives) and lives[live_index + 1][0] <= moment:
             live_index += 1
-        yield Point(moment / _HOUR, lives[live_index][1], rates[rate_index][1] * scale)
+        yield FleetPoint(moment / _HOUR, lives[live_index][1], rates[rate_index][1] * scale)
 
 
-def _log(course: Course, workers: int, scale: float) -> Iterator[Entry]:
+def _log(course: Course, workers: int, scale: float) -> Iterator[LogEntry]:
     for at, down, reaction in course.log:
         if reaction.why or reaction.pause or reaction.redone:
             rate = reaction.rate * scale
-            yield Entry(at / _HOUR, workers - down, reaction.pause, reaction.redone, rate, reaction.why)
+            yield LogEntry(at / _HOUR, workers - down, reaction.pause, reaction.redone, rate, reaction.why)

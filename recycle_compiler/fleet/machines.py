@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from recycle_compiler.fleet.course import Start
 from recycle_compiler.fleet.policy import Change, Worker
-from recycle_compiler.fleet.traces.trace import Event, Trace
+from recycle_compiler.fleet.traces.trace import FleetEvent, FleetTrace
 from recycle_compiler.ir.units import plural
 from recycle_runtime.plan.node_layout import fill_nodes, placement_order
 
@@ -27,7 +27,7 @@ class LayoutError(ValueError):
     """Machines and workers do not go together: one sentence says why."""
 
 
-class Layout(NamedTuple):
+class MachinePlaces(NamedTuple):
     """Which places there are for machines."""
 
     places: tuple[tuple[Worker, ...], ...]
@@ -39,7 +39,7 @@ class Layout(NamedTuple):
 
 def lay_out(
     pipelines: int, stages: int, tensor: int, gpus_per_node: int | None = None, by: str = "pipeline"
-) -> Layout:
+) -> MachinePlaces:
     """Places for machines with so many GPUs; by default a machine is a worker."""
     workers = [(pipeline, stage) for stage in range(stages) for pipeline in range(pipelines)]
     if by == "pipeline":
@@ -51,7 +51,7 @@ def lay_out(
         )
     each, per_worker = max(1, gpus // tensor), max(1, tensor // gpus)
     carried = fill_nodes(workers, each)
-    return Layout(tuple(place for place in carried for _ in range(per_worker)), per_worker, gpus)
+    return MachinePlaces(tuple(place for place in carried for _ in range(per_worker)), per_worker, gpus)
 
 
 class _Move(NamedTuple):
@@ -79,8 +79,8 @@ class Strength(NamedTuple):
 class Fleet:
     """A trace on a layout: how the job begins, and, one after the other whenever asked for, its changes."""
 
-    trace: Trace
-    layout: Layout
+    trace: FleetTrace
+    layout: MachinePlaces
     used: int | None = None
     """Places that machines may take, the first ones; None: all. The workers of the others are down."""
 
@@ -143,13 +143,13 @@ class Fleet:
         if trace.by_worker:
             # Every worker is a machine of its own then, with the worker's name.
             workers = sorted({worker for place in layout.places for worker in place})
-            layout = Layout(tuple((worker,) for worker in workers), 1, layout.gpus_each)
+            layout = MachinePlaces(tuple((worker,) for worker in workers), 1, layout.gpus_each)
             names = [f"{pipeline}:{stage}" for pipeline, stage in workers]
         elif trace.whole:
             names += [f"unnamed {number}" for number in range(len(names), len(layout.places))]
         names += [f"spare {number}" for number in range(trace.spares)]
         seats = _Seats(layout, self.used)
-        seats.move(0.0, [Event(0.0, name, added=True) for name in names])
+        seats.move(0.0, [FleetEvent(0.0, name, added=True) for name in names])
         seats.move(0.0, [event for event in trace.events if event.at == 0])
         return seats
 
@@ -157,7 +157,7 @@ class Fleet:
 class _Seats:
     """Which machine has which place."""
 
-    def __init__(self, layout: Layout, used: int | None = None) -> None:
+    def __init__(self, layout: MachinePlaces, used: int | None = None) -> None:
         self._layout = layout
         self._seated: list[int | None] = [None] * len(layout.places)
         """By place, the number of the seating, so that another machine in it shows."""
@@ -183,7 +183,7 @@ class _Seats:
         """In workers."""
         return len(self._spares) * len(self._layout.places[0]) // self._layout.per_worker
 
-    def move(self, at: float, events: list[Event]) -> _Move | None:
+    def move(self, at: float, events: list[FleetEvent]) -> _Move | None:
         """What these events mean for the job, if anything."""
         spare = self.spare_machines
         before: dict[int, int | None] = {}

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
-from recycle_compiler.fleet.setting import CutPlans, Setting
+from recycle_compiler.fleet.setting import CutPlans, FleetSetting
 from recycle_compiler.ir.bundled import read_job
 from recycle_compiler.ir.failure import failed_per_stage, failure_set, normal_form
 from recycle_compiler.ir.groups import Group, grouped_layout_of, groups_of, stages_of_groups
@@ -36,7 +36,7 @@ _ITERATIONS = 9
 class OurPeriods:
     """Periods in ticks, by failures on each stage. A stage without a live worker is nothing to ask about."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: FleetSetting) -> None:
         self._job, self._plans, self._planned_left = setting.job, setting.plans, setting.exact_plans
         self._found: dict[Counts, float] = {}
         for plan in reversed(setting.plans):
@@ -162,13 +162,13 @@ class OurCut(NamedTuple):
         return loads_of(self.job)
 
 
-def our_cuts(setting: Setting) -> tuple[OurCut, ...]:
+def our_cuts(setting: FleetSetting) -> tuple[OurCut, ...]:
     """The job's own cut first."""
     own = OurCut(setting.job, setting.plans, OurPeriods(setting), stage_ranges(setting.job.cut))
     return (own, *(_other_cut(setting, each) for each in setting.recuts))
 
 
-def _other_cut(setting: Setting, cut: CutPlans) -> OurCut:
+def _other_cut(setting: FleetSetting, cut: CutPlans) -> OurCut:
     """Plans of patterns that the bundle does not have are estimated there."""
     there = replace(setting, job=cut.job, plans=cut.plans, recuts=(), exact_plans=0)
     chunks = stage_ranges(cut.job.cut)
@@ -203,7 +203,7 @@ def alone(cuts: Sequence[OurCut], cut: OurCut, workers: Counts) -> tuple[OurCut,
 class CutsOnDemand:
     """Cuts for fewer workers than the bundle has plans for, as a running job asks for them."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: FleetSetting) -> None:
         self._setting = setting
         most = max((sum(plan.counts) for plan in setting.plans), default=0)
         self._fewest = setting.job.workers - most
@@ -249,7 +249,7 @@ def _fastest_layout(job: JobSpec, workers: int) -> tuple[Layout, int | None] | N
     return fastest_layout(job, workers)
 
 
-def fastest_period(setting: Setting, failures: int) -> float | None:
+def fastest_period(setting: FleetSetting, failures: int) -> float | None:
     """Ticks of the fastest plan of any cut for so many failures or more; None where there is none."""
     live = setting.job.workers - failures
     cuts = (CutPlans(setting.job, setting.plans), *setting.recuts)
@@ -259,7 +259,7 @@ def fastest_period(setting: Setting, failures: int) -> float | None:
     return min(periods, default=None)
 
 
-def healthy_period(setting: Setting) -> float:
+def healthy_period(setting: FleetSetting) -> float:
     """Ticks of our fastest plan without failures: what 100 % means."""
     own = OurPeriods(setting).healthy
     others = fastest_period(setting, 0)
@@ -291,7 +291,7 @@ def recuts_of(bundle: Bundle) -> list[CutPlans]:
     return [CutPlans(read_job(each), tuple(plans_of(each))) for each in bundle.recuts]
 
 
-def with_jitter(setting: Setting, bundle: Bundle, variation: float | None, seed: int) -> Setting:
+def with_jitter(setting: FleetSetting, bundle: Bundle, variation: float | None, seed: int) -> FleetSetting:
     """The setting with random op times, of this standard deviation around what they should be.
 
     Where none is given, as the job says; what it says of micro-batches counts in any case.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
-from recycle_compiler.fleet.report import Outcome, Point, Report, counted, span_text
+from recycle_compiler.fleet.report import FleetPoint, FleetReport, PolicyOutcome, counted, span_text
 from recycle_compiler.viz.picture import PALETTES
 from recycle_compiler.viz.shell import MADE_BY, whole_page
 
@@ -27,7 +27,7 @@ _MOST_EVENTS = 500
 
 
 def steps(
-    timeline: Sequence[Point], hours: float, value: Callable[[Point], float]
+    timeline: Sequence[FleetPoint], hours: float, value: Callable[[FleetPoint], float]
 ) -> list[tuple[float, float]]:
     """When a value becomes what; where that cannot be seen, means over equal parts of the time."""
     found: list[tuple[float, float]] = []
@@ -54,16 +54,16 @@ def _means(found: Sequence[tuple[float, float]], hours: float) -> list[tuple[flo
     return [(part * width, total / width) for part, total in enumerate(sums)]
 
 
-def page(report: Report) -> str:
+def page(report: FleetReport) -> str:
     """The whole page."""
     return whole_page("fleet", _title(report), _data(report))
 
 
-def _title(report: Report) -> str:
+def _title(report: FleetReport) -> str:
     return f"{report.job} under {report.trace}"
 
 
-def _data(report: Report) -> dict[str, Any]:
+def _data(report: FleetReport) -> dict[str, Any]:
     hours = max(report.hours, 1e-9)
     ran = [outcome for outcome in report.outcomes if outcome.average is not None]
     ours = next((outcome for outcome in ran if outcome.name == "ours"), None)
@@ -92,7 +92,7 @@ def _data(report: Report) -> dict[str, Any]:
     }
 
 
-def _policy(outcome: Outcome, colours: tuple[str, str], hours: float) -> dict[str, Any]:
+def _policy(outcome: PolicyOutcome, colours: tuple[str, str], hours: float) -> dict[str, Any]:
     return {
         "name": outcome.name,
         "note": outcome.note,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     # Loading it takes as long as the planner does, and the names are needed before that.
-    from recycle_compiler.fleet.setting import Setting
+    from recycle_compiler.fleet.setting import FleetSetting
 
 
 Worker = tuple[int, int]
@@ -96,8 +96,8 @@ NAMES = tuple(_POLICIES)
 """In the order of tables."""
 
 
-def make_policy(name: str, setting: "Setting") -> Policy:
+def make_policy(name: str, setting: "FleetSetting") -> Policy:
     """A policy that has seen nothing yet; CannotRunError where it cannot run the job."""
     module, _, maker = _POLICIES[name].partition(":")
-    make: Callable[[Setting], Policy] = getattr(import_module(f"{_FOLDER}.{module}"), maker)
+    make: Callable[[FleetSetting], Policy] = getattr(import_module(f"{_FOLDER}.{module}"), maker)
     return make(setting)

@@ -56,7 +56,7 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-class Point(NamedTuple):
+class FleetPoint(NamedTuple):
     """From here to the next point nothing changes."""
 
     hours: float
@@ -66,7 +66,7 @@ class Point(NamedTuple):
     """In the report's unit. Work that had to be redone counts as none from when it was done."""
 
 
-class Entry(NamedTuple):
+class LogEntry(NamedTuple):
     """One line of a policy's log: what it made of a change."""
 
     hours: float
@@ -81,7 +81,7 @@ class Entry(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PolicyOutcome:
     """What one policy made of the trace."""
 
     name: str
@@ -100,9 +100,9 @@ class Outcome:
     """Done and kept."""
     redone: float = 0.0
     """Iterations that had to be done again."""
-    timeline: tuple[Point, ...] = ()
+    timeline: tuple[FleetPoint, ...] = ()
     """Begins at 0 and ends at the report's hours; its integral is iterations x the unit per iteration."""
-    log: tuple[Entry, ...] = ()
+    log: tuple[LogEntry, ...] = ()
     effective_training_time: float = 0.0
     """The time that the policy would have needed without failures for the iterations kept, as a share of the
     time that it took."""
@@ -111,7 +111,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class FleetReport:
     """A job, a trace, and what each policy made of it."""
 
     job: str
@@ -129,7 +129,7 @@ class Report:
     """Throughput of our plan without failures, in the same unit: what 100 % means."""
     gpu_hours_down: float
     """GPU-hours that machines of the job were down, the same for all policies."""
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[PolicyOutcome, ...]
     """In the order of the table, ours first."""
     spare_gpus: int = 0
     """Of machines beyond those of the job."""
@@ -141,14 +141,14 @@ class Report:
         """GPU-hours of the whole fleet, spares and machines that are down included."""
         return (self.gpus + self.spare_gpus) * self.hours
 
-    def cost_per_million(self, outcome: Outcome) -> float | None:
+    def cost_per_million(self, outcome: PolicyOutcome) -> float | None:
         """Price of a million of what the unit counts; None without a price, or where nothing was done."""
         if self.price is None or not outcome.average:
             return None
         return self.price * self.paid * _MILLION / (outcome.average * self.hours * 3600)
 
 
-def report_table(report: Report, color: bool = False) -> str:
+def report_table(report: FleetReport, color: bool = False) -> str:
     """One line per policy, then what the columns mean and how each policy was modelled."""
     priced = () if report.price is None else (f"per million {report.unit.partition('/')[0]}",)
     titles = ("policy", report.unit, *_COLUMNS, *priced)
@@ -177,7 +177,7 @@ def printed_table(titles: Sequence[str], rows: Sequence[Sequence[str]], color: b
     return "".join(f"{line.rstrip()}\n" for line in sink.getvalue().splitlines())
 
 
-def _title(report: Report) -> str:
+def _title(report: FleetReport) -> str:
     about = f"; {report.about}" if report.about else ""
     return (
         f"{report.job}: {counted(report.workers, 'worker')}, {counted(report.gpus, 'GPU')}, "
@@ -185,7 +185,7 @@ def _title(report: Report) -> str:
     )
 
 
-def _cells(outcome: Outcome, report: Report) -> tuple[str, ...]:
+def _cells(outcome: PolicyOutcome, report: FleetReport) -> tuple[str, ...]:
     priced = () if report.price is None else (_money(report.cost_per_million(outcome)),)
     if outcome.average is None or outcome.share is None or outcome.gpu_hours_lost is None:
         return ("cannot run", *("-" for _ in _COLUMNS), *priced)
@@ -205,7 +205,7 @@ def _money(amount: float | None) -> str:
     return "-" if amount is None else f"{amount:,.2f}"
 
 
-def _legend(report: Report) -> str:
+def _legend(report: FleetReport) -> str:
     total = report.gpus * report.hours
     lines = [
         f"100 % is our plan without failures: {figure(report.reference)} {report.unit}.",
@@ -229,11 +229,11 @@ def _legend(report: Report) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _spares(report: Report) -> str:
+def _spares(report: FleetReport) -> str:
     return f", with {counted(report.spare_gpus, 'GPU')} of spare machines" if report.spare_gpus else ""
 
 
-def report_document(report: Report) -> str:
+def report_document(report: FleetReport) -> str:
     """Averages, timelines and logs of all policies; null where a policy cannot run."""
     head: dict[str, Any] = {
         "job": report.job,
@@ -256,7 +256,7 @@ def report_document(report: Report) -> str:
     return f'{json.dumps(head)[:-1]}, "policies": {{\n  {policies}\n}}}}\n'
 
 
-def _policy(outcome: Outcome, report: Report) -> dict[str, Any]:
+def _policy(outcome: PolicyOutcome, report: FleetReport) -> dict[str, Any]:
     ran = outcome.average is not None
     priced = {} if report.price is None else {"cost_per_million": _short(report.cost_per_million(outcome))}
     return {

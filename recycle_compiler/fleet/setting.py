@@ -110,7 +110,7 @@ class CutPlans(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class FleetSetting:
     """Everything that a policy may know about the job before it begins."""
 
     job: JobSpec
@@ -216,10 +216,10 @@ class Known:
 
 def make_setting(
     job: JobSpec, plans: Sequence[Planned], known: Known | None = None, recuts: Sequence[CutPlans] = ()
-) -> Setting:
+) -> FleetSetting:
     """A setting of a job and its plans."""
     known = known or Known()
-    return Setting(
+    return FleetSetting(
         job=job,
         plans=tuple(sorted(plans, key=lambda plan: (sum(plan.counts), plan.period))),
         layers=known.layers or (LAYERS_PER_STAGE,) * job.stages,
@@ -235,7 +235,7 @@ def _exact_plans(job: JobSpec) -> int:
     return _FEW_PLANS if 3 * job.workers * job.microbatches <= _QUICK_OPS else 0
 
 
-class Said(NamedTuple):
+class SaidInText(NamedTuple):
     """None where the text says nothing."""
 
     samples: int | None = None
@@ -244,7 +244,7 @@ class Said(NamedTuple):
     """On each stage."""
 
 
-def read_said(source: str) -> Said:
+def read_said(source: str) -> SaidInText:
     """What is said; nothing where the text cannot be read, since the job itself has been."""
     report = Report(source, "")
     try:
@@ -252,13 +252,13 @@ def read_said(source: str) -> Said:
         shape = read_shape(sections, report)
         report.raise_if_any()
     except CompileError:
-        return Said()
+        return SaidInText()
     if not (shape.pipelines and shape.microbatches and shape.stages):
-        return Said()
+        return SaidInText()
     samples = shape.pipelines * shape.microbatches * shape.micro if shape.micro else None
     setting = sections["model"].settings.get("layers") if "model" in sections else None
     layers = read_whole(setting, report, shape.stages, MOST_LAYERS) if setting else None
-    return Said(samples, spread_layers(layers, shape.stages) if layers else None)
+    return SaidInText(samples, spread_layers(layers, shape.stages) if layers else None)
 
 
 def spread_layers(layers: int, stages: int) -> tuple[int, ...]:

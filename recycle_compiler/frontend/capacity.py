@@ -2,24 +2,24 @@
 
 from recycle_compiler.diagnostics import Span
 from recycle_compiler.frontend.check import Sections
-from recycle_compiler.frontend.costs import Costs
+from recycle_compiler.frontend.costs import ChunkCosts
 from recycle_compiler.frontend.diagnostics import Report, quote, spell
 from recycle_compiler.frontend.schema import MEMORY_UNITS
-from recycle_compiler.frontend.syntax import Listing, Name, Setting
+from recycle_compiler.frontend.syntax import Listing, Name, SyntaxSetting
 from recycle_compiler.frontend.values import Over, item_span, items_of, per_each, read_amount
 from recycle_compiler.ir.job import MEMORY_SCALE
 
 Capacity = tuple[int | None, ...]
 
 
-def capacity_setting(sections: Sections) -> Setting | None:
+def capacity_setting(sections: Sections) -> SyntaxSetting | None:
     """The `capacity` of the `memory` block, if there is one."""
     memory = sections.get("memory")
     return memory.settings.get("capacity") if memory else None
 
 
 def read_capacity(
-    setting: Setting | None, memory_unit: str, stages: int | None, report: Report
+    setting: SyntaxSetting | None, memory_unit: str, stages: int | None, report: Report
 ) -> Capacity | None:
     """Capacity per stage as stated, in the scale of the memory unit; None per stage is unlimited."""
     if setting is None:
@@ -45,8 +45,8 @@ def read_capacity(
 
 def for_activations(
     capacity: Capacity,
-    costs: Costs,
-    setting: Setting | None,
+    costs: ChunkCosts,
+    setting: SyntaxSetting | None,
     report: Report,
     overhead: int = 0,
     shared: tuple[int, ...] = (),

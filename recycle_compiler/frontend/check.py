@@ -7,7 +7,7 @@ from decimal import Decimal
 from recycle_compiler.diagnostics import Span
 from recycle_compiler.frontend import schema
 from recycle_compiler.frontend.diagnostics import Report, closest, did_you_mean, one_of, quote
-from recycle_compiler.frontend.syntax import Block, Entry, Job, Name, Quantity, Setting, end_of, name_of
+from recycle_compiler.frontend.syntax import Block, Entry, Job, Name, Quantity, SyntaxSetting, end_of, name_of
 
 _MOST_DIGITS = 20
 """Of a number that a hint converts to another unit, exactly."""
@@ -18,7 +18,7 @@ class Section:
     """One block of a job, its entries by name."""
 
     block: Block
-    settings: dict[str, Setting] = field(default_factory=dict[str, Setting])
+    settings: dict[str, SyntaxSetting] = field(default_factory=dict[str, SyntaxSetting])
     switches: dict[str, Name] = field(default_factory=dict[str, Name])
     """Bare words; also settings that were left without a good value."""
 
@@ -106,10 +106,14 @@ def _report_unknown_block(block: Block, report: Report) -> None:
 
 def _read_section(block: Block, report: Report, waiting: deque[Block]) -> Section:
     section = Section(block)
-    misspelt: list[Setting | Name] = []
+    misspelt: list[SyntaxSetting | Name] = []
     previous: Entry | None = None
     for entry in block.entries:
-        if isinstance(entry, Name) and isinstance(previous, Setting) and _could_be_unit(entry, previous):
+        if (
+            isinstance(entry, Name)
+            and isinstance(previous, SyntaxSetting)
+            and _could_be_unit(entry, previous)
+        ):
             _take_as_unit(entry, previous, section, report)
         elif not isinstance(entry, Block) and not _add_known(entry, section, report):
             misspelt.append(entry)
@@ -131,7 +135,7 @@ def report_nested(block: Block, report: Report) -> list[Block]:
     return nested
 
 
-def _add_known(entry: Setting | Name, section: Section, report: Report) -> bool:
+def _add_known(entry: SyntaxSetting | Name, section: Section, report: Report) -> bool:
     """Put an entry in its place, or report why it has none; False when its name is not known."""
     name, block = name_of(entry), section.block.head.text
     text, span = name.text, name.span
@@ -145,7 +149,7 @@ def _add_known(entry: Setting | Name, section: Section, report: Report) -> bool:
         )
     elif text in section.switches:
         report.error("duplicate", f"`{text}` is given twice", span, "once is enough")
-    elif isinstance(entry, Setting) and text in keys:
+    elif isinstance(entry, SyntaxSetting) and text in keys:
         section.settings[text] = entry
     elif isinstance(entry, Name) and text in switches:
         section.switches[text] = entry
@@ -159,7 +163,7 @@ def _add_known(entry: Setting | Name, section: Section, report: Report) -> bool:
     return True
 
 
-def _add_misspelt(entry: Setting | Name, section: Section, report: Report) -> None:
+def _add_misspelt(entry: SyntaxSetting | Name, section: Section, report: Report) -> None:
     """Report an unknown name, and read it as what it was probably meant to be."""
     name, block = name_of(entry), section.block.head.text
     keys, switches = schema.BLOCKS[block], schema.SWITCHES.get(block, ())
@@ -173,13 +177,13 @@ def _add_misspelt(entry: Setting | Name, section: Section, report: Report) -> No
     if meant is None:
         return
     right = replace(name, text=meant)
-    if isinstance(entry, Setting) and meant in keys:
+    if isinstance(entry, SyntaxSetting) and meant in keys:
         section.settings.setdefault(meant, replace(entry, key=right))
     elif isinstance(entry, Name) and meant in switches:
         section.switches.setdefault(meant, right)
 
 
-def _could_be_unit(name: Name, previous: Setting) -> bool:
+def _could_be_unit(name: Name, previous: SyntaxSetting) -> bool:
     """Whether a bare word that is no name of ours stands right behind a number without a unit."""
     return (
         isinstance(previous.value, Quantity)
@@ -190,7 +194,7 @@ def _could_be_unit(name: Name, previous: Setting) -> bool:
     )
 
 
-def _take_as_unit(word: Name, previous: Setting, section: Section, report: Report) -> None:
+def _take_as_unit(word: Name, previous: SyntaxSetting, section: Section, report: Report) -> None:
     """Report the word; the number before it means nothing then, so nothing more is said about it."""
     if isinstance(previous.value, Quantity):
         report_unknown_unit(word, previous.value.digits, report)

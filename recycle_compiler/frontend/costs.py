@@ -26,7 +26,7 @@ _NOT_PER_STAGE = ("unit", "memory_unit", "resident", "span", "gather", "state", 
 
 
 @dataclass(frozen=True, slots=True)
-class Costs:
+class ChunkCosts:
     """Per stage, in ticks and in bytes or thousandths of an activation, as a JobSpec has them."""
 
     unit: str
@@ -60,7 +60,7 @@ class Costs:
         return {name: getattr(self, name) for name in kept}
 
 
-class Layers(Protocol):
+class LayeredCosts(Protocol):
     """A job in layers, before it is known how they are cut."""
 
     @property
@@ -86,7 +86,7 @@ class Layers(Protocol):
         """How such a model is cut where the job does not say; None leaves it to the costs."""
         ...
 
-    def stage_costs(self, cut: Cut, pipelines: int) -> Costs:
+    def stage_costs(self, cut: Cut, pipelines: int) -> ChunkCosts:
         """The costs of the stages of a cut, each on so many workers."""
         ...
 
@@ -125,7 +125,7 @@ class MeasuredLayers:
     def usual_cut(self, stages: int) -> Cut | None:
         return None
 
-    def stage_costs(self, cut: Cut, pipelines: int) -> Costs:
+    def stage_costs(self, cut: Cut, pipelines: int) -> ChunkCosts:
         given = self.measured
         ranges = tuple(pairwise(accumulate(cut, initial=0)))
 
@@ -138,7 +138,7 @@ class MeasuredLayers:
             whole = self.costs
             reduce = tuple(ring_time(time, pipelines, self.owners) for time in summed(whole.reduce))
             gather = tuple(ring_time(time, pipelines) for time in summed(whole.gather))
-        return Costs(
+        return ChunkCosts(
             unit=self.unit,
             memory_unit=self.memory_unit,
             forward=summed(given.forward),

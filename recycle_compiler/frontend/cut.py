@@ -10,10 +10,10 @@ from recycle_compiler.diagnostics import Span
 from recycle_compiler.frontend.balance import balanced_cut, fewest_stages
 from recycle_compiler.frontend.capacity import report_short
 from recycle_compiler.frontend.check import Sections
-from recycle_compiler.frontend.costs import Costs, Cut, Layers
+from recycle_compiler.frontend.costs import ChunkCosts, Cut, LayeredCosts
 from recycle_compiler.frontend.diagnostics import Report, count, quote, spell
-from recycle_compiler.frontend.shape import MOST_GPUS, Shape, check_ops
-from recycle_compiler.frontend.syntax import Listing, Name, Setting
+from recycle_compiler.frontend.shape import MOST_GPUS, GivenShape, check_ops
+from recycle_compiler.frontend.syntax import Listing, Name, SyntaxSetting
 from recycle_compiler.frontend.values import LARGEST, Over, items_of, meaning_of, per_each, read_whole
 from recycle_compiler.ir.job import DEFAULT_REDUNDANCY
 from recycle_compiler.ir.layers import LayerCosts
@@ -25,21 +25,21 @@ IN_LAYERS = "give costs by layer: `model gpt { ... }`, a profile by layer, or `l
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class FirstCut:
     """A job in layers as it is cut in the beginning."""
 
     cut: Cut
     pipelines: int
     microbatches: int
     """Per pipeline."""
-    costs: Costs
+    costs: ChunkCosts
     layer_costs: LayerCosts
     redundancy: int
     free_workers: int
     """Of a job that leaves stages and pipelines to the compiler; 0 in any other."""
 
 
-def setting_of(sections: Sections, block: str, key: str) -> Setting | None:
+def setting_of(sections: Sections, block: str, key: str) -> SyntaxSetting | None:
     """A setting, if the job has it."""
     section = sections.get(block)
     return section.settings.get(key) if section else None
@@ -82,7 +82,7 @@ def refuse_layer_settings(sections: Sections, report: Report) -> None:
 
 
 def check_recut(
-    sections: Sections, shape: Shape, recut: bool | None, capacity: Setting | None, report: Report
+    sections: Sections, shape: GivenShape, recut: bool | None, capacity: SyntaxSetting | None, report: Report
 ) -> None:
     """Report what keeps a job in layers from being cut anew, or by the compiler in the beginning."""
     if shape.is_free and (setting := setting_of(sections, "parallel", "cut")):
@@ -101,14 +101,14 @@ def check_recut(
 
 
 def read_start(
-    layers: Layers,
+    layers: LayeredCosts,
     capacity: int | None,
     failures: int | None,
     owners: int,
     sections: Sections,
-    shape: Shape,
+    shape: GivenShape,
     report: Report,
-) -> Start | None:
+) -> FirstCut | None:
     """Where a job in layers starts; `capacity` is that of every worker."""
     costs = replace(layers.costs, capacity=capacity)
     if shape.is_free:
@@ -125,8 +125,13 @@ def _with_shares(costs: LayerCosts, owners: int, workers: int) -> LayerCosts:
 
 
 def _given_start(
-    layers: Layers, costs: LayerCosts, owners: int, sections: Sections, shape: Shape, report: Report
-) -> Start | None:
+    layers: LayeredCosts,
+    costs: LayerCosts,
+    owners: int,
+    sections: Sections,
+    shape: GivenShape,
+    report: Report,
+) -> FirstCut | None:
     redundancy = _read_redundancy(sections, shape.pipelines, "pipeline", report)
     if not (shape.stages and shape.pipelines and shape.microbatches):
         return None
@@ -135,11 +140,11 @@ def _given_start(
     if cut is None or redundancy is None:
         return None
     stage_costs = layers.stage_costs(cut, shape.pipelines)
-    return Start(cut, shape.pipelines, shape.microbatches, stage_costs, costs, redundancy, free_workers=0)
+    return FirstCut(cut, shape.pipelines, shape.microbatches, stage_costs, costs, redundancy, free_workers=0)
 
 
 def _read_cut(
-    layers: Layers, costs: LayerCosts, stages: int, sections: Sections, report: Report
+    layers: LayeredCosts, costs: LayerCosts, stages: int, sections: Sections, report: Report
 ) -> Cut | None:
     """The layers of each stage: as the job says, or as the model or the costs have it."""
     if setting := setting_of(sections, "parallel", "cut"):
@@ -157,14 +162,14 @@ def _read_cut(
     return balanced_cut(costs, stages) or balanced_cut(replace(costs, capacity=None), stages)
 
 
-def _read_given_cut(setting: Setting, layers: int, stages: int, report: Report) -> Cut | None:
+def _read_given_cut(setting: SyntaxSetting, layers: int, stages: int, report: Report) -> Cut | None:
     items = items_of(setting.value) if isinstance(setting.value, Listing) else None
     if items is None:
         message = f"cut must be a list, got {spell(setting.value)}"
         report.error("type", message, setting.value.span, meaning_of("cut"))
         return None
     numbers = [
-        None if isinstance(item, Name) else read_whole(Setting(setting.key, item), report, 1, layers)
+        None if isinstance(item, Name) else read_whole(SyntaxSetting(setting.key, item), report, 1, layers)
         for item in items
     ]
     for item in items:
@@ -197,14 +202,14 @@ def _read_redundancy(sections: Sections, most: int | None, noun: str, report: Re
 
 
 def _free_start(
-    layers: Layers,
+    layers: LayeredCosts,
     costs: LayerCosts,
     failures: int | None,
     owners: int,
     sections: Sections,
-    shape: Shape,
+    shape: GivenShape,
     report: Report,
-) -> Start | None:
+) -> FirstCut | None:
     redundancy = _read_redundancy(sections, shape.workers, "worker", report)
     if not (shape.workers and shape.microbatches and redundancy):
         return None
@@ -238,7 +243,7 @@ def _free_start(
     assert cut is not None, "memory asks for no more stages than these"
     per_stage = -(-workers // stages)
     pipelines = grid_width(microbatches, per_stage)
-    return Start(
+    return FirstCut(
         cut,
         pipelines,
         microbatches // pipelines,
@@ -282,7 +287,9 @@ def _check_held(
     return False
 
 
-def _report_layer_too_large(layers: Layers, costs: LayerCosts, sections: Sections, report: Report) -> None:
+def _report_layer_too_large(
+    layers: LayeredCosts, costs: LayerCosts, sections: Sections, report: Report
+) -> None:
     """Report the layer that needs most, where one alone is too much for a worker."""
     setting = setting_of(sections, "memory", "capacity")
     if setting is None or costs.capacity is None:
@@ -292,7 +299,7 @@ def _report_layer_too_large(layers: Layers, costs: LayerCosts, sections: Section
     report_short(f"layer {worst}", needed, layers.memory_unit, setting.value.span, report)
 
 
-def _check_largest(costs: Costs, report: Report) -> bool:
+def _check_largest(costs: ChunkCosts, report: Report) -> bool:
     for name, values in costs.per_stage().items():
         if max(values, default=0) > LARGEST:
             message = f"{name} is absurdly large on one stage: {max(values):,}"

@@ -23,7 +23,7 @@ from recycle_compiler.frontend.syntax import (
     Quantity,
     Quoted,
     Repeat,
-    Setting,
+    SyntaxSetting,
     Value,
     end_of,
     end_of_value,
@@ -96,7 +96,7 @@ def _find_comments(source: str) -> list[Comment]:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class SourceLine:
     """A line of output: code, and the comment behind it."""
 
     code: str
@@ -105,7 +105,7 @@ class Line:
 
 def one_line(piece: Entry | Value | Repeat | Braces) -> str:
     """Any piece of syntax on a single line, without its comments."""
-    if isinstance(piece, Setting):
+    if isinstance(piece, SyntaxSetting):
         return f"{piece.key.text} = {one_line(piece.value)}"
     if isinstance(piece, Name):
         return piece.text
@@ -164,7 +164,7 @@ def fill(items: Iterable[Value | Repeat], indent: str) -> Iterator[str]:
     yield line
 
 
-def align_comments(lines: Sequence[Line]) -> Iterator[str]:
+def align_comments(lines: Sequence[SourceLine]) -> Iterator[str]:
     """Lines of text, the comments behind code in one column."""
     widths = [len(line.code) for line in lines if line.comment]
     column = max((width for width in widths if width <= _COMMENT_COLUMN), default=0)
@@ -185,7 +185,7 @@ class _Formatter:
         self._job = job
         self._comments = Comments(source)
         self._source_lines = source.split("\n")
-        self._lines: list[Line] = []
+        self._lines: list[SourceLine] = []
         blocks = [entry for entry in job.braces.entries if isinstance(entry, Block) and entry.braces]
         self._widest_head = max((len(head_of(block)) for block in blocks), default=0)
         self._head_widths = self._group_heads()
@@ -233,8 +233,8 @@ class _Formatter:
         """One setting, its list over several lines when it is long or has comments inside."""
         end = end_of(entry)
         code = indent + one_line(entry)
-        listing = entry.value if isinstance(entry, Setting) else None
-        if not isinstance(entry, Setting) or not isinstance(listing, Listing):
+        listing = entry.value if isinstance(entry, SyntaxSetting) else None
+        if not isinstance(entry, SyntaxSetting) or not isinstance(listing, Listing):
             self._hoist_comments(end, indent)
             self._print(code, self._comments.take_behind(end, following))
             return
@@ -307,7 +307,7 @@ class _Formatter:
         return not self._has_blank_above(start) and not self._comments.are_between(between, lower.braces.open)
 
     def _print(self, code: str, comment: str | None) -> None:
-        self._lines.append(Line(code, comment))
+        self._lines.append(SourceLine(code, comment))
 
     def _keep_blank(self, start: Span) -> None:
         if self._has_blank_above(start):

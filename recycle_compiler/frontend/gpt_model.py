@@ -8,12 +8,12 @@ from itertools import accumulate, pairwise
 
 from recycle_compiler.diagnostics import Span
 from recycle_compiler.frontend.check import Section, Sections
-from recycle_compiler.frontend.costs import STEADY, Costs, Cut
+from recycle_compiler.frontend.costs import STEADY, ChunkCosts, Cut
 from recycle_compiler.frontend.diagnostics import Report, count, did_you_mean, one_of, quote
 from recycle_compiler.frontend.optimizer_state import StateRules
 from recycle_compiler.frontend.profile_file import DISPLAY_UNIT
 from recycle_compiler.frontend.schema import REQUIRED_SETTINGS
-from recycle_compiler.frontend.shape import Shape
+from recycle_compiler.frontend.shape import GivenShape
 from recycle_compiler.frontend.values import LARGEST, Over, read_amounts, read_share, read_whole
 from recycle_compiler.ir.layers import PER_LAYER, LayerCosts
 from recycle_compiler.ir.state import (
@@ -40,7 +40,7 @@ _LARGEST_SIZE = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class GpuKind:
     """One GPU in its usual server; rates per second, links per GPU and direction."""
 
     name: str
@@ -57,9 +57,9 @@ class Device:
 DEVICES = {
     device.name: device
     for device in (
-        Device("a100", 312 * 10**12, 2_039 * 10**9, 300 * 10**9, 25 * 10**9),
-        Device("h100", 989 * 10**12, 3_350 * 10**9, 450 * 10**9, 50 * 10**9),
-        Device("h200", 989 * 10**12, 4_800 * 10**9, 450 * 10**9, 50 * 10**9),
+        GpuKind("a100", 312 * 10**12, 2_039 * 10**9, 300 * 10**9, 25 * 10**9),
+        GpuKind("h100", 989 * 10**12, 3_350 * 10**9, 450 * 10**9, 50 * 10**9),
+        GpuKind("h200", 989 * 10**12, 4_800 * 10**9, 450 * 10**9, 50 * 10**9),
     )
 }
 
@@ -118,7 +118,7 @@ _PLAIN = StateRules(0, staggered=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ModelRun:
     """How a model is run: everything its costs depend on besides the model itself."""
 
     stages: int
@@ -126,14 +126,14 @@ class Run:
     tensor: int
     micro: int
     """Sequences in a micro-batch."""
-    device: Device
+    device: GpuKind
     efficiency_ppm: int
     state: StateRules = _PLAIN
     overhead: int = DEFAULT_OVERHEAD
 
 
 @dataclass(frozen=True, slots=True)
-class StageCosts:
+class EstimatedCosts:
     """Costs of one stage: nanoseconds, and bytes on each GPU."""
 
     forward: int
@@ -152,22 +152,22 @@ class StageCosts:
     counts: int
 
 
-def stage_work(model: GptModel, run: Run) -> tuple[Work, ...]:
+def stage_work(model: GptModel, run: ModelRun) -> tuple[Work, ...]:
     """Operations of each stage of the usual cut."""
     return tuple(_work(model, run, part) for part in _parts(model, model.usual_cut(run.stages)))
 
 
-def stage_costs(model: GptModel, run: Run, cut: Cut | None = None) -> tuple[StageCosts, ...]:
+def stage_costs(model: GptModel, run: ModelRun, cut: Cut | None = None) -> tuple[EstimatedCosts, ...]:
     """Times and bytes of each stage of a cut, or of the usual one; each is rounded once."""
     return tuple(_part_costs(model, run, part) for part in _parts(model, cut or model.usual_cut(run.stages)))
 
 
-def layer_costs(model: GptModel, run: Run) -> LayerCosts:
+def layer_costs(model: GptModel, run: ModelRun) -> LayerCosts:
     """Times and bytes of each layer: the embedding, the transformer layers, the head."""
     embedding, block, head = (_layer(model, run, part) for part in (_EMBEDDING, _BLOCK, _HEAD))
     rows = (embedding, *(block,) * model.layers, head)
     columns: dict[str, tuple[int, ...]] = {
-        name: tuple(getattr(row, name) for row in rows) for name in StageCosts.__slots__
+        name: tuple(getattr(row, name) for row in rows) for name in EstimatedCosts.__slots__
     }
     columns["transfer"] = columns["transfer"][:-1]
     return LayerCosts(capacity=None, **columns)
@@ -194,7 +194,7 @@ def _parts(model: GptModel, cut: Cut) -> tuple[_Part, ...]:
     )
 
 
-def _work(model: GptModel, run: Run, part: _Part) -> Work:
+def _work(model: GptModel, run: ModelRun, part: _Part) -> Work:
     tokens = run.micro * model.sequence
     matrices = 24 * tokens * model.hidden**2
     # Scores and their use: two products in forward, four in backward, one redone by flash attention.
@@ -207,7 +207,7 @@ def _work(model: GptModel, run: Run, part: _Part) -> Work:
     )
 
 
-def _layer(model: GptModel, run: Run, part: _Part) -> StageCosts:
+def _layer(model: GptModel, run: ModelRun, part: _Part) -> EstimatedCosts:
     """One layer, its gradients reduced and its weights gathered by very many workers."""
     parameters = _parameters(model, run, part)
     sent = GRADIENT_BYTES * parameters * (1 if run.state.owners else 2)
@@ -216,14 +216,14 @@ def _layer(model: GptModel, run: Run, part: _Part) -> StageCosts:
     return replace(_part_costs(model, run, part), reduce=reduce, gather=gather)
 
 
-def _parameters(model: GptModel, run: Run, part: _Part) -> int:
+def _parameters(model: GptModel, run: ModelRun, part: _Part) -> int:
     """On one tensor rank."""
     parameters = part.blocks * model.layer_parameters()
     parameters += model.embedding_parameters() * part.has_embedding + model.head_parameters() * part.has_head
     return _divide(parameters, run.tensor)
 
 
-def _part_costs(model: GptModel, run: Run, part: _Part) -> StageCosts:
+def _part_costs(model: GptModel, run: ModelRun, part: _Part) -> EstimatedCosts:
     device, tensor = run.device, run.tensor
     tokens = run.micro * model.sequence
     message = _HALF * tokens * model.hidden
@@ -240,7 +240,7 @@ def _part_costs(model: GptModel, run: Run, part: _Part) -> StageCosts:
     work = _work(model, run, part)
     kept = _divide(_kept(model, run, part), tensor)
     parameters = _parameters(model, run, part)
-    return StageCosts(
+    return EstimatedCosts(
         forward=_compute(work.forward, run) + forward_link + lookup,
         # The embedding has no input gradient, but where it is a stage of its own that has the op.
         backward_input=max(1, _compute(work.backward_input, run) + backward_link),
@@ -259,7 +259,7 @@ def _part_costs(model: GptModel, run: Run, part: _Part) -> StageCosts:
     )
 
 
-def _reduce(parameters: int, run: Run) -> int:
+def _reduce(parameters: int, run: ModelRun) -> int:
     """Nanoseconds of the sum of gradients: for all workers, or each shard for its owners."""
     size, ranks, bandwidth = GRADIENT_BYTES * parameters, run.pipelines, run.device.network_bandwidth
     if not run.state.owners:
@@ -268,13 +268,13 @@ def _reduce(parameters: int, run: Run) -> int:
     return _divide((ranks - 1 + further) * size * 10**9, ranks * bandwidth)
 
 
-def _gather(parameters: int, run: Run) -> int:
+def _gather(parameters: int, run: ModelRun) -> int:
     """Nanoseconds that the weights of all shards take to every worker; none where all have all."""
     sent = (run.pipelines - 1) * WEIGHT_BYTES * parameters * (run.state.owners > 0)
     return _divide(sent * 10**9, run.pipelines * run.device.network_bandwidth)
 
 
-def _activation(model: GptModel, run: Run, part: _Part) -> int:
+def _activation(model: GptModel, run: ModelRun, part: _Part) -> int:
     """Bytes held from the start of F, over all tensor ranks."""
     tokens = run.micro * model.sequence
     layer = tokens * (34 * model.hidden + 4 * model.heads)
@@ -283,7 +283,7 @@ def _activation(model: GptModel, run: Run, part: _Part) -> int:
     return part.blocks * layer + embedding * part.has_embedding + head * part.has_head
 
 
-def _kept(model: GptModel, run: Run, part: _Part) -> int:
+def _kept(model: GptModel, run: ModelRun, part: _Part) -> int:
     """Bytes that W needs: the inputs of each matrix product (14) and the gradients of its outputs (18)."""
     tokens = run.micro * model.sequence
     embedding = 2 * tokens * model.hidden
@@ -292,7 +292,7 @@ def _kept(model: GptModel, run: Run, part: _Part) -> int:
     return part.blocks * layer + embedding * part.has_embedding + head * part.has_head
 
 
-def _compute(operations: int, run: Run) -> int:
+def _compute(operations: int, run: ModelRun) -> int:
     rate = run.device.peak_flops * run.efficiency_ppm * run.tensor
     return _divide(operations * 10**9 * 10**6, rate)
 
@@ -312,7 +312,7 @@ class ModelLayers:
     """The layers of a model on a device; stages are computed as a whole, not summed."""
 
     model: GptModel
-    run: Run
+    run: ModelRun
     span: Span = field(compare=False)
     unit: str = DISPLAY_UNIT
     memory_unit: str = "byte"
@@ -330,13 +330,13 @@ class ModelLayers:
     def usual_cut(self, stages: int) -> Cut | None:
         return self.model.usual_cut(stages) if self.model.layers >= stages else None
 
-    def stage_costs(self, cut: Cut, pipelines: int) -> Costs:
+    def stage_costs(self, cut: Cut, pipelines: int) -> ChunkCosts:
         stages = stage_costs(self.model, replace(self.run, pipelines=pipelines), cut)
         columns: dict[str, tuple[int, ...]] = {
-            name: tuple(getattr(stage, name) for stage in stages) for name in StageCosts.__slots__
+            name: tuple(getattr(stage, name) for stage in stages) for name in EstimatedCosts.__slots__
         }
         columns["transfer"] = columns["transfer"][:-1]
-        return Costs(
+        return ChunkCosts(
             unit=self.unit, memory_unit=self.memory_unit, span=self.span, variation=STEADY, **columns
         )
 
@@ -353,7 +353,7 @@ def tie_time(layers: ModelLayers) -> int:
 
 
 def read_model(
-    section: Section, sections: Sections, shape: Shape, state: StateRules, report: Report
+    section: Section, sections: Sections, shape: GivenShape, state: StateRules, report: Report
 ) -> ModelLayers | None:
     """The layers of a model on a device."""
     variant = section.block.variant
@@ -375,7 +375,7 @@ def read_model(
     if not (device and efficiency and micro and shape.tensor) or overhead is None:
         return None
     sizes_of_run = (shape.stages or 1, shape.pipelines or 1, shape.tensor, micro)
-    run = Run(*sizes_of_run, device, efficiency, state, overhead)
+    run = ModelRun(*sizes_of_run, device, efficiency, state, overhead)
     layers = ModelLayers(model, run, section.span)
     return layers if _check_sizes(layers.costs, section, report) else None
 
@@ -386,7 +386,7 @@ def _size(section: Section, key: str, report: Report) -> int | None:
     return read_whole(setting, report, 1, most) if setting else None
 
 
-def _read_device(section: Section | None, model: Section, report: Report) -> Device | None:
+def _read_device(section: Section | None, model: Section, report: Report) -> GpuKind | None:
     names = one_of(DEVICES)
     if section is None:
         report.error(
@@ -422,7 +422,7 @@ def _read_overhead(section: Section | None, report: Report) -> int | None:
     return amounts[0] if amounts else None
 
 
-def _require_micro(sections: Sections, shape: Shape, report: Report) -> int | None:
+def _require_micro(sections: Sections, shape: GivenShape, report: Report) -> int | None:
     batch = sections.get("batch")
     # Without it, `global` has been reported already.
     if batch and "micro" not in batch.settings and "global" not in batch.settings:
@@ -443,7 +443,7 @@ def _check_sizes(costs: LayerCosts, section: Section, report: Report) -> bool:
     return True
 
 
-def _check_model(model: GptModel, section: Section, shape: Shape, report: Report) -> None:
+def _check_model(model: GptModel, section: Section, shape: GivenShape, report: Report) -> None:
     settings = section.settings
     if shape.stages and model.layers < shape.stages:
         message = f"layers must be at least {shape.stages:,}, one for each stage, got {model.layers:,}"

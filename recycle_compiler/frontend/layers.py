@@ -19,8 +19,8 @@ from recycle_compiler.frontend.profile import (
     read_memory,
     read_times_or_zero,
 )
-from recycle_compiler.frontend.shape import Shape
-from recycle_compiler.frontend.syntax import Listing, Setting
+from recycle_compiler.frontend.shape import GivenShape
+from recycle_compiler.frontend.syntax import Listing, SyntaxSetting
 from recycle_compiler.frontend.values import (
     Over,
     memory_unit_of,
@@ -35,7 +35,7 @@ _PER_LAYER = (*TIMES, *MEMORY, "parameters", "resident")
 
 
 def read_layers_block(
-    section: Section, capacity: Setting | None, shape: Shape, owners: int, report: Report
+    section: Section, capacity: SyntaxSetting | None, shape: GivenShape, owners: int, report: Report
 ) -> MeasuredLayers | None:
     """The costs that a layers block states; the capacity has a say in what memory is counted in."""
     settings = section.settings
@@ -81,7 +81,7 @@ def _read_count(section: Section, report: Report) -> int | None:
     return _length(lists[0], report)
 
 
-def _length(setting: Setting, report: Report) -> int | None:
+def _length(setting: SyntaxSetting, report: Report) -> int | None:
     repeats = read_repeats(setting, report)
     if repeats is None:
         return None

@@ -25,10 +25,10 @@ from recycle_compiler.frontend.syntax import (
     Quantity,
     Quoted,
     Repeat,
-    Setting,
+    SyntaxSetting,
     Value,
 )
-from recycle_compiler.frontend.syntax_errors import Words
+from recycle_compiler.frontend.syntax_errors import ErrorWords
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _MISSING_BEFORE = {
@@ -91,9 +91,9 @@ class _Builder(Transformer[Token, Job]):
         opening, *entries, closing = children
         return Braces(_span(opening), tuple(entries), _span(closing))
 
-    def setting(self, children: list[Any]) -> Setting:
+    def setting(self, children: list[Any]) -> SyntaxSetting:
         key, value = children
-        return Setting(_name(key), value)
+        return SyntaxSetting(_name(key), value)
 
     def switch(self, children: list[Any]) -> Name:
         return _name(children[0])
@@ -174,7 +174,7 @@ class _Recovery:
         self._note(syntax_errors.BAD_NAME, quote(head["name"]), Span(line, column, column + end - start))
         return f"{self.source[:start]}{'x' * (end - start)}{self.source[end:]}"
 
-    def _note(self, words: Words, found: str, span: Span) -> None:
+    def _note(self, words: ErrorWords, found: str, span: Span) -> None:
         # A second mistake on a line is most often the first one's echo.
         if span.line == self.last_line or words.code in _ONCE & {one.code for one in self.diagnostics}:
             return
@@ -260,15 +260,15 @@ def _is_token(value: object, kind: str) -> bool:
     return isinstance(value, Token) and value.type == kind
 
 
-def _words_at(error: Any) -> Words:
+def _words_at(error: Any) -> ErrorWords:
     """The words of the example that goes wrong in the same parser state, best at the same token."""
     table = _examples()
     return next((table[key] for key in _keys(error) if key in table), syntax_errors.ANYTHING)
 
 
 @cache
-def _examples() -> dict[tuple[object, ...], Words]:
-    table: dict[tuple[object, ...], Words] = {}
+def _examples() -> dict[tuple[object, ...], ErrorWords]:
+    table: dict[tuple[object, ...], ErrorWords] = {}
     for words, examples in syntax_errors.MALFORMED:
         for example in examples:
             try:

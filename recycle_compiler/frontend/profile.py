@@ -1,9 +1,9 @@
 """The `profile` block: what each stage costs, written out."""
 
 from recycle_compiler.frontend.check import Section
-from recycle_compiler.frontend.costs import STEADY, Costs
+from recycle_compiler.frontend.costs import STEADY, ChunkCosts
 from recycle_compiler.frontend.diagnostics import Report, spell
-from recycle_compiler.frontend.syntax import Setting
+from recycle_compiler.frontend.syntax import SyntaxSetting
 from recycle_compiler.frontend.values import (
     Over,
     item_span,
@@ -20,8 +20,8 @@ Values = tuple[int, ...]
 
 
 def read_profile_block(
-    section: Section, capacity: Setting | None, stages: int | None, report: Report
-) -> Costs | None:
+    section: Section, capacity: SyntaxSetting | None, stages: int | None, report: Report
+) -> ChunkCosts | None:
     """The costs that a profile block states; the capacity has a say in what memory is counted in."""
     settings = section.settings
     unit = read_unit(settings.get("unit"), report)
@@ -37,7 +37,7 @@ def read_profile_block(
     if len(known_times) < len(times):
         return None
     nothing = (0,) * stages
-    return Costs(
+    return ChunkCosts(
         unit=unit,
         memory_unit=memory_unit,
         activation=activation,
@@ -101,7 +101,7 @@ def _activation(section: Section, memory_unit: str, over: Over, report: Report) 
 
 
 def _check_kept(
-    kept: Values | None, activation: Values | None, noun: str, setting: Setting, report: Report
+    kept: Values | None, activation: Values | None, noun: str, setting: SyntaxSetting, report: Report
 ) -> None:
     for index, (part, whole) in enumerate(zip(kept or (), activation or (), strict=False)):
         if part > whole:

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from recycle_compiler.frontend.costs import Costs, MeasuredLayers, Variation
+from recycle_compiler.frontend.costs import ChunkCosts, MeasuredLayers, Variation
 from recycle_compiler.frontend.diagnostics import Report, count, quote, shorten
 from recycle_compiler.frontend.layers import MOST_LAYERS
 from recycle_compiler.frontend.optimizer_state import StateRules
 from recycle_compiler.frontend.read_file import ReadError, read_text
-from recycle_compiler.frontend.shape import MOST_GPUS, Shape
+from recycle_compiler.frontend.shape import MOST_GPUS, GivenShape
 from recycle_compiler.frontend.syntax import Quoted
 from recycle_compiler.frontend.values import LARGEST
 from recycle_compiler.ir.layers import LayerCosts
@@ -81,8 +81,8 @@ class _Measured:
 
 
 def read_profile_file(
-    file: Quoted, folder: Path, shape: Shape, state: StateRules, report: Report
-) -> Costs | MeasuredLayers | None:
+    file: Quoted, folder: Path, shape: GivenShape, state: StateRules, report: Report
+) -> ChunkCosts | MeasuredLayers | None:
     """The costs in a profile; what is wrong with it is placed at its name in the job file."""
     try:
         profile = _read_head(_load(folder / file.text))
@@ -206,7 +206,7 @@ def _read_variation(fields: dict[str, Any]) -> Variation:
     return Variation(*(fields.get(key, 0) for key in Variation._fields))
 
 
-def _read_stages(fields: dict[str, Any], shape: Shape) -> _Measured:
+def _read_stages(fields: dict[str, Any], shape: GivenShape) -> _Measured:
     rows = fields.get("stages")
     if not isinstance(rows, list):
         raise _ProfileError(
@@ -274,10 +274,10 @@ def _sharded(columns: Columns, workers: int, state: StateRules) -> Columns:
     return found
 
 
-def _stage_costs(columns: dict[str, tuple[int, ...]], file: Quoted, variation: Variation) -> Costs:
+def _stage_costs(columns: dict[str, tuple[int, ...]], file: Quoted, variation: Variation) -> ChunkCosts:
     # The capacity of a job with a profile by stage is for activations alone.
     columns["resident"] = (0,) * len(columns["forward"])
-    return Costs(unit=DISPLAY_UNIT, memory_unit="byte", span=file.span, variation=variation, **columns)
+    return ChunkCosts(unit=DISPLAY_UNIT, memory_unit="byte", span=file.span, variation=variation, **columns)
 
 
 def _spell(fields: Mapping[str, Any], key: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from recycle_compiler.diagnostics import Span
 from recycle_compiler.frontend.capacity import Capacity, capacity_setting, for_activations, read_capacity
 from recycle_compiler.frontend.check import Section, Sections, read_names, report_missing
-from recycle_compiler.frontend.costs import STEADY, Costs, Cut, Layers, MeasuredLayers, Variation
+from recycle_compiler.frontend.costs import STEADY, ChunkCosts, Cut, LayeredCosts, MeasuredLayers, Variation
 from recycle_compiler.frontend.cut import (
     check_recut,
     read_grouping,
@@ -21,9 +21,9 @@ from recycle_compiler.frontend.layers import read_layers_block
 from recycle_compiler.frontend.optimizer_state import StateRules, read_owners
 from recycle_compiler.frontend.profile import read_profile_block
 from recycle_compiler.frontend.profile_file import read_profile_file
-from recycle_compiler.frontend.shape import MOST_GPUS, Shape, read_shape
+from recycle_compiler.frontend.shape import MOST_GPUS, GivenShape, read_shape
 from recycle_compiler.frontend.split import read_split
-from recycle_compiler.frontend.syntax import Job, Listing, Quantity, Setting
+from recycle_compiler.frontend.syntax import Job, Listing, Quantity, SyntaxSetting
 from recycle_compiler.frontend.ties import Ties, read_ties
 from recycle_compiler.frontend.values import memory_unit_of, read_duration, read_share, read_whole
 from recycle_compiler.ir.job import JobSpec, SolverOptions, Techniques
@@ -94,7 +94,7 @@ def resolve(job: Job, folder: Path, report: Report) -> JobSpec | None:
 class _Placed:
     """A job cut into stages on a grid of workers."""
 
-    costs: Costs
+    costs: ChunkCosts
     pipelines: int
     microbatches: int
     capacity: Capacity
@@ -107,17 +107,17 @@ class _Placed:
 
 
 def _place(
-    source: Costs | Layers | None,
+    source: ChunkCosts | LayeredCosts | None,
     failures: int | None,
     state: StateRules,
     sections: Sections,
-    shape: Shape,
+    shape: GivenShape,
     report: Report,
 ) -> _Placed | None:
     """The job on its workers; None when the report says why not."""
     recut, grouping = read_recut(sections, report), read_grouping(sections, report)
     setting = capacity_setting(sections)
-    if isinstance(source, Costs) or _has_profile_block(sections):
+    if isinstance(source, ChunkCosts) or _has_profile_block(sections):
         refuse_layer_settings(sections, report)
     elif source:
         check_recut(sections, shape, recut, setting, report)
@@ -128,7 +128,7 @@ def _place(
     capacity = read_capacity(setting, memory_unit, 1 if is_one else shape.stages, report)
     if source is None or capacity is None:
         return None
-    if isinstance(source, Costs):
+    if isinstance(source, ChunkCosts):
         if not (shape.pipelines and shape.microbatches):
             return None
         left = for_activations(capacity, source, setting, report)
@@ -142,13 +142,13 @@ def _place(
 
 
 def _place_layers(
-    layers: Layers,
+    layers: LayeredCosts,
     capacity: Capacity,
     recut: bool,
     failures: int | None,
     state: StateRules,
     sections: Sections,
-    shape: Shape,
+    shape: GivenShape,
     report: Report,
 ) -> _Placed | None:
     smallest = _of_any_worker(capacity)
@@ -198,8 +198,8 @@ def _costs_of(sections: Sections) -> Section:
 
 
 def _read_costs(
-    job: Job, sections: Sections, shape: Shape, state: StateRules, folder: Path, report: Report
-) -> Costs | Layers | None:
+    job: Job, sections: Sections, shape: GivenShape, state: StateRules, folder: Path, report: Report
+) -> ChunkCosts | LayeredCosts | None:
     given = [sections[name] for name in _SOURCES if name in sections]
     if "device" in sections and "model" not in sections:
         message = "`device` is given, but no model to run on it"
@@ -223,9 +223,11 @@ def _read_costs(
     return read_profile_block(profile, capacity_setting(sections), shape.stages, report)
 
 
-def _read_variation(sections: Sections, source: Costs | Layers | None, report: Report) -> Variation:
+def _read_variation(
+    sections: Sections, source: ChunkCosts | LayeredCosts | None, report: Report
+) -> Variation:
     """Variation of op times: as the block of the costs says, or as a profile has measured it."""
-    measured = source.variation if isinstance(source, Costs | MeasuredLayers) else STEADY
+    measured = source.variation if isinstance(source, ChunkCosts | MeasuredLayers) else STEADY
     said: dict[str, int] = {}
     for name in _SOURCES:
         settings = sections[name].settings if name in sections else {}
@@ -287,7 +289,7 @@ def most_failures(stages: int, pipelines: int) -> int:
     return stages * (pipelines - 1)
 
 
-def read_failures(sections: Sections, shape: Shape, report: Report) -> int | None:
+def read_failures(sections: Sections, shape: GivenShape, report: Report) -> int | None:
     """How many workers may fail; none unless the job says so."""
     section = sections.get("tolerate")
     setting = section.settings.get("failures") if section else None
@@ -305,7 +307,9 @@ def read_failures(sections: Sections, shape: Shape, report: Report) -> int | Non
     return number
 
 
-def _check_survivable(failures: int, stages: int, pipelines: int, setting: Setting, report: Report) -> None:
+def _check_survivable(
+    failures: int, stages: int, pipelines: int, setting: SyntaxSetting, report: Report
+) -> None:
     most = most_failures(stages, pipelines)
     if failures <= most:
         return

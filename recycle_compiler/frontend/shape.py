@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from recycle_compiler.diagnostics import Span
 from recycle_compiler.frontend.check import Section, Sections
 from recycle_compiler.frontend.diagnostics import Report
-from recycle_compiler.frontend.syntax import Setting
+from recycle_compiler.frontend.syntax import SyntaxSetting
 from recycle_compiler.frontend.values import read_whole
 
 MOST_GPUS = 1_048_576
@@ -17,7 +17,7 @@ _MOST_SAMPLES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class GivenShape:
     """The size of a job; None where the file did not give a good number."""
 
     stages: int | None
@@ -33,7 +33,7 @@ class Shape:
     """Whether the compiler chooses stages and pipelines."""
 
 
-def read_shape(sections: Sections, report: Report) -> Shape:
+def read_shape(sections: Sections, report: Report) -> GivenShape:
     """The numbers of the `parallel` and `batch` blocks."""
     parallel = sections.get("parallel")
     if parallel and parallel.names("workers"):
@@ -46,10 +46,10 @@ def read_shape(sections: Sections, report: Report) -> Shape:
     microbatches = _read_microbatches(batch, pipelines, micro, report)
     if parallel and stages and pipelines and tensor:
         _check_size(parallel, (stages, pipelines, tensor), microbatches, batch, report)
-    return Shape(stages, pipelines, tensor, microbatches, micro)
+    return GivenShape(stages, pipelines, tensor, microbatches, micro)
 
 
-def _read_free(parallel: Section, batch: Section | None, report: Report) -> Shape:
+def _read_free(parallel: Section, batch: Section | None, report: Report) -> GivenShape:
     """The numbers of a job that leaves stages and pipelines to the compiler."""
     workers = _read(parallel, "workers", report, MOST_GPUS)
     tensor = _read_tensor(parallel, report)
@@ -63,7 +63,7 @@ def _read_free(parallel: Section, batch: Section | None, report: Report) -> Shap
     if workers and tensor and workers * tensor > MOST_GPUS:
         message = f"workers x tensor may be at most {MOST_GPUS:,} GPUs, got {workers * tensor:,}"
         report.error("too-large", message, parallel.span, "check both numbers")
-    return Shape(None, None, tensor, microbatches, micro, workers, is_free=True)
+    return GivenShape(None, None, tensor, microbatches, micro, workers, is_free=True)
 
 
 def _read_tensor(parallel: Section | None, report: Report) -> int | None:
@@ -93,7 +93,7 @@ def _read_microbatches(
     return _divide(total, pipelines, micro, batch.settings["global"], report)
 
 
-def _divide(total: int, pipelines: int, micro: int, setting: Setting, report: Report) -> int | None:
+def _divide(total: int, pipelines: int, micro: int, setting: SyntaxSetting, report: Report) -> int | None:
     together = pipelines * micro
     microbatches, rest = divmod(total, together)
     if not rest:

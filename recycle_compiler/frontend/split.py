@@ -5,17 +5,17 @@ batch { microbatches = 8  split = auto }    as a profile by layer has measured i
 """
 
 from recycle_compiler.frontend.check import Sections
-from recycle_compiler.frontend.costs import Costs, Layers, MeasuredLayers
+from recycle_compiler.frontend.costs import ChunkCosts, LayeredCosts, MeasuredLayers
 from recycle_compiler.frontend.cut import IN_LAYERS, setting_of
 from recycle_compiler.frontend.diagnostics import Report, spell
-from recycle_compiler.frontend.syntax import Name, Quantity, Setting
+from recycle_compiler.frontend.syntax import Name, Quantity, SyntaxSetting
 from recycle_compiler.frontend.values import meaning_of, read_share
 
 _WORDS = ("off", "auto")
 
 
 def read_split(
-    sections: Sections, source: Costs | Layers | None, *, recut: bool, report: Report
+    sections: Sections, source: ChunkCosts | LayeredCosts | None, *, recut: bool, report: Report
 ) -> int | None:
     """How much longer two halves take than the whole, in millionths; None if there are no halves."""
     setting = setting_of(sections, "batch", "split")
@@ -23,7 +23,7 @@ def read_split(
         return None
     if not _is_known(setting, report):
         return None
-    if isinstance(source, Costs) or not recut:
+    if isinstance(source, ChunkCosts) or not recut:
         message = "micro-batches are split in plans under other cuts only, and this job keeps its cut"
         hint = f"remove `split`; or {IN_LAYERS}" if recut else "remove `split`, or `recut = off`"
         report.error("conflict", message, setting.key.span, hint)
@@ -34,7 +34,7 @@ def read_split(
     return share.floor_of(10_000) if share else None
 
 
-def _is_known(setting: Setting, report: Report) -> bool:
+def _is_known(setting: SyntaxSetting, report: Report) -> bool:
     """Whether it is a word that is known, or a share for all that is seen here."""
     value = setting.value
     if isinstance(value, Quantity) or (isinstance(value, Name) and value.text in _WORDS):
@@ -44,7 +44,7 @@ def _is_known(setting: Setting, report: Report) -> bool:
     return False
 
 
-def _measured(setting: Setting, source: Layers | None, report: Report) -> int | None:
+def _measured(setting: SyntaxSetting, source: LayeredCosts | None, report: Report) -> int | None:
     if source is None:
         return None
     if isinstance(source, MeasuredLayers) and source.split_ppm is not None:

@@ -62,7 +62,7 @@ Value = Quantity | Name | Quoted | Listing
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class SyntaxSetting:
     """`key = value`."""
 
     key: Name
@@ -92,7 +92,7 @@ class Block:
         return self.braces.entries if self.braces else ()
 
 
-Entry = Setting | Block | Name
+Entry = SyntaxSetting | Block | Name
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class Job:
 
 def name_of(entry: Entry) -> Name:
     """The first word of an entry; empty when the parser put it in to get past a mistake."""
-    if isinstance(entry, Setting):
+    if isinstance(entry, SyntaxSetting):
         return entry.key
     return entry.head if isinstance(entry, Block) else entry
 
@@ -118,7 +118,7 @@ def start_of(entry: Entry) -> Span:
 
 def end_of(entry: Entry) -> Span:
     """Where the last token of an entry stands."""
-    if isinstance(entry, Setting):
+    if isinstance(entry, SyntaxSetting):
         return end_of_value(entry.value)
     if isinstance(entry, Name):
         return entry.span

@@ -9,7 +9,7 @@ from itertools import product
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class ErrorWords:
     """What to say about one kind of malformed text."""
 
     code: str
@@ -48,12 +48,12 @@ _VALUE_DONE_IN_LIST = (
     "job a { b = [2 * c",
 )
 
-NO_VALUE = Words("missing-value", "{found} has no value", "write a number, a word or a list after `=`")
+NO_VALUE = ErrorWords("missing-value", "{found} has no value", "write a number, a word or a list after `=`")
 """`{found}` is the setting, not what follows it."""
 
-MALFORMED: tuple[tuple[Words, tuple[str, ...]], ...] = (
+MALFORMED: tuple[tuple[ErrorWords, tuple[str, ...]], ...] = (
     (
-        Words(
+        ErrorWords(
             "trailing-text",
             "nothing may follow the job, found {found}",
             "remove it, or a `}` too many before it",
@@ -61,17 +61,19 @@ MALFORMED: tuple[tuple[Words, tuple[str, ...]], ...] = (
         _examples(_JOB_DONE, "b", "}", "1", "=", '"b"', "{", "[", "]", ","),
     ),
     (
-        Words(
+        ErrorWords(
             "trailing-text", "a file holds one job, found a second one", "put every job in a file of its own"
         ),
         _examples(_JOB_DONE, "job"),
     ),
     (
-        Words("no-job", "a job file starts with `job NAME {`, found {found}", "write `job my-job { ... }`"),
+        ErrorWords(
+            "no-job", "a job file starts with `job NAME {`, found {found}", "write `job my-job { ... }`"
+        ),
         ("parallel { }", "{", "}", "1", "= 1", '"a"'),
     ),
     (
-        Words(
+        ErrorWords(
             "no-name",
             "a job needs a name, found {found}",
             "write `job my-job { ... }`; a name starts with a letter",
@@ -79,17 +81,19 @@ MALFORMED: tuple[tuple[Words, tuple[str, ...]], ...] = (
         _examples(("job",), "{", "1", "=", '"a"', "}"),
     ),
     (
-        Words(
+        ErrorWords(
             "missing-brace", "a job's name is followed by `{`, found {found}", "write `job my-job { ... }`"
         ),
         _examples(("job a",), "b", "}", "=", "1"),
     ),
     (
-        Words("missing-name", "`model` is followed by its kind, found {found}", "write `model gpt { ... }`"),
+        ErrorWords(
+            "missing-name", "`model` is followed by its kind, found {found}", "write `model gpt { ... }`"
+        ),
         _examples(("job a { model",), "=", "{", "}", "1", '"b"'),
     ),
     (
-        Words(
+        ErrorWords(
             "missing-brace",
             "the settings of a model stand in braces, found {found}",
             "write `model gpt { ... }`",
@@ -97,11 +101,11 @@ MALFORMED: tuple[tuple[Words, tuple[str, ...]], ...] = (
         _examples(("job a { model b",), "}", "c", "=", "1"),
     ),
     (
-        Words("missing-name", "`device` is followed by its name, found {found}", "write `device a100`"),
+        ErrorWords("missing-name", "`device` is followed by its name, found {found}", "write `device a100`"),
         _examples(("job a { device",), "=", "{", "}", "1", '"b"'),
     ),
     (
-        Words(
+        ErrorWords(
             "missing-value",
             "`from` is followed by a file name in quotes, found {found}",
             'write `from "file.json"`',
@@ -109,7 +113,7 @@ MALFORMED: tuple[tuple[Words, tuple[str, ...]], ...] = (
         _examples(("job a { b from",), "c", "}", "=", "1", "{"),
     ),
     (
-        Words(
+        ErrorWords(
             "missing-equals",
             "a setting and its value need `=` between them, found {found}",
             "write `name = value`",
@@ -119,7 +123,7 @@ MALFORMED: tuple[tuple[Words, tuple[str, ...]], ...] = (
     # A second `=` makes the word before it a setting of its own.
     (NO_VALUE, (*_examples(("job a { b =",), "}", "="), "job a { b = c =")),
     (
-        Words(
+        ErrorWords(
             "missing-value",
             "a setting needs a value after `=`, found {found}",
             "write a number, a word or a list",
@@ -127,78 +131,84 @@ MALFORMED: tuple[tuple[Words, tuple[str, ...]], ...] = (
         _examples(("job a { b =",), "{", ",", "]"),
     ),
     (
-        Words("bad-list", "a list holds numbers between commas, found {found}", "write `[4, 3, 2, 1]`"),
+        ErrorWords("bad-list", "a list holds numbers between commas, found {found}", "write `[4, 3, 2, 1]`"),
         _examples(("job a { b = [", "job a { b = [1,"), ",", "}", "=", "{", "[", '"c"'),
     ),
     (
-        Words("bad-list", "`*` is followed by the value to repeat, found {found}", "write `[2 * 1.5, 3]`"),
+        ErrorWords(
+            "bad-list", "`*` is followed by the value to repeat, found {found}", "write `[2 * 1.5, 3]`"
+        ),
         _examples(("job a { b = [2 *",), ",", "]", "}", "=", "{", "[", '"c"', "*"),
     ),
     (
-        Words("bad-list", "a value is repeated in a list, found {found}", "write `[2 * 1.5, 3]`"),
+        ErrorWords("bad-list", "a value is repeated in a list, found {found}", "write `[2 * 1.5, 3]`"),
         _examples((*_SETTING_DONE, *_VALUE_DONE_IN_LIST[1:4], "job a { b = [2 * 1", "job a { b = ["), "*"),
     ),
     (
-        Words("bad-list", "a list needs `,` between its values, found {found}", "write `[4, 3, 2, 1]`"),
+        ErrorWords("bad-list", "a list needs `,` between its values, found {found}", "write `[4, 3, 2, 1]`"),
         _examples(_VALUE_DONE_IN_LIST, "2", "[", '"d"')
         + _examples(("job a { b = [1 s", "job a { b = [1 c", "job a { b = [c"), "d", "s"),
     ),
     (
-        Words("bad-list", "the list is not closed, found {found}", "end the list with `]`"),
+        ErrorWords("bad-list", "the list is not closed, found {found}", "end the list with `]`"),
         _examples(_VALUE_DONE_IN_LIST, "}", "=", "{"),
     ),
     (
-        Words("stray-comma", "settings stand side by side without commas, found {found}", "remove the comma"),
+        ErrorWords(
+            "stray-comma", "settings stand side by side without commas, found {found}", "remove the comma"
+        ),
         _examples((*_IN_BLOCK, "job a { b"), ","),
     ),
     (
-        Words("missing-name", "a setting has one name and one value, found {found}", "write `name = value`"),
+        ErrorWords(
+            "missing-name", "a setting has one name and one value, found {found}", "write `name = value`"
+        ),
         _examples(tuple(one for one in _IN_BLOCK if one != "job a { b = c"), "="),
     ),
     (
-        Words("missing-name", "a block needs a name before `{`, found {found}", "write `name { ... }`"),
+        ErrorWords("missing-name", "a block needs a name before `{`, found {found}", "write `name { ... }`"),
         _examples(_IN_BLOCK[:-1], "{"),
     ),
     (
-        Words(
+        ErrorWords(
             "missing-name", "expected the name of a block or a setting, found {found}", "write `name = value`"
         ),
         _examples(_IN_BLOCK, "1", '"b"', "[", "]") + _examples(("job a { b",), "]"),
     ),
 )
 
-ANYTHING = Words(
+ANYTHING = ErrorWords(
     "syntax", "this cannot stand here: {found}", "a job is made of blocks `name { key = value ... }`"
 )
-UNCLOSED = Words("unclosed", "{found} is not closed", "add a `}` where it ends")
+UNCLOSED = ErrorWords("unclosed", "{found} is not closed", "add a `}` where it ends")
 """For a file that ends inside a block."""
-BAD_NAME = Words(
+BAD_NAME = ErrorWords(
     "bad-name",
     "a job's name is one word, found {found}",
     "it starts with a letter and is made of letters, digits, `_`, `-` and `.`",
 )
 
 _CHARACTERS = {
-    '"': Words("unclosed-string", "the text is not closed on its line", 'end it with `"`'),
-    "'": Words("bad-character", "text stands in double quotes, found `'`", 'write `"..."`'),
-    ":": Words(
+    '"': ErrorWords("unclosed-string", "the text is not closed on its line", 'end it with `"`'),
+    "'": ErrorWords("bad-character", "text stands in double quotes, found `'`", 'write `"..."`'),
+    ":": ErrorWords(
         "missing-equals", "a setting and its value need `=` between them, found `:`", "write `name = value`"
     ),
-    ";": Words("bad-character", "settings stand side by side without `;`", "remove it"),
-    "/": Words("bad-character", "a comment starts with `#`, found `/`", "write `# comment`"),
-    "(": Words("bad-character", "a list stands in brackets, found `(`", "write `[4, 3, 2, 1]`"),
-    ".": Words("bad-character", "a number starts and ends with a digit, found `.`", "write `0.5`"),
-    "-": Words("bad-character", "`-` stands right before a digit, or inside a name", "write `-1`"),
-    "\u00b5": Words("unknown-unit", "unknown unit, found `\u00b5`", "microseconds are written `us`"),
-    "\u03bc": Words("unknown-unit", "unknown unit, found `\u03bc`", "microseconds are written `us`"),
+    ";": ErrorWords("bad-character", "settings stand side by side without `;`", "remove it"),
+    "/": ErrorWords("bad-character", "a comment starts with `#`, found `/`", "write `# comment`"),
+    "(": ErrorWords("bad-character", "a list stands in brackets, found `(`", "write `[4, 3, 2, 1]`"),
+    ".": ErrorWords("bad-character", "a number starts and ends with a digit, found `.`", "write `0.5`"),
+    "-": ErrorWords("bad-character", "`-` stands right before a digit, or inside a name", "write `-1`"),
+    "\u00b5": ErrorWords("unknown-unit", "unknown unit, found `\u00b5`", "microseconds are written `us`"),
+    "\u03bc": ErrorWords("unknown-unit", "unknown unit, found `\u03bc`", "microseconds are written `us`"),
 }
-_ANY_CHARACTER = Words(
+_ANY_CHARACTER = ErrorWords(
     "bad-character", "unexpected character {found}", "names are made of letters, digits, `_`, `-` and `.`"
 )
 _SPOILS_LINE = frozenset("\"'/")
 
 
-def words_for_character(character: str) -> Words:
+def words_for_character(character: str) -> ErrorWords:
     """What to say about a character that begins nothing in this language."""
     return _CHARACTERS.get(character, _ANY_CHARACTER)
 

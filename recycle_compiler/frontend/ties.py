@@ -7,11 +7,11 @@ in layers names layers, a job of whole stages names stages; `ends` are the first
 from typing import NamedTuple
 
 from recycle_compiler.frontend.check import Sections
-from recycle_compiler.frontend.costs import Costs, Layers
+from recycle_compiler.frontend.costs import ChunkCosts, LayeredCosts
 from recycle_compiler.frontend.cut import setting_of
 from recycle_compiler.frontend.diagnostics import Report, quote, spell
 from recycle_compiler.frontend.gpt_model import ModelLayers, tie_time
-from recycle_compiler.frontend.syntax import Listing, Name, Setting
+from recycle_compiler.frontend.syntax import Listing, Name, SyntaxSetting
 from recycle_compiler.frontend.values import Over, items_of, meaning_of, read_times, read_whole
 
 
@@ -24,7 +24,7 @@ class Ties(NamedTuple):
     """Ticks that a reduction takes longer for it."""
 
 
-def read_ties(sections: Sections, source: Costs | Layers, report: Report) -> Ties | None:
+def read_ties(sections: Sections, source: ChunkCosts | LayeredCosts, report: Report) -> Ties | None:
     """None when the report says what is wrong."""
     setting, cost = (setting_of(sections, "parallel", key) for key in ("tied", "tied_reduce"))
     if setting is None:
@@ -32,7 +32,7 @@ def read_ties(sections: Sections, source: Costs | Layers, report: Report) -> Tie
             message = "`tied_reduce` is given, but not which layers are tied"
             report.error("conflict", message, cost.key.span, "write `tied = ends`, or remove it")
         return Ties()
-    is_in_stages = isinstance(source, Costs)
+    is_in_stages = isinstance(source, ChunkCosts)
     count = len(source.forward) if is_in_stages else source.costs.count
     tied = _read_tied(setting, count, "stage" if is_in_stages else "layer", report)
     if cost is not None:
@@ -45,7 +45,7 @@ def read_ties(sections: Sections, source: Costs | Layers, report: Report) -> Tie
     return Ties(tied, reduce if tied else 0)
 
 
-def _read_tied(setting: Setting, count: int, noun: str, report: Report) -> tuple[int, ...] | None:
+def _read_tied(setting: SyntaxSetting, count: int, noun: str, report: Report) -> tuple[int, ...] | None:
     value = setting.value
     if isinstance(value, Name) and value.text == "ends":
         return (0, count - 1) if count > 1 else ()
@@ -59,7 +59,7 @@ def _read_tied(setting: Setting, count: int, noun: str, report: Report) -> tuple
             message = f"tied must be numbers of {noun}s, got {quote(item.text)}"
             report.error("type", message, item.span, meaning_of("tied"))
     numbers = [
-        read_whole(Setting(setting.key, item), report, 0, count - 1)
+        read_whole(SyntaxSetting(setting.key, item), report, 0, count - 1)
         for item in items
         if not isinstance(item, Name)
     ]

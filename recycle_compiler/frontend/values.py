@@ -8,7 +8,7 @@ from recycle_compiler.frontend import schema
 from recycle_compiler.frontend.check import report_unknown_unit
 from recycle_compiler.frontend.diagnostics import Report, count, one_of, quote, spell
 from recycle_compiler.frontend.schema import MEMORY_UNITS, TIME_UNITS
-from recycle_compiler.frontend.syntax import Listing, Name, Quantity, Repeat, Setting, Value
+from recycle_compiler.frontend.syntax import Listing, Name, Quantity, Repeat, SyntaxSetting, Value
 from recycle_compiler.ir.job import MEMORY_SCALE, TICKS_PER_UNIT
 
 LARGEST = 1 << 50
@@ -61,7 +61,7 @@ def read_decimal(quantity: Quantity, report: Report) -> Decimal | None:
     return Decimal(int(before + after), len(after))
 
 
-def read_whole(setting: Setting, report: Report, least: int, most: int) -> int | None:
+def read_whole(setting: SyntaxSetting, report: Report, least: int, most: int) -> int | None:
     """A plain whole number within a range."""
     key, value = setting.key.text, setting.value
     if not isinstance(value, Quantity) or value.unit:
@@ -82,7 +82,7 @@ def read_whole(setting: Setting, report: Report, least: int, most: int) -> int |
     return number
 
 
-def read_share(setting: Setting, report: Report, least_ppm: int = 0) -> Decimal | None:
+def read_share(setting: SyntaxSetting, report: Report, least_ppm: int = 0) -> Decimal | None:
     """A percentage between 0% (or a given least) and 100%, as a number of percent."""
     key, value = setting.key.text, setting.value
     if not isinstance(value, Quantity) or value.unit is None or value.unit.text != "%":
@@ -117,7 +117,7 @@ def items_of(value: Value) -> tuple[Quantity | Name, ...] | None:
     return (value,) if isinstance(value, Quantity | Name) else None
 
 
-def read_repeats(setting: Setting, report: Report) -> tuple[int, ...] | None:
+def read_repeats(setting: SyntaxSetting, report: Report) -> tuple[int, ...] | None:
     """How often each item of a list stands in it."""
     items = setting.value.items if isinstance(setting.value, Listing) else ()
     times = [_read_times_of(item, report) if isinstance(item, Repeat) else 1 for item in items]
@@ -135,7 +135,7 @@ def _read_times_of(repeat: Repeat, report: Report) -> int | None:
 
 
 def per_each(
-    setting: Setting, values: tuple[_Item, ...], over: Over, report: Report, spare: int = 0
+    setting: SyntaxSetting, values: tuple[_Item, ...], over: Over, report: Report, spare: int = 0
 ) -> tuple[_Item, ...] | None:
     """One value for each stage or layer; a single value stands for all, the last `spare` may be left out."""
     if over.count is None:
@@ -184,7 +184,7 @@ def check_range(number: int, least: int, scale: int, key: str, value: Quantity, 
     return False
 
 
-def item_span(setting: Setting, index: int) -> Span:
+def item_span(setting: SyntaxSetting, index: int) -> Span:
     """Where the value of one stage or layer stands."""
     value = setting.value
     for item in value.items if isinstance(value, Listing) else ():
@@ -195,7 +195,7 @@ def item_span(setting: Setting, index: int) -> Span:
 
 
 def read_times(
-    setting: Setting, unit: str | None, over: Over, least: int, report: Report, spare: int = 0
+    setting: SyntaxSetting, unit: str | None, over: Over, least: int, report: Report, spare: int = 0
 ) -> tuple[int, ...] | None:
     """Ticks per stage or layer; `unit` is that of plain numbers, None when the job got it wrong."""
     items = _quantities(setting, "a time", over, report)
@@ -206,7 +206,7 @@ def read_times(
     return per_each(setting, known, over, report, spare) if len(known) == len(ticks) else None
 
 
-def read_duration(setting: Setting, least: int, most: int, report: Report) -> int | None:
+def read_duration(setting: SyntaxSetting, least: int, most: int, report: Report) -> int | None:
     """One time in nanoseconds, with a unit of its own."""
     key, value = setting.key.text, setting.value
     real = TIME_UNITS[1:]
@@ -225,7 +225,7 @@ def read_duration(setting: Setting, least: int, most: int, report: Report) -> in
     return nanoseconds
 
 
-def memory_unit_of(settings: list[Setting]) -> str:
+def memory_unit_of(settings: list[SyntaxSetting]) -> str:
     """What a job counts memory in: bytes as soon as one amount has such a unit."""
     for setting in settings:
         for item in items_of(setting.value) or ():
@@ -234,7 +234,9 @@ def memory_unit_of(settings: list[Setting]) -> str:
     return "count"
 
 
-def read_amounts(setting: Setting, memory_unit: str, over: Over, report: Report) -> tuple[int, ...] | None:
+def read_amounts(
+    setting: SyntaxSetting, memory_unit: str, over: Over, report: Report
+) -> tuple[int, ...] | None:
     """Memory per stage or layer, in the scale of the memory unit."""
     items = _quantities(setting, "an amount", over, report)
     if items is None:
@@ -295,7 +297,7 @@ def _report_precision(value: Quantity, key: str, smallest: str, report: Report) 
     report.error("precision", f"{key} has more digits than are kept, got {spell(value)}", value.span, hint)
 
 
-def _quantities(setting: Setting, what: str, over: Over, report: Report) -> tuple[Quantity, ...] | None:
+def _quantities(setting: SyntaxSetting, what: str, over: Over, report: Report) -> tuple[Quantity, ...] | None:
     """The numbers of a setting; None when something else is among them."""
     items = items_of(setting.value)
     if items is None:
@@ -307,7 +309,7 @@ def _quantities(setting: Setting, what: str, over: Over, report: Report) -> tupl
     return None if wrong else tuple(item for item in items if isinstance(item, Quantity))
 
 
-def read_unit(setting: Setting | None, report: Report) -> str | None:
+def read_unit(setting: SyntaxSetting | None, report: Report) -> str | None:
     """The unit of plain times: slots unless the job says otherwise; None when it is no unit."""
     if setting is None:
         return "slot"

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from recycle_runtime.plan.node_layout import even_share, fill_nodes, placement_order, stages_on_one_node
 
 
-class LayoutError(ValueError):
+class NodeLayoutError(ValueError):
     """The job does not fit, in one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class NodeLayout:
     """Nodes of equal size. A worker has one process for each tensor-parallel rank, all on one node."""
 
     stages: int
@@ -40,19 +40,19 @@ class Layout:
 
 def lay_out(
     stages: int, pipelines: int, tensor: int, workers_per_node: int, nodes: int | None = None
-) -> Layout:
+) -> NodeLayout:
     """As many nodes as are asked for, else as few as will do."""
     if workers_per_node < tensor:
-        raise LayoutError(
+        raise NodeLayoutError(
             f"--workers-per-node {workers_per_node} is too few: "
             f"the {tensor} tensor-parallel ranks of a worker share a node"
         )
     needed = -(-stages * pipelines // (workers_per_node // tensor))
     if nodes is not None and nodes < needed:
-        raise LayoutError(
+        raise NodeLayoutError(
             f"--nodes {nodes} with --workers-per-node {workers_per_node} is too few: "
             f"the job has {stages * pipelines * tensor} worker processes "
             f"({pipelines} pipelines, {stages} stages, {tensor} tensor-parallel), "
             f"which takes {needed} such nodes"
         )
-    return Layout(stages, pipelines, tensor, needed if nodes is None else nodes, workers_per_node)
+    return NodeLayout(stages, pipelines, tensor, needed if nodes is None else nodes, workers_per_node)

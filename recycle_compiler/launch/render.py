@@ -7,7 +7,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from recycle_compiler.launch.layout import Layout
+from recycle_compiler.launch.layout import NodeLayout
 
 TEMPLATES = {"slurm": "slurm.sh.j2", "kubernetes": "kubernetes.yaml.j2", "jobset": "jobset.yaml.j2"}
 
@@ -23,7 +23,7 @@ class Launch:
     """With its arguments, in place of a program."""
     steps: int | None
     device: str
-    layout: Layout
+    layout: NodeLayout
     checkpoint: str | None = None
     image: str = ""
     tls: bool = False

@@ -23,7 +23,7 @@ from recycle_compiler.passes.pipeline import Pass
 from recycle_compiler.passes.standard import GRAPH_PASSES
 from recycle_compiler.scheduling.bounds import lower_bound
 from recycle_compiler.scheduling.problem import Problem, problem_of, rerouted, with_ends_of
-from recycle_compiler.scheduling.schedules import Plan, schedule_from
+from recycle_compiler.scheduling.schedules import SearchedPlan, schedule_from
 from recycle_compiler.scheduling.timing import Clock
 from recycle_runtime.plan.isa import Opcode
 
@@ -54,7 +54,9 @@ class AddWorker(Pass[Streams, Schedule]):
         timed = clock.time(clock.order_of(start), claims.period)
         assert timed is not None, "one more worker made a plan slower"
         graph = _on_workers(GRAPH_PASSES.run(Target(job, failed)), clock.problem.host)
-        return schedule_from(graph, clock.problem, Plan(timed, lower_bound(clock.problem), claims.cut_short))
+        return schedule_from(
+            graph, clock.problem, SearchedPlan(timed, lower_bound(clock.problem), claims.cut_short)
+        )
 
 
 def _on_workers(graph: Graph, host: Column) -> Graph:

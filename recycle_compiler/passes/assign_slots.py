@@ -16,7 +16,7 @@ from recycle_compiler.passes.grouped_schedule import schedule_groups
 from recycle_compiler.passes.pipeline import Pass
 from recycle_compiler.scheduling.budget import Deadline
 from recycle_compiler.scheduling.problem import Problem, problem_of, slowed
-from recycle_compiler.scheduling.schedules import Plan, schedule_from
+from recycle_compiler.scheduling.schedules import SearchedPlan, schedule_from
 from recycle_compiler.scheduling.search import Effort, plan, plan_slowed
 from recycle_compiler.scheduling.slow_workers import SlowWorkers, bearable
 
@@ -43,14 +43,14 @@ class AssignSlots(Pass[Graph, Schedule]):
         slots = replace(self, effort=replace(self.effort, extras_apart=apart))
         return schedule_from(graph, problem, slots.plan(problem, graph.job.solver))
 
-    def _planned_alone(self, problem: Problem, options: SolverOptions) -> Plan:
+    def _planned_alone(self, problem: Problem, options: SolverOptions) -> SearchedPlan:
         """One group of several, which share the time."""
         limit = options.time_limit_ns if self.time_limit_ns is None else self.time_limit_ns
         # The MILP knows nothing of pools that have to wait. Who runs what in a group is settled in its graph.
         effort = replace(self.effort, exact=False, other_routes=False)
         return replace(self, effort=effort, time_limit_ns=limit // 2).plan(problem, options)
 
-    def plan(self, problem: Problem, options: SolverOptions) -> Plan:
+    def plan(self, problem: Problem, options: SolverOptions) -> SearchedPlan:
         """Times and their bound, not yet put on the ops: all that plans are compared by."""
         deadline = Deadline(options.time_limit_ns if self.time_limit_ns is None else self.time_limit_ns)
         options = options if self.seed is None else replace(options, seed=self.seed)

@@ -20,7 +20,7 @@ from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.passes.pipeline import Pass
 from recycle_compiler.scheduling.bounds import Bound
 from recycle_compiler.scheduling.problem import Ints, Problem, problem_of
-from recycle_compiler.scheduling.schedules import Plan, graph_of, schedule_from, starts_of
+from recycle_compiler.scheduling.schedules import SearchedPlan, graph_of, schedule_from, starts_of
 from recycle_compiler.scheduling.timing import Clock
 
 
@@ -44,7 +44,7 @@ class CanonicalizeSchedule(Pass[Schedule, Schedule]):
         assert timed is not None, "putting routes in order made the schedule longer"
         claims = schedule.claims
         bound = Bound(claims.lower_bound, claims.reason)
-        return schedule_from(graph, problem, Plan(timed, bound, claims.cut_short))
+        return schedule_from(graph, problem, SearchedPlan(timed, bound, claims.cut_short))
 
 
 def in_route_order(problem: Problem, start: Ints) -> Ints:

@@ -37,12 +37,12 @@ from recycle_compiler.passes.route_microbatches import RouteMicrobatches
 from recycle_compiler.passes.split_backward import SplitBackward
 from recycle_compiler.passes.stagger_optimizer import StaggerOptimizer
 from recycle_compiler.scheduling.problem import Problem, problem_of
-from recycle_compiler.scheduling.schedules import Plan
+from recycle_compiler.scheduling.schedules import SearchedPlan
 from recycle_compiler.scheduling.timing import Clock, Timed
 
 _GRAPH = BuildGraph() >> SplitBackward() >> StaggerOptimizer() >> RouteMicrobatches()
 
-PlanAlone = Callable[[Problem, SolverOptions], Plan]
+PlanAlone = Callable[[Problem, SolverOptions], SearchedPlan]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class _Part:
 
     group: Group
     problem: Problem
-    plan: Plan
+    plan: SearchedPlan
     timed: Timed
 
     @property

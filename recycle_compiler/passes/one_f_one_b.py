@@ -13,8 +13,8 @@ from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.passes.pipeline import Pass
 from recycle_compiler.scheduling.bounds import Bound
 from recycle_compiler.scheduling.problem import problem_of
-from recycle_compiler.scheduling.rules import Setting, greedy_priority, rule_of
-from recycle_compiler.scheduling.schedules import Plan, schedule_from
+from recycle_compiler.scheduling.rules import RuleSetting, greedy_priority, rule_of
+from recycle_compiler.scheduling.schedules import SearchedPlan, schedule_from
 from recycle_compiler.scheduling.timing import Clock
 
 
@@ -27,7 +27,9 @@ class OneFOneB(Pass[Graph, Schedule]):
     def run(self, graph: Graph) -> Schedule:
         problem = problem_of(graph)
         clock = Clock(problem)
-        order = clock.loops.place(greedy_priority(problem), rule_of(problem, Setting(ahead=0)))
+        order = clock.loops.place(greedy_priority(problem), rule_of(problem, RuleSetting(ahead=0)))
         timed = None if order is None else clock.time(order)
         assert timed is not None, "edges that were added leave 1F1B no way on"
-        return schedule_from(graph, problem, Plan(timed, Bound(clock.floor, "load of the busiest worker")))
+        return schedule_from(
+            graph, problem, SearchedPlan(timed, Bound(clock.floor, "load of the busiest worker"))
+        )

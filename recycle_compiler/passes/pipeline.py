@@ -64,7 +64,7 @@ class Pipeline(Generic[In, Out]):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Step:
+class PassDone:
     """What an observer is shown after each pass."""
 
     number: int
@@ -76,7 +76,7 @@ class Step:
     """The passes that follow."""
 
 
-Observer = Callable[[Step], None]
+Observer = Callable[[PassDone], None]
 
 
 class PassError(AssertionError):
@@ -111,5 +111,5 @@ def run_passes(passes: tuple[AnyPass, ...], value: Level, observers: Sequence[Ob
             raise PassError("; ".join(broken[:5]), before, rest)
         _LOGGER.debug("pass %s: %.6f s", step.name, time.perf_counter() - began)
         for observe in observers:
-            observe(Step(number, step, value, rest[1:]))
+            observe(PassDone(number, step, value, rest[1:]))
     return value

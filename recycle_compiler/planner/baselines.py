@@ -50,7 +50,7 @@ from recycle_compiler.passes.stagger_optimizer import StaggerOptimizer
 from recycle_compiler.passes.standard import GRAPH_PASSES
 from recycle_compiler.scheduling.inner_loops import BACKWARD, FORWARD, WEIGHT
 from recycle_compiler.scheduling.problem import Ints, Problem, problem_of
-from recycle_compiler.scheduling.rules import NO_LIMIT, Rule, Setting, greedy_priority, rule_of
+from recycle_compiler.scheduling.rules import NO_LIMIT, GreedyRule, RuleSetting, greedy_priority, rule_of
 from recycle_compiler.scheduling.timing import Clock
 
 Counts = tuple[int, ...]
@@ -259,11 +259,11 @@ def problem_with(job: JobSpec, counts: Counts, techniques: Techniques = ALL) -> 
     return problem_of(graph)
 
 
-def _rules(problem: Problem, few: bool) -> Iterator[Rule]:
+def _rules(problem: Problem, few: bool) -> Iterator[GreedyRule]:
     """What varies: how far a stage runs ahead, whether it puts off W, and patience for a better op."""
     defers, waits = ((NO_LIMIT,), (0,)) if few else ((NO_LIMIT, 0), (0, 100))
     for ahead, defer, patience in product((0, 1, 2, problem.chunks), defers, waits):
-        yield rule_of(problem, Setting(ahead, defer, patience=(patience, patience)))
+        yield rule_of(problem, RuleSetting(ahead, defer, patience=(patience, patience)))
 
 
 def _even(stages: int, each: int, more: Collection[int]) -> Counts:

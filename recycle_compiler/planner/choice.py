@@ -15,7 +15,14 @@ from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.streams import Streams
 from recycle_compiler.planner.group_bounds import least_periods
 from recycle_compiler.planner.groups import GroupedRecut, grouped_recuts, why_no_groups
-from recycle_compiler.planner.recut import Own, Recut, Recuts, plan_recuts, with_bound, with_bound_over
+from recycle_compiler.planner.recut import (
+    FoundRecuts,
+    Own,
+    RecutPlans,
+    plan_recuts,
+    with_bound,
+    with_bound_over,
+)
 from recycle_compiler.planner.worker_processes import Run, running
 from recycle_compiler.scheduling.budget import Deadline
 
@@ -23,10 +30,10 @@ _MOST_WORKERS = 192
 """Of a job that gets groups without being asked for them: in larger ones workers divide well enough."""
 
 
-class Choice(NamedTuple):
+class RecutChoice(NamedTuple):
     """What was found."""
 
-    made: list[Recut]
+    made: list[RecutPlans]
     """Under one cut."""
     grouped: list[GroupedRecut]
     bounds: dict[int, int]
@@ -35,9 +42,9 @@ class Choice(NamedTuple):
     cut_short: frozenset[int]
     """Numbers of failures for which there was no time to compare all layouts."""
 
-    def best(self, workers: int, own_period: int) -> Recut | GroupedRecut | None:
+    def best(self, workers: int, own_period: int) -> RecutPlans | GroupedRecut | None:
         """The fastest for so many workers or fewer; None where the own cut is as fast."""
-        every: list[Recut | GroupedRecut] = [*self.made, *self.grouped]
+        every: list[RecutPlans | GroupedRecut] = [*self.made, *self.grouped]
         fitting = (one for one in every if sum(one.layout.workers) <= workers)
         fastest = min(fitting, key=lambda one: one.claims.period, default=None)
         return fastest if fastest is not None and fastest.claims.period < own_period else None
@@ -62,7 +69,7 @@ def takes_groups(job: JobSpec) -> bool:
 
 def plan_cuts(
     job: JobSpec, own: Own, processes: int, deadline: Deadline, *, groups: bool | None = None
-) -> Choice:
+) -> RecutChoice:
     """Plans under other cuts, for the numbers of failures that the own cut has plans for.
 
     With groups of pipelines where `groups` says so; by default as the job does.
@@ -71,19 +78,19 @@ def plan_cuts(
         found = plan_recuts(job, own, run, deadline)
         if takes_groups(job) if groups is None else groups:
             return _with_groups(job, own, found, run, deadline)
-    return Choice(found.made, [], found.bounds, found.cut_short)
+    return RecutChoice(found.made, [], found.bounds, found.cut_short)
 
 
-def _with_groups(job: JobSpec, own: Own, found: Recuts, run: Run, deadline: Deadline) -> Choice:
+def _with_groups(job: JobSpec, own: Own, found: FoundRecuts, run: Run, deadline: Deadline) -> RecutChoice:
     bounds = least_periods(job, found.bounds)
     periods = dict(_fastest(job, own, found))
     grouped, cut_short = grouped_recuts(job, periods, bounds, run, deadline)
     made = [with_bound_over(recut, job, bounds) for recut in found.made]
     grouped = [one._replace(alone=with_bound_over(one.alone, job, bounds)) for one in grouped]
-    return Choice(made, grouped, bounds, found.cut_short | cut_short)
+    return RecutChoice(made, grouped, bounds, found.cut_short | cut_short)
 
 
-def _fastest(job: JobSpec, own: Own, found: Recuts) -> Iterator[tuple[int, int]]:
+def _fastest(job: JobSpec, own: Own, found: FoundRecuts) -> Iterator[tuple[int, int]]:
     """For each number of failures the shortest period under one cut."""
     for failures, plan in sorted(own.items()):
         period = plan.claims.period

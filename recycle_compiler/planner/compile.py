@@ -13,12 +13,12 @@ from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.add_worker import AddWorker
 from recycle_compiler.passes.assign_slots import AssignSlots
-from recycle_compiler.passes.pipeline import Observer, Step
+from recycle_compiler.passes.pipeline import Observer, PassDone
 from recycle_compiler.passes.rename_workers import RenameWorkers
 from recycle_compiler.passes.standard import LOWERING_PASSES, all_passes
 from recycle_compiler.planner.baselines import one_f_one_b_period
 from recycle_compiler.planner.layouts import Layouts
-from recycle_compiler.planner.placement import Costs, measure_costs, ranked_placements
+from recycle_compiler.planner.placement import FailureCosts, measure_costs, ranked_placements
 from recycle_compiler.planner.slow_workers import SlowPlan, best_for_slow
 from recycle_compiler.planner.spread import CANDIDATES, least_mean, tries_seeds
 from recycle_compiler.planner.worker_processes import running
@@ -172,7 +172,7 @@ def plan_slow(
     deadline = deadline or Deadline(job.solver.time_limit_ns)
     schedules: list[Schedule] = []
 
-    def keep(step: Step) -> None:
+    def keep(step: PassDone) -> None:
         if isinstance(step.value, Schedule):
             schedules.append(step.value)
 
@@ -183,7 +183,7 @@ def plan_slow(
 def plan_count(
     job: JobSpec,
     failures: int,
-    costs: Costs,
+    costs: FailureCosts,
     deadline: Deadline,
     observers: Sequence[Observer] = (),
     *,
@@ -264,7 +264,7 @@ def summary(plan: Streams, seconds: float, baseline: int) -> PlanSummary:
 class _Task(NamedTuple):
     job: JobSpec
     failures: int
-    costs: Costs
+    costs: FailureCosts
     nanoseconds: int
     observers: tuple[Observer, ...]
     recut: bool

@@ -31,7 +31,7 @@ from recycle_compiler.planner.cut_bounds import FAR
 from recycle_compiler.planner.group_bounds import Fewest, TwoGroups
 from recycle_compiler.planner.layouts import Layouts
 from recycle_compiler.planner.recut import (
-    Recut,
+    RecutPlans,
     can_recut,
     climbed,
     has_room,
@@ -78,7 +78,7 @@ class GroupedRecut(NamedTuple):
     layout: GroupedLayout
     plans: tuple[Streams, ...]
     """For all its workers, and one that covers a failure more on every stage with several of them."""
-    alone: Recut
+    alone: RecutPlans
     """Of the large group with all micro-batches, for when a worker of the small one fails."""
 
     @property
@@ -95,7 +95,7 @@ class GroupedRecut(NamedTuple):
         return 1
 
 
-class Share(NamedTuple):
+class GroupShare(NamedTuple):
     """A small group, by what is known of it before any layout is."""
 
     bound: int
@@ -207,11 +207,11 @@ def plan_groups(job: JobSpec, layout: GroupedLayout, deadline: Deadline) -> Stre
     return passes.run(Target(derived, absent_of_groups(derived, layout)))
 
 
-def shares(job: JobSpec, workers: int, period: int) -> list[Share]:
+def shares(job: JobSpec, workers: int, period: int) -> list[GroupShare]:
     """Small groups whose bound is below this period, the best first; a few shares for each size."""
     groups = TwoGroups(job, workers)
     least = groups.least_period(workers, 1, period)
-    found: dict[tuple[int, int], Share] = {}
+    found: dict[tuple[int, int], GroupShare] = {}
     sizes: Counter[int] = Counter()
     for thousandths in _LADDER:
         limit = least + least * thousandths // 1000
@@ -219,7 +219,7 @@ def shares(job: JobSpec, workers: int, period: int) -> list[Share]:
             break
         for few, share in _feasible(groups.fewest(limit), workers):
             if (few, share) not in found and sizes[few] < _OF_EACH_SIZE:
-                found[few, share] = Share(limit, few, share)
+                found[few, share] = GroupShare(limit, few, share)
                 sizes[few] += 1
     return sorted(found.values())
 
@@ -264,7 +264,9 @@ def _sized(job: JobSpec, units: int, holders: int) -> JobSpec:
     )
 
 
-def _pairs(job: JobSpec, workers: int, share: Share, deadline: Deadline) -> list[tuple[int, GroupedLayout]]:
+def _pairs(
+    job: JobSpec, workers: int, share: GroupShare, deadline: Deadline
+) -> list[tuple[int, GroupedLayout]]:
     """Layouts of both groups that are fast alone, and what is expected of them together; the best first."""
     units = job.pipelines * job.microbatches
     many = _fastest_of(job, workers - share.workers, units - share.units, job.redundancy, deadline)

@@ -36,7 +36,7 @@ sorted: the smoother layout is the better one then."""
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class LayoutChoice:
     """A layout, and what no plan of it goes below by the bounds of single workers."""
 
     layout: Layout
@@ -90,7 +90,7 @@ class Layouts:
         """Whether the bounds of single workers leave so many workers a layout with this period."""
         return self._fewest(period) <= workers
 
-    def near(self, workers: int, *, wide: bool = False) -> list[Choice]:
+    def near(self, workers: int, *, wide: bool = False) -> list[LayoutChoice]:
         """For every number of stages that comes near the least period, a few layouts; best first.
 
         More of them, and from further above, if `wide`.
@@ -109,7 +109,8 @@ class Layouts:
                     seen[layout.stages] = seen.get(layout.stages, 0) + 1
                     found[layout] = self.period(layout)
         choices = [
-            Choice(layout, max(period, layout_period(self._job, layout))) for layout, period in found.items()
+            LayoutChoice(layout, max(period, layout_period(self._job, layout)))
+            for layout, period in found.items()
         ]
         # What is shared out may leave too little room with the workers that a layout really has.
         choices = [one for one in choices if one.period < FAR]

@@ -21,7 +21,7 @@ from recycle_compiler.planner.worker_processes import Run
 from recycle_compiler.scheduling.bounds import lower_bound, shared_bounds, stage_bounds
 from recycle_compiler.scheduling.budget import Deadline
 from recycle_compiler.scheduling.problem import UNLIMITED, Problem, problem_of, rerouted, with_ends_of
-from recycle_compiler.scheduling.schedules import Plan
+from recycle_compiler.scheduling.schedules import SearchedPlan
 from recycle_compiler.scheduling.search import Effort
 
 _LARGE = 20_000
@@ -37,7 +37,7 @@ Counts = tuple[int, ...]
 """Failed workers of each stage."""
 
 
-class Costs(NamedTuple):
+class FailureCosts(NamedTuple):
     """For each stage and number of failures there, the period in ticks."""
 
     bounds: list[list[int]]
@@ -48,7 +48,7 @@ class Costs(NamedTuple):
     """The timing problem without failures."""
 
 
-def measure_costs(job: JobSpec, failures: int, run: Run, nanoseconds: int) -> Costs:
+def measure_costs(job: JobSpec, failures: int, run: Run, nanoseconds: int) -> FailureCosts:
     """What failures cost on each stage alone, as far as placing this many failures can need it.
 
     The time is shared by all measurements.
@@ -56,7 +56,7 @@ def measure_costs(job: JobSpec, failures: int, run: Run, nanoseconds: int) -> Co
     problem = problem_of(GRAPH_PASSES.run(Target(job, ())))
     bounds = stage_costs(problem, failures, job)
     if problem.ops > _LARGE:
-        return Costs(bounds, bounds, problem)
+        return FailureCosts(bounds, bounds, problem)
     most = -(-failures // job.stages) + 1 if failures else 0
     tasks = [
         (stage, failed)
@@ -75,11 +75,11 @@ def measure_costs(job: JobSpec, failures: int, run: Run, nanoseconds: int) -> Co
             excess = found.get((stage, tried), row[tried])
             costs.append(max(costs[-1], bound * excess // row[tried]) if bound < NO_ROOM else NO_ROOM)
         measured.append(costs)
-    return Costs(bounds, measured, problem)
+    return FailureCosts(bounds, measured, problem)
 
 
 def ranked_placements(
-    job: JobSpec, failures: int, costs: Costs, effort: Effort, deadline: Deadline
+    job: JobSpec, failures: int, costs: FailureCosts, effort: Effort, deadline: Deadline
 ) -> list[tuple[Counts, int]]:
     """Failures per stage for this total, the most promising first, each with what no plan goes below.
 
@@ -107,7 +107,7 @@ def ranked_placements(
     return [(counts, bounds[counts]) for counts in (first, *worth)]
 
 
-def _candidates(job: JobSpec, failures: int, costs: Costs, most: int) -> list[Counts]:
+def _candidates(job: JobSpec, failures: int, costs: FailureCosts, most: int) -> list[Counts]:
     """The best counts by measured costs, the best by bounds, and the even spread."""
     by_plans = [counts for _, counts in place_failures(costs.measured, failures, most)]
     by_bounds = [counts for _, counts in place_failures(costs.bounds, failures, 1)]
@@ -120,7 +120,9 @@ def _measure(task: tuple[JobSpec, Problem, int, int, int]) -> tuple[tuple[int, i
     return (stage, failed), _quick_plan(job, healthy, counts, Effort().least(), nanoseconds).timed.period
 
 
-def _quick_plan(job: JobSpec, healthy: Problem, counts: Counts, effort: Effort, nanoseconds: int) -> Plan:
+def _quick_plan(
+    job: JobSpec, healthy: Problem, counts: Counts, effort: Effort, nanoseconds: int
+) -> SearchedPlan:
     """A plan with these failures, of which only its period and bound are wanted."""
     target = Target(job, normal_form(counts, job.pipelines))
     slots = AssignSlots(effort, nanoseconds)
@@ -135,7 +137,7 @@ def _quick_plan(job: JobSpec, healthy: Problem, counts: Counts, effort: Effort, 
         raise
 
 
-def _bound(job: JobSpec, costs: Costs, counts: Counts) -> int:
+def _bound(job: JobSpec, costs: FailureCosts, counts: Counts) -> int:
     """What no plan with these failures goes below: all of them together, not stage by stage."""
     hosts = Target(job, normal_form(counts, job.pipelines)).hosts
     problem = with_ends_of(replace(costs.healthy, hosts=hosts), job.left_by(counts))

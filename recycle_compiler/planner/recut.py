@@ -92,7 +92,7 @@ _WORTH = 998
 
 
 @dataclass(frozen=True, slots=True)
-class Recut:
+class RecutPlans:
     """The plans of one layout."""
 
     layout: Layout
@@ -129,17 +129,17 @@ Key = tuple[Layout, int]
 """A layout, and into how many parts micro-batches are split."""
 
 
-class Recuts(NamedTuple):
+class FoundRecuts(NamedTuple):
     """What was found."""
 
-    made: list[Recut]
+    made: list[RecutPlans]
     """Layouts that some number of failures chose; those with most workers first."""
     bounds: dict[int, int]
     """For each number of failures, what no plan under one cut goes below."""
     cut_short: frozenset[int]
     """Numbers of failures whose layouts there was no time to compare to the end."""
 
-    def best(self, workers: int, own_period: int) -> Recut | None:
+    def best(self, workers: int, own_period: int) -> RecutPlans | None:
         """The fastest layout for so many workers or fewer; None where the own cut is as fast."""
         fitting = (recut for recut in self.made if sum(recut.layout.workers) <= workers)
         fastest = min(fitting, key=lambda recut: recut.claims.period, default=None)
@@ -166,7 +166,7 @@ def can_recut(job: JobSpec) -> bool:
     return job.layer_costs is not None and why_own_cut(job) is None
 
 
-def plan_recuts(job: JobSpec, own: Own, run: Run, deadline: Deadline) -> Recuts:
+def plan_recuts(job: JobSpec, own: Own, run: Run, deadline: Deadline) -> FoundRecuts:
     """The best layouts for as many failures as there are plans of the own cut."""
     assert job.layer_costs is not None, "a job in layers"
     layer_bytes = job.layer_costs.parameters
@@ -203,7 +203,7 @@ def plan_recuts(job: JobSpec, own: Own, run: Run, deadline: Deadline) -> Recuts:
     order = sorted(wanted, key=lambda key: (-_ops(job, key[0]), *_by_workers(key)))
     rounds = max(1, _ROUNDS // max(1, len(order)))
     times = _shares(len(order), deadline)
-    made: list[Recut] = sorted(
+    made: list[RecutPlans] = sorted(
         run(_planned, ((job, key, each, rounds) for key, each in zip(order, times, strict=True))),
         key=lambda one: _by_workers(one.key),
     )
@@ -229,7 +229,7 @@ def plan_recuts(job: JobSpec, own: Own, run: Run, deadline: Deadline) -> Recuts:
     chosen_cuts = [with_bound_over(recut, job, bounds) for recut in made[::-1] if recut.key in chosen]
     # Numbers without layouts of their own have those of the next larger one that has.
     short = {count for count in own if min(more for more in tried if more >= count) in hurried}
-    return Recuts(chosen_cuts, bounds, frozenset(short))
+    return FoundRecuts(chosen_cuts, bounds, frozenset(short))
 
 
 def _shares(tasks: int, deadline: Deadline) -> Iterator[int]:
@@ -237,7 +237,7 @@ def _shares(tasks: int, deadline: Deadline) -> Iterator[int]:
     return (deadline.nanoseconds_left // left for left in range(tasks, 0, -1))
 
 
-def _far_above(job: JobSpec, own: Own, made: list[Recut], bounds: Mapping[int, int]) -> dict[int, Key]:
+def _far_above(job: JobSpec, own: Own, made: list[RecutPlans], bounds: Mapping[int, int]) -> dict[int, Key]:
     """For each number of failures whose fastest layout is far above its bound over all cuts, that layout."""
     above: dict[int, Key] = {}
     for failures in sorted(own):
@@ -261,7 +261,7 @@ class _Again(NamedTuple):
         return self.seed, self.effort.extras_apart
 
 
-def _not_close(job: JobSpec, own: Own, made: list[Recut], bounds: Mapping[int, int]) -> list[Key]:
+def _not_close(job: JobSpec, own: Own, made: list[RecutPlans], bounds: Mapping[int, int]) -> list[Key]:
     """The fastest layout for the fewest failures, if it is worth a search at length."""
     failures = min(own)
     fastest = _fastest([_own(job, own[failures]), *(_rank(one) for one in made if _fits(one, job, failures))])
@@ -292,8 +292,8 @@ def _from_seeds(job: JobSpec, wanted: list[Key]) -> Iterator[_Again]:
 
 
 def _searched_again(
-    job: JobSpec, made: list[Recut], tasks: list[_Again], run: Run, deadline: Deadline
-) -> list[Recut]:
+    job: JobSpec, made: list[RecutPlans], tasks: list[_Again], run: Run, deadline: Deadline
+) -> list[RecutPlans]:
     """All layouts, with the fastest of their plans from these searches."""
     if not tasks or deadline.passed():
         return made
@@ -357,11 +357,11 @@ def _by_workers(key: Key) -> tuple[int, int, str]:
     return sum(layout.workers), split, str(layout)
 
 
-def _fits(recut: Recut, job: JobSpec, failures: int) -> bool:
+def _fits(recut: RecutPlans, job: JobSpec, failures: int) -> bool:
     return sum(recut.layout.workers) <= job.workers - failures
 
 
-def _rank(recut: Recut) -> Ranked:
+def _rank(recut: RecutPlans) -> Ranked:
     return Ranked(recut.claims.period, recut.claims.lower_bound, recut.layout, recut.split)
 
 
@@ -465,7 +465,7 @@ def _compared(
 
 def fastest_recut(
     job: JobSpec, workers: int, deadline: Deadline, *, split: bool = False
-) -> tuple[Recut, int] | None:
+) -> tuple[RecutPlans, int] | None:
     """The fastest layout found for so many workers, or fewer, and what no plan of any cut goes below.
 
     None if they cannot hold all layers. For a job that runs: fewer layouts get a whole plan than in a bundle.
@@ -486,7 +486,7 @@ def fastest_recut(
     return min(made, key=lambda one: (one.claims.period, _by_workers(one.key))), least
 
 
-def plan_layout(job: JobSpec, layout: Layout, deadline: Deadline) -> Recut:
+def plan_layout(job: JobSpec, layout: Layout, deadline: Deadline) -> RecutPlans:
     """A prompt plan of a layout, and one that covers one failure more: for a job that waits."""
     return _plans_of(job, (layout, 1), Effort().prompt(), deadline)
 
@@ -710,7 +710,7 @@ def quick_plan(job: JobSpec, layout: Layout, nanoseconds: int) -> Claims:
     return passes.run(Target(derived, absent_cells(derived, layout))).claims
 
 
-def _planned(task: tuple[JobSpec, Key, int, int]) -> Recut:
+def _planned(task: tuple[JobSpec, Key, int, int]) -> RecutPlans:
     """The whole plan of a layout, and one that covers one failure more on any stage of several workers."""
     job, key, nanoseconds, rounds = task
     effort = Effort()
@@ -719,7 +719,7 @@ def _planned(task: tuple[JobSpec, Key, int, int]) -> Recut:
     return _plans_of(job, key, effort, Deadline(nanoseconds))
 
 
-def _plans_of(job: JobSpec, key: Key, effort: Effort, deadline: Deadline) -> Recut:
+def _plans_of(job: JobSpec, key: Key, effort: Effort, deadline: Deadline) -> RecutPlans:
     layout, split = key
     derived = job_of_layout(variants(job)[split], layout)
     absent = absent_cells(derived, layout)
@@ -728,7 +728,7 @@ def _plans_of(job: JobSpec, key: Key, effort: Effort, deadline: Deadline) -> Rec
     covering = tuple(count + (workers > 1) for count, workers in zip(missing, layout.workers, strict=True))
     if covering != missing and has_room(derived.left_by(covering)):
         plans.append(_plan(derived, normal_form(covering, derived.pipelines), Effort().least(), deadline))
-    return Recut(layout, split, tuple(plans))
+    return RecutPlans(layout, split, tuple(plans))
 
 
 def _plan(job: JobSpec, failed: FailureSet, effort: Effort, deadline: Deadline) -> Streams:
@@ -801,7 +801,7 @@ def with_bound(plan: Streams, bound: int) -> Streams:
     return replace(plan, claims=replace(plan.claims, bound_over_cuts=bound))
 
 
-def with_bound_over(recut: Recut, job: JobSpec, bounds: Mapping[int, int]) -> Recut:
+def with_bound_over(recut: RecutPlans, job: JobSpec, bounds: Mapping[int, int]) -> RecutPlans:
     """The plans of a layout with what is known of all others for as many workers."""
     # What holds for more workers holds for these too.
     failed = job.workers - sum(recut.layout.workers)

@@ -21,7 +21,7 @@ from recycle_compiler.scheduling.inner_loops import FAR
 from recycle_compiler.scheduling.loops import Where
 from recycle_compiler.scheduling.order_search import reorder
 from recycle_compiler.scheduling.problem import Ints
-from recycle_compiler.scheduling.rules import Rule
+from recycle_compiler.scheduling.rules import GreedyRule
 from recycle_compiler.scheduling.timing import Clock, Timed
 
 
@@ -42,7 +42,7 @@ class Placed:
         return self.period, self.lateness
 
 
-def placed_by_rule(clock: Clock, priority: Ints, rule: Rule, goal: Goal) -> Placed | None:
+def placed_by_rule(clock: Clock, priority: Ints, rule: GreedyRule, goal: Goal) -> Placed | None:
     """What list scheduling makes of a rule; None where it finds no way on."""
     found = clock.loops.schedule(priority, rule)
     return None if found is None else _placed(clock, *found, goal)

@@ -5,7 +5,7 @@ run as plain Python on lists and never pay for loading a compiler. Integers only
 result. Scratch arrays come from the caller, because plain Python is fast on lists and numba on arrays.
 
 Ops are known by their numbers (`problem.py`). Many ops are alike: they take as long, and the op that they
-wait for and those that wait for them are as far away from them in these numbers. They share a `Group`, and
+wait for and those that wait for them are as far away from them in these numbers. They share a `OpGroup`, and
 all that a loop reads of an op is the number of its group and one column more, so that large plans stay in the
 cache. In a plain graph an op waits for one other and two at most wait for it, and groups have room for these.
 Where there are more (`EXTRA`), further edges into an op are `more_from[more_first[op]:more_first[op + 1]]`
@@ -28,7 +28,7 @@ Loops made for plain graphs skip all that.
 """
 
 
-class Group(NamedTuple):
+class OpGroup(NamedTuple):
     """What ops that are alike have in common. Other ops are given by how far away they are, 0 is none."""
 
     duration: int

@@ -10,9 +10,9 @@ import numpy as np
 
 from recycle_compiler.compiled import compile_function
 from recycle_compiler.scheduling import inner_loops, moves, tabu
-from recycle_compiler.scheduling.inner_loops import Desk, Group, Seat
+from recycle_compiler.scheduling.inner_loops import Desk, OpGroup, Seat
 from recycle_compiler.scheduling.problem import Ints, Problem
-from recycle_compiler.scheduling.rules import Rule
+from recycle_compiler.scheduling.rules import GreedyRule
 
 LARGE = 400
 """Ops from which on the loops are compiled: below, loading the compiler takes longer than it saves."""
@@ -36,7 +36,7 @@ class Where(NamedTuple):
     """Which of them."""
 
 
-class Moving(NamedTuple):
+class MoveBudget(NamedTuple):
     """How ops are moved along their workers."""
 
     budget: int
@@ -94,7 +94,7 @@ class _Prepared(NamedTuple):
     """Where those of each seat begin."""
 
 
-class Reach(NamedTuple):
+class PoolReach(NamedTuple):
     """Of one order: when every worker that has ops begins and ends, as pools open at one time or another."""
 
     pool_of: Any
@@ -203,8 +203,8 @@ class Loops:
     def _table(self, columns: list[Ints]) -> Any:
         """Groups as rows: records where the loops are compiled, else named tuples of plain integers."""
         if not self._compiled:
-            return list(map(Group, *(column.tolist() for column in columns)))
-        return _records(Group._fields, columns)
+            return list(map(OpGroup, *(column.tolist() for column in columns)))
+        return _records(OpGroup._fields, columns)
 
     def _rows(self, kind: type[Seat] | type[Desk], columns: Sequence[Ints]) -> Any:
         """Seats or workers as rows that a loop may change."""
@@ -228,7 +228,7 @@ class Loops:
             return np.array(self.problem.opens, dtype=np.int64)
         return np.full(self.problem.pools, -max(0, int(self.late.max())), dtype=np.int64)
 
-    def place(self, priority: Ints, rule: Rule) -> Ints | None:
+    def place(self, priority: Ints, rule: GreedyRule) -> Ints | None:
         """The order that list scheduling finds: one row per worker, -1 after its last op.
 
         None where edges that were added to the graph leave a rule no way on.
@@ -236,7 +236,7 @@ class Loops:
         found = self.schedule(priority, rule)
         return None if found is None else found[0]
 
-    def schedule(self, priority: Ints, rule: Rule) -> tuple[Ints, Ints, Ints] | None:
+    def schedule(self, priority: Ints, rule: GreedyRule) -> tuple[Ints, Ints, Ints] | None:
         """The order that list scheduling finds, the end of every op there, and of every worker.
 
         An op may end later than the order needs: its worker may have waited for one that then came later.
@@ -332,13 +332,13 @@ class Loops:
             return None
         return _array(end), _array(free)
 
-    def windows(self, release: Ints, reach: "Reach") -> tuple[Ints, Ints]:
+    def windows(self, release: Ints, reach: "PoolReach") -> tuple[Ints, Ints]:
         """For each pool, the start of its first op and the end of its last."""
         first, last = self._scratch(len(release), inner_loops.FAR), self._scratch(len(release))
         self._functions[6](self._native(release), *reach, first, last)
         return _array(first), _array(last)
 
-    def reach(self, order: Ints, end: Ints, free: Ints) -> "Reach":
+    def reach(self, order: Ints, end: Ints, free: Ints) -> "PoolReach":
         """What the ends of an order that is timed, of ops and workers, have to do with when pools open."""
         busy = np.flatnonzero(order[:: self.width] >= 0)
         ops = order[busy * self.width]
@@ -351,7 +351,7 @@ class Loops:
             (first[:, busy] - self.duration[ops]).T.ravel(),
             last[:, busy].T.ravel(),
         )
-        return Reach(*map(self._native, columns))
+        return PoolReach(*map(self._native, columns))
 
     def _after_releases(self, order: Ints, end: Ints) -> tuple[Ints, Ints]:
         """[pool, worker]: how long after the pool opens the worker's first op and its last end at least.
@@ -421,7 +421,7 @@ class Loops:
         )
         return _array(changed) if swaps > 0 else None
 
-    def moved(self, order: Ints, release: Ints, deadline: Ints, moving: Moving) -> tuple[Ints, int, int]:
+    def moved(self, order: Ints, release: Ints, deadline: Ints, moving: MoveBudget) -> tuple[Ints, int, int]:
         """The order after moves of single ops, by how much its workers together miss the deadlines of their
         pools, and how many ops were timed for it.
 

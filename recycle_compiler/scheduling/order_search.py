@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from recycle_compiler.scheduling.budget import Deadline, Goal, Noise
-from recycle_compiler.scheduling.loops import Moving, Searching
+from recycle_compiler.scheduling.loops import MoveBudget, Searching
 from recycle_compiler.scheduling.problem import Ints
 from recycle_compiler.scheduling.timing import Clock, Timed
 
@@ -54,7 +54,7 @@ def reorder(clock: Clock, order: Ints, goal: Goal, noise: Noise, deadline: Deadl
             break
         kind = _KINDS[run % len(_KINDS)]
         aim = goal.aim + (goal.enough - goal.aim) * kind.aim // 100
-        moving = Moving(
+        moving = MoveBudget(
             budget, goal.enough - aim, mean * kind.warmth // 100, _IDLE, seed=noise.below(1 << 30)
         )
         release = np.array(current.release, dtype=np.int64)

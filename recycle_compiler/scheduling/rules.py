@@ -24,7 +24,7 @@ _BUSY = 97
 """Stages with this percentage of the highest load have no time to spare."""
 
 
-class Rule(NamedTuple):
+class GreedyRule(NamedTuple):
     """Settings of the greedy rule, one value per chunk."""
 
     limit: Ints
@@ -41,7 +41,7 @@ class Rule(NamedTuple):
     """How many F of a worker, its last ones, go before everything else."""
 
 
-class Setting(NamedTuple):
+class RuleSetting(NamedTuple):
     """A rule in a few numbers."""
 
     ahead: int = NO_LIMIT
@@ -59,13 +59,13 @@ class Setting(NamedTuple):
     """Among equals the last pipeline goes first, not the first."""
 
 
-def rule_of(problem: Problem, setting: Setting) -> Rule:
+def rule_of(problem: Problem, setting: RuleSetting) -> GreedyRule:
     """The rule with these settings for every chunk."""
     depth = problem.chunks - np.arange(problem.chunks)
     most = holdable(problem)
     busy = _busy_chunks(problem)
     patience = np.where(busy, *setting.patience)
-    return Rule(
+    return GreedyRule(
         limit=np.minimum(most, depth + setting.ahead),
         defer=np.full(problem.chunks, setting.defer),
         depth=depth + np.where(busy, *setting.depth),
@@ -75,16 +75,16 @@ def rule_of(problem: Problem, setting: Setting) -> Rule:
     )
 
 
-def small_rules(problem: Problem) -> Iterator[Rule]:
+def small_rules(problem: Problem) -> Iterator[GreedyRule]:
     """A grid of rules for plans so small that trying one costs nothing, the most promising first."""
     depths = (NO_LIMIT, 0, 1, 2, 3, problem.chunks)
     for patience, defer, ahead in product((0, 100, 50), (NO_LIMIT, 0, 1, 2), depths):
-        yield rule_of(problem, Setting(ahead, defer, patience=(patience, patience)))
+        yield rule_of(problem, RuleSetting(ahead, defer, patience=(patience, patience)))
 
 
-def free_rule(problem: Problem, patience: int) -> Rule:
+def free_rule(problem: Problem, patience: int) -> GreedyRule:
     """Nothing but memory holds a worker back."""
-    return rule_of(problem, Setting(patience=(patience, patience)))
+    return rule_of(problem, RuleSetting(patience=(patience, patience)))
 
 
 def greedy_priority(problem: Problem, last_first: bool = False) -> Ints:

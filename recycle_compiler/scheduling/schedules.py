@@ -15,7 +15,7 @@ from recycle_compiler.scheduling.timing import Timed
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SearchedPlan:
     """Times, what they are compared with, and whether the time limit cut the search for them short."""
 
     timed: Timed
@@ -25,7 +25,7 @@ class Plan:
     """host[unit, chunk]: who runs it, where that is not whom the graph names."""
 
 
-def schedule_from(graph: Graph, problem: Problem, plan: Plan) -> Schedule:
+def schedule_from(graph: Graph, problem: Problem, plan: SearchedPlan) -> Schedule:
     """Times put back on the ops of the graph, with the reductions and optimizer steps they lead to."""
     job, ops = graph.job, graph.ops.take(graph.ops.kind != OpKind.S)
     if plan.host is not None:

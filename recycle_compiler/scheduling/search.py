@@ -18,7 +18,7 @@ from recycle_compiler.scheduling.milp.exact import is_small, settle
 from recycle_compiler.scheduling.order_search import search_at_length
 from recycle_compiler.scheduling.problem import Problem, chunk_grain, rerouted
 from recycle_compiler.scheduling.routes import extras_apart, kept_at_home
-from recycle_compiler.scheduling.schedules import Plan
+from recycle_compiler.scheduling.schedules import SearchedPlan
 from recycle_compiler.scheduling.timing import Clock, Timed
 from recycle_compiler.scheduling.tuning import Tuning, tune, tune_by_one_pipeline, tune_elsewhere
 
@@ -109,7 +109,7 @@ class Effort:
 
 def plan_slowed(
     problem: Problem, late: Problem, options: SolverOptions, effort: Effort, deadline: Deadline
-) -> Plan:
+) -> SearchedPlan:
     """The order that is best with slow workers, with the times and the bound that hold without them."""
     bound = lower_bound(problem)
     load = problem.load
@@ -117,10 +117,10 @@ def plan_slowed(
         # Workers without micro-batches are planned as failed: plans for failures are the better ones.
         working = tuple(tuple(worker for worker in hosts if load[worker]) for hosts in problem.hosts)
         found = plan(rerouted(problem, working, problem.host), options, effort, deadline)
-        return Plan(found.timed, bound, deadline.struck, found.host)
+        return SearchedPlan(found.timed, bound, deadline.struck, found.host)
     timed = Clock(problem).time(slow_order(late, options, effort, deadline).order)
     assert timed is not None
-    return Plan(timed, bound, deadline.struck)
+    return SearchedPlan(timed, bound, deadline.struck)
 
 
 def slow_order(late: Problem, options: SolverOptions, effort: Effort, deadline: Deadline) -> Timed:
@@ -138,7 +138,7 @@ def plan(
     effort: Effort,
     deadline: Deadline,
     known: Bound | None = None,
-) -> Plan:
+) -> SearchedPlan:
     """The best times found, with their bound."""
     bound = known or lower_bound(problem)
     good_enough = _with_gap(bound, options)
@@ -160,11 +160,11 @@ def plan(
     if best.period > good_enough and effort.exact and is_small(clock, best.period) and not deadline.passed():
         bound, best, settled = settle(clock, bound, best, good_enough, deadline)
         if settled is not clock:
-            return Plan(best, bound, host=settled.problem.host)
+            return SearchedPlan(best, bound, host=settled.problem.host)
         good_enough = _with_gap(bound, options)
     best = improve(clock, [best, *starts], good_enough, effort.moves(problem) - few, noise, deadline)
     host = None if clock.problem is given else clock.problem.host
-    return Plan(best, bound, deadline.struck and best.period > good_enough, host)
+    return SearchedPlan(best, bound, deadline.struck and best.period > good_enough, host)
 
 
 def _elsewhere(

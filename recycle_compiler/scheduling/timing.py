@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recycle_compiler.scheduling.inner_loops import FAR
-from recycle_compiler.scheduling.loops import Loops, Reach
+from recycle_compiler.scheduling.loops import Loops, PoolReach
 from recycle_compiler.scheduling.problem import Ints, Problem
 
 
@@ -215,7 +215,7 @@ class Opening:
         self._first = first[self._busy]
         self._pool = loops.pool_of[self._busy]
         self._direct = direct
-        self._reach: Reach | None = None
+        self._reach: PoolReach | None = None
 
     def windows(self, release: Ints) -> tuple[Ints, Ints]:
         """For each pool, the start of its first op and the end of its last, as `Clock` counts them."""

@@ -27,21 +27,28 @@ from recycle_compiler.scheduling.inner_loops import BACKWARD, WEIGHT
 from recycle_compiler.scheduling.one_pipeline import lifted, one_pipeline
 from recycle_compiler.scheduling.order_search import search_at_length
 from recycle_compiler.scheduling.problem import Ints, Problem
-from recycle_compiler.scheduling.rules import NO_LIMIT, Rule, Setting, free_rule, greedy_priority, rule_of
+from recycle_compiler.scheduling.rules import (
+    NO_LIMIT,
+    GreedyRule,
+    RuleSetting,
+    free_rule,
+    greedy_priority,
+    rule_of,
+)
 from recycle_compiler.scheduling.timetable import can_have_timetable, timetable
 from recycle_compiler.scheduling.timing import Clock, Timed
 
 _FIRST = (
-    Setting(depth=(0, 0), patience=(10, 60), patience_at_end=30),
-    Setting(depth=(1, 0), patience=(30, 60), patience_at_end=60),
-    Setting(depth=(0, 0), patience=(20, 30), patience_at_end=60),
-    Setting(depth=(1, 0), patience=(15, 60), patience_at_end=15),
-    Setting(depth=(1, 0), patience=(40, 60), patience_at_end=60),
-    Setting(),
-    Setting(depth=(1, 0), patience=(30, 15), patience_at_end=60),
-    Setting(depth=(2, 0), patience=(5, 30), patience_at_end=60, burst=12),
-    Setting(depth=(1, 1), patience=(30, 15), patience_at_end=15, burst=75, ahead=3),
-    Setting(depth=(1, 0), patience=(20, 60), patience_at_end=60, burst=75, ahead=3),
+    RuleSetting(depth=(0, 0), patience=(10, 60), patience_at_end=30),
+    RuleSetting(depth=(1, 0), patience=(30, 60), patience_at_end=60),
+    RuleSetting(depth=(0, 0), patience=(20, 30), patience_at_end=60),
+    RuleSetting(depth=(1, 0), patience=(15, 60), patience_at_end=15),
+    RuleSetting(depth=(1, 0), patience=(40, 60), patience_at_end=60),
+    RuleSetting(),
+    RuleSetting(depth=(1, 0), patience=(30, 15), patience_at_end=60),
+    RuleSetting(depth=(2, 0), patience=(5, 30), patience_at_end=60, burst=12),
+    RuleSetting(depth=(1, 1), patience=(30, 15), patience_at_end=15, burst=75, ahead=3),
+    RuleSetting(depth=(1, 0), patience=(20, 60), patience_at_end=60, burst=75, ahead=3),
 )
 """Each is the best for some plan: the first for few failures, the next ones for many."""
 _DEPTHS = ((1, 0), (0, 0), (2, 0), (1, 1), (0, 1), (1, -1), (0, -1), (2, 2))
@@ -142,7 +149,7 @@ class Tuned(NamedTuple):
 
 class _Tried(NamedTuple):
     placed: Placed
-    rule: Rule
+    rule: GreedyRule
     priority: Ints
     is_flow: bool = False
 
@@ -324,7 +331,7 @@ class _Tuner:
     def settings(self, most: int) -> list[_Tried]:
         """Rules with the same values for all chunks, best first; of those that come to the same, one."""
         found: dict[tuple[int, int], _Tried] = {}
-        settings: dict[tuple[int, int], Setting] = {}
+        settings: dict[tuple[int, int], RuleSetting] = {}
         for setting in _next_settings(lambda: settings[min(settings)], most, self._noise):
             rule = rule_of(self.clock.problem, setting)
             tried = self._try(rule, self._priorities[setting.last_first])
@@ -389,11 +396,11 @@ class _Tuner:
         assert timed is not None
         return timed
 
-    def _try(self, rule: Rule, priority: Ints, is_flow: bool = False) -> _Tried | None:
+    def _try(self, rule: GreedyRule, priority: Ints, is_flow: bool = False) -> _Tried | None:
         placed = placed_by_rule(self.clock, priority, rule, self._goal)
         return None if placed is None else _Tried(placed, rule, priority, is_flow)
 
-    def _changed(self, tried: _Tried) -> tuple[Rule, Ints, bool]:
+    def _changed(self, tried: _Tried) -> tuple[GreedyRule, Ints, bool]:
         """The rule for some chunks is another one, or in a flow some backwards or W have another time."""
         if tried.is_flow and self._noise.below(2):
             return tried.rule, self._shifted(tried.priority), True
@@ -407,7 +414,7 @@ class _Tuner:
         shifted[kind, :, chunks] += self._cycles[chunks] * quarters // 4
         return shifted
 
-    def _changed_chunks(self, rule: Rule) -> Rule:
+    def _changed_chunks(self, rule: GreedyRule) -> GreedyRule:
         """Some chunks next to each other have another value, once or twice."""
         noise = self._noise
         # A long pipeline has more in flight everywhere, and takes longer steps.
@@ -459,7 +466,7 @@ def _runs(problem: Problem) -> list[range]:
     return [range(first, last) for first, last in zip(starts, [*starts[1:], problem.chunks], strict=True)]
 
 
-def _next_settings(chosen: Callable[[], Setting], most: int, noise: Noise) -> Iterator[Setting]:
+def _next_settings(chosen: Callable[[], RuleSetting], most: int, noise: Noise) -> Iterator[RuleSetting]:
     """Settings not seen before: the first ones, then changes of what is best by then."""
     seen = set(_FIRST[:most])
     yield from _FIRST[:most]
@@ -475,7 +482,7 @@ def _next_settings(chosen: Callable[[], Setting], most: int, noise: Noise) -> It
             yield setting
 
 
-def _changed(setting: Setting, noise: Noise) -> Setting:
+def _changed(setting: RuleSetting, noise: Noise) -> RuleSetting:
     """One of its values is another one."""
     busy, others = setting.patience
     match noise.below(7):

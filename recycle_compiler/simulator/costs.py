@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 from recycle_compiler.ir.failure import Worker
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import Column
-from recycle_compiler.simulator.streams import Streams
+from recycle_compiler.simulator.streams import EngineStreams
 from recycle_runtime.plan.isa import Opcode
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Costs:
+class SimulatedCosts:
     """In ticks, one value for each chunk."""
 
     forward: tuple[float, ...]
@@ -30,7 +30,7 @@ class Costs:
     transfer: tuple[float, ...]
     """From each chunk to the next and back; one fewer than there are chunks."""
 
-    def measured(self, times: Mapping[tuple[Opcode, int], float]) -> "Costs":
+    def measured(self, times: Mapping[tuple[Opcode, int], float]) -> "SimulatedCosts":
         """These costs but for what was measured: ticks by opcode and chunk."""
         values = {name: list(getattr(self, name)) for name in {opcode.name.lower() for opcode, _ in times}}
         for (opcode, chunk), ticks in times.items():
@@ -38,10 +38,10 @@ class Costs:
         return replace(self, **{name: tuple(row) for name, row in values.items()})
 
 
-def costs_of(job: JobSpec) -> Costs:
+def costs_of(job: JobSpec) -> SimulatedCosts:
     """The times of the job itself; a coupled backward is both of its halves."""
     whole = tuple(map(sum, zip(job.backward_input, job.backward_weight, strict=True)))
-    return Costs(
+    return SimulatedCosts(
         job.forward,
         whole,
         job.backward_input,
@@ -53,7 +53,7 @@ def costs_of(job: JobSpec) -> Costs:
     )
 
 
-def durations(streams: Streams, costs: Costs, slow: Mapping[Worker, float]) -> Floats:
+def durations(streams: EngineStreams, costs: SimulatedCosts, slow: Mapping[Worker, float]) -> Floats:
     """Of every row. A slow worker takes so many times longer to compute; sums over peers are not its work."""
     table = np.zeros((max(Opcode) + 1, len(costs.forward)))
     table[Opcode.FORWARD] = costs.forward

@@ -17,11 +17,11 @@ from recycle_compiler.ir.bundled import read_job
 from recycle_compiler.ir.failure import Worker, failed_per_stage, failure_set
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import Column
-from recycle_compiler.simulator.costs import Costs, Jitter, costs_of, durations
+from recycle_compiler.simulator.costs import Jitter, SimulatedCosts, costs_of, durations
 from recycle_compiler.simulator.errors import check_labels
-from recycle_compiler.simulator.machine import Iteration, Machine
-from recycle_compiler.simulator.pace import Pace, pace_of, steady_period
-from recycle_compiler.simulator.streams import TIMED, WORK, Streams, peak_memory, read_streams
+from recycle_compiler.simulator.machine import Iteration, SimulatedMachine
+from recycle_compiler.simulator.pace import SimulatedPace, pace_of, steady_period
+from recycle_compiler.simulator.streams import TIMED, WORK, EngineStreams, peak_memory, read_streams
 from recycle_compiler.simulator.wiring import Wiring, wire
 from recycle_runtime.plan.bundle import Bundle
 
@@ -42,7 +42,7 @@ class Ops:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Outcome:
+class SimulatedRun:
     """A plan that has been run."""
 
     workers: tuple[Worker, ...]
@@ -74,9 +74,9 @@ def simulate(
     iterations: int = 2,
     jitter: Jitter | None = None,
     slow: Mapping[Worker, float] | None = None,
-    costs: Costs | None = None,
+    costs: SimulatedCosts | None = None,
     keep_ops: bool = True,
-) -> Outcome:
+) -> SimulatedRun:
     """Run a plan of a bundle for some iterations.
 
     `slow` has workers that take so many times longer to compute, `costs` other times than those of the job.
@@ -98,22 +98,22 @@ def simulate(
 
 
 def run_streams(
-    streams: Streams,
+    streams: EngineStreams,
     job: JobSpec,
     release: Sequence[int],
     *,
     iterations: int = 2,
     jitter: Jitter | None = None,
     slow: Mapping[Worker, float] | None = None,
-    costs: Costs | None = None,
+    costs: SimulatedCosts | None = None,
     keep_ops: bool = True,
-) -> Outcome:
+) -> SimulatedRun:
     """The same for streams from elsewhere; `release` has when the window of each stage opens."""
     noise = None if jitter is None or jitter.is_none else jitter
     slow, costs = slow or {}, costs or costs_of(job)
     _check(streams, iterations, noise, slow)
     wiring = wire(streams, job)
-    machine = Machine(streams, wiring, iterations)
+    machine = SimulatedMachine(streams, wiring, iterations)
     pace = pace_of(machine, job, costs, durations(streams, costs, slow), noise)
     first = begins = np.array(release, dtype=np.int64)[streams.stages]
     record = _Record(streams, wiring, keep_ops)
@@ -130,7 +130,7 @@ def run_streams(
 class _Record:
     """What there is to remember of iterations."""
 
-    def __init__(self, streams: Streams, wiring: Wiring, keep_ops: bool) -> None:
+    def __init__(self, streams: EngineStreams, wiring: Wiring, keep_ops: bool) -> None:
         self._streams, self._keep = streams, keep_ops
         timed = streams.is_any(TIMED)[wiring.row]
         self._steps = np.flatnonzero(timed)
@@ -151,7 +151,9 @@ class _Record:
         if self._keep:
             self._kept.append((start, end))
 
-    def outcome(self, pace: Pace, begins: Column, peaks: tuple[tuple[Worker, int], ...]) -> Outcome:
+    def outcome(
+        self, pace: SimulatedPace, begins: Column, peaks: tuple[tuple[Worker, int], ...]
+    ) -> SimulatedRun:
         streams, rows = self._streams, self._rows
         start, end = (
             np.array([each[which] for each in self._kept], dtype=np.int64).reshape(len(self._kept), len(rows))
@@ -162,7 +164,7 @@ class _Record:
             period, spread = float(steady_period(begins, pace.advance)), 0.0
         else:
             period, spread = float(apart.mean()), float(apart.std())
-        return Outcome(
+        return SimulatedRun(
             streams.workers,
             Ops(
                 self._worker,
@@ -182,7 +184,9 @@ class _Record:
         )
 
 
-def _check(streams: Streams, iterations: int, jitter: Jitter | None, slow: Mapping[Worker, float]) -> None:
+def _check(
+    streams: EngineStreams, iterations: int, jitter: Jitter | None, slow: Mapping[Worker, float]
+) -> None:
     least = 1 if jitter is None else 2
     if iterations < least:
         words = "iterations" if jitter is None else "iterations with jitter"

@@ -9,7 +9,7 @@ from recycle_compiler.ir.failure import Worker
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import Column
 from recycle_compiler.simulator.kernel import COMPUTE, FREE, NEVER
-from recycle_compiler.simulator.streams import Streams
+from recycle_compiler.simulator.streams import EngineStreams
 from recycle_compiler.simulator.wiring import Wiring
 from recycle_runtime.plan.isa import Opcode
 
@@ -17,11 +17,11 @@ _NAMED = 8
 """Workers that a message names; the exception has them all."""
 
 
-class StreamError(Exception):
+class StuckStreamsError(Exception):
     """Streams that cannot be run to their end as they are; a sentence says why."""
 
 
-class WrongMessageError(StreamError):
+class WrongMessageError(StuckStreamsError):
     """An instruction gets, sends or works on something else than what its fields say."""
 
 
@@ -40,7 +40,7 @@ class Blocked(NamedTuple):
         return f"{self.worker} at {self.position} ({instruction}) waits for {self.waits_for}"
 
 
-class DeadlockError(StreamError):
+class DeadlockError(StuckStreamsError):
     """No worker can go on. `blocked` has every worker that did not reach the end of its stream."""
 
     def __init__(self, blocked: tuple[Blocked, ...], iteration: int = 0) -> None:
@@ -64,13 +64,13 @@ _AFTER = (
 """What works on a micro-batch only after one of these has, in the same stream."""
 
 
-def check_labels(streams: Streams, wiring: Wiring, job: JobSpec) -> None:
+def check_labels(streams: EngineStreams, wiring: Wiring, job: JobSpec) -> None:
     """Raise WrongMessageError for the first thing that is wrong."""
     for what in _wrong(streams, wiring, job):
         raise WrongMessageError(what)
 
 
-def _wrong(streams: Streams, wiring: Wiring, job: JobSpec) -> Iterator[str]:
+def _wrong(streams: EngineStreams, wiring: Wiring, job: JobSpec) -> Iterator[str]:
     unit = streams.pipeline * job.microbatches + streams.microbatch
     down = streams.is_any(_DOWN)
     steps = np.flatnonzero((wiring.kind == COMPUTE) & (wiring.source > FREE))
@@ -90,7 +90,7 @@ def _wrong(streams: Streams, wiring: Wiring, job: JobSpec) -> Iterator[str]:
             yield f"{_at(streams, row)} has no {names} before it"
 
 
-def _too_early(streams: Streams, work: Column, rows: Column, sooner: tuple[Opcode, ...]) -> Column:
+def _too_early(streams: EngineStreams, work: Column, rows: Column, sooner: tuple[Opcode, ...]) -> Column:
     """Rows of a micro-batch and chunk without an earlier row of these opcodes in the same stream."""
     makers = np.flatnonzero(streams.is_any(sooner))
     if not len(makers):
@@ -106,6 +106,6 @@ def _too_early(streams: Streams, work: Column, rows: Column, sooner: tuple[Opcod
     return rows[(keys[place] != wanted) | (first[place] > rows)]
 
 
-def _at(streams: Streams, row: int) -> str:
+def _at(streams: EngineStreams, row: int) -> str:
     worker, position = streams.place(row)
     return f"{worker} at {position} ({' '.join(streams.text(row).split())})"

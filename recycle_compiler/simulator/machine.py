@@ -10,7 +10,7 @@ from recycle_compiler.compiled import compile_function
 from recycle_compiler.ir.ops import Column
 from recycle_compiler.simulator.errors import Blocked, DeadlockError
 from recycle_compiler.simulator.kernel import GATHER, NEVER, run_iteration
-from recycle_compiler.simulator.streams import Streams
+from recycle_compiler.simulator.streams import EngineStreams
 from recycle_compiler.simulator.wiring import Wiring
 
 COMPILE_FROM = 300_000
@@ -31,10 +31,10 @@ class Iteration(NamedTuple):
     end: Column
 
 
-class Machine:
+class SimulatedMachine:
     """The plan, and the loop that suits its size."""
 
-    def __init__(self, streams: Streams, wiring: Wiring, iterations: int) -> None:
+    def __init__(self, streams: EngineStreams, wiring: Wiring, iterations: int) -> None:
         self.streams, self.wiring = streams, wiring
         work = len(wiring) * iterations
         self._compiled = work >= (LOADED_FROM if "numba" in sys.modules else COMPILE_FROM)

@@ -16,18 +16,18 @@ import numpy as np
 
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import Column
-from recycle_compiler.simulator.costs import Costs, Floats, Jitter, in_ticks
+from recycle_compiler.simulator.costs import Floats, Jitter, SimulatedCosts, in_ticks
 from recycle_compiler.simulator.kernel import FREE, GATHER
-from recycle_compiler.simulator.machine import Iteration, Machine
+from recycle_compiler.simulator.machine import Iteration, SimulatedMachine
 from recycle_compiler.simulator.streams import WORK
 from recycle_compiler.simulator.wiring import Wiring
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pace:
+class SimulatedPace:
     """A machine with the times of its steps."""
 
-    machine: Machine
+    machine: SimulatedMachine
     staggered: bool
     """Whether workers begin the next iteration as soon as they are done; else they all begin together."""
     duration: Floats
@@ -57,7 +57,9 @@ class Pace:
         return self.next_begins(done), np.full_like(done.origin, done.origin[done.clock.argmax()])
 
 
-def pace_of(machine: Machine, job: JobSpec, costs: Costs, duration: Floats, jitter: Jitter | None) -> Pace:
+def pace_of(
+    machine: SimulatedMachine, job: JobSpec, costs: SimulatedCosts, duration: Floats, jitter: Jitter | None
+) -> SimulatedPace:
     """Messages take what the border between two stages takes; `duration` is of every row of the streams."""
     wiring = machine.wiring
     transfer = in_ticks(np.array([*costs.transfer, 0.0]))
@@ -65,7 +67,7 @@ def pace_of(machine: Machine, job: JobSpec, costs: Costs, duration: Floats, jitt
     streams = machine.streams
     number = streams.pipeline * (int(streams.microbatch.max(initial=0)) + 1) + streams.microbatch
     microbatch = np.where(streams.is_any(WORK), number, -1)[wiring.row]
-    return Pace(machine, job.techniques.stagger, duration[wiring.row], lag, jitter, microbatch)
+    return SimulatedPace(machine, job.techniques.stagger, duration[wiring.row], lag, jitter, microbatch)
 
 
 def _drawn_once(wiring: Wiring) -> Column:

@@ -24,7 +24,7 @@ TIMED = (*WORK, Opcode.REDUCE, Opcode.OPTIMIZER, Opcode.GATHER)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Streams:
+class EngineStreams:
     """Rows are sorted by worker, then by position in its stream."""
 
     workers: tuple[Worker, ...]
@@ -72,7 +72,7 @@ class Streams:
         return describe(instruction, self.place(row)[0], self.pipelines)
 
 
-def streams_from(streams: Mapping[Worker, Sequence[Instruction]], pipelines: int) -> Streams:
+def streams_from(streams: Mapping[Worker, Sequence[Instruction]], pipelines: int) -> EngineStreams:
     """Columns from values."""
     workers = tuple(sorted(streams, key=lambda worker: (worker.stage, worker.pipeline)))
     lengths = [len(streams[worker]) for worker in workers]
@@ -80,17 +80,17 @@ def streams_from(streams: Mapping[Worker, Sequence[Instruction]], pipelines: int
     width = len(Instruction._fields)
     rows = np.fromiter(values, dtype=np.int64, count=sum(lengths) * width).reshape(-1, width)
     columns = (np.ascontiguousarray(rows[:, field]) for field in range(width))
-    return Streams(workers, np.cumsum([0, *lengths], dtype=np.int64), *columns, pipelines=pipelines)
+    return EngineStreams(workers, np.cumsum([0, *lengths], dtype=np.int64), *columns, pipelines=pipelines)
 
 
-def read_streams(bundle: Bundle, plan: int) -> Streams:
+def read_streams(bundle: Bundle, plan: int) -> EngineStreams:
     """The streams of one plan of a bundle; BundleError when one of them cannot be decoded."""
     workers = tuple(Worker(*worker) for worker in bundle.workers(plan))
     offsets = np.cumsum([0, *bundle.layouts[plan].lengths], dtype=np.int64)
-    return Streams(workers, offsets, *read_columns(bundle, plan), pipelines=bundle.pipelines)
+    return EngineStreams(workers, offsets, *read_columns(bundle, plan), pipelines=bundle.pipelines)
 
 
-def peak_memory(streams: Streams, job: JobSpec) -> tuple[tuple[Worker, int], ...]:
+def peak_memory(streams: EngineStreams, job: JobSpec) -> tuple[tuple[Worker, int], ...]:
     """The most that each worker holds of activations.
 
     A forward takes memory as it starts, the others give it back as they end. Workers do one thing after

@@ -11,7 +11,7 @@ import numpy as np
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import Column
 from recycle_compiler.simulator.kernel import COMPUTE, FREE, GATHER, NEVER, SEND
-from recycle_compiler.simulator.streams import WORK, Mask, Streams
+from recycle_compiler.simulator.streams import WORK, EngineStreams, Mask
 from recycle_runtime.plan.isa import CONSUMES, NONE, RECEIVES, Opcode
 
 SENDS = (Opcode.SEND_ACTIVATION, Opcode.SEND_GRADIENT)
@@ -46,7 +46,7 @@ class Wiring:
         return len(self.row)
 
 
-def wire(streams: Streams, job: JobSpec) -> Wiring:
+def wire(streams: EngineStreams, job: JobSpec) -> Wiring:
     """Connect the streams."""
     opcode = streams.opcode
     sends, gathers = streams.is_any(SENDS), streams.is_any(_GATHERS)
@@ -76,7 +76,7 @@ def wire(streams: Streams, job: JobSpec) -> Wiring:
     )
 
 
-def _messages(streams: Streams, job: JobSpec) -> tuple[Column, Column]:
+def _messages(streams: EngineStreams, job: JobSpec) -> tuple[Column, Column]:
     """For every row that receives the row that sends, else NEVER; and the sends that are left over."""
     # No row is the last of them: what -1 finds.
     worker_at = np.full(job.workers + 1, _NOBODY, dtype=np.int64)
@@ -108,7 +108,7 @@ def _numbered(key: Column, rows: int) -> Column:
     return key * (rows + 1) + rank
 
 
-def _sources(streams: Streams, job: JobSpec, send_of_receive: Column) -> Column:
+def _sources(streams: EngineStreams, job: JobSpec, send_of_receive: Column) -> Column:
     """For every row the send whose message it consumes; FREE where it needs none, NEVER where none comes."""
     consumes = streams.is_any(CONSUMES)
     alone = streams.chunk == np.where(streams.opcode == Opcode.FORWARD, 0, job.chunks - 1)
@@ -124,7 +124,7 @@ def _sources(streams: Streams, job: JobSpec, send_of_receive: Column) -> Column:
     return source
 
 
-def _gatherings(streams: Streams, job: JobSpec, gathers: Mask) -> tuple[Column, Column]:
+def _gatherings(streams: EngineStreams, job: JobSpec, gathers: Mask) -> tuple[Column, Column]:
     """The number of each gathering, and who takes part: all at a barrier, else those that hold the chunk."""
     rows = np.flatnonzero(gathers)
     worker, stages = streams.worker[rows], streams.stages
@@ -149,7 +149,7 @@ def _gatherings(streams: Streams, job: JobSpec, gathers: Mask) -> tuple[Column, 
     return gathering, np.stack((first, after), axis=1).reshape(-1)
 
 
-def _members_of_groups(streams: Streams, job: JobSpec, groups: Column) -> Column:
+def _members_of_groups(streams: EngineStreams, job: JobSpec, groups: Column) -> Column:
     """Where in the roster those stand who take part: all, then the holders of each chunk after the other."""
     everybody = len(streams.stages)
     holders = [int(np.isin(streams.stages, stages).sum()) for stages in job.holders]
@@ -157,7 +157,7 @@ def _members_of_groups(streams: Streams, job: JobSpec, groups: Column) -> Column
     return np.stack((bounds[groups], bounds[groups + 1]), axis=1).reshape(-1)
 
 
-def _roster(streams: Streams, job: JobSpec) -> Column:
+def _roster(streams: EngineStreams, job: JobSpec) -> Column:
     if job.groups:
         holders = [np.flatnonzero(np.isin(streams.stages, stages)) for stages in job.holders]
         return np.concatenate((np.arange(len(streams.stages)), *holders)).astype(np.int64)

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from recycle_compiler.verifier.plan import MISSING, Column, Plan
-from recycle_compiler.verifier.report import Rule, Violation
+from recycle_compiler.verifier.plan import MISSING, CheckedPlan, Column
+from recycle_compiler.verifier.report import VerifierRule, Violation
 from recycle_runtime.plan.isa import NONE, RECEIVES, USES_BUFFER, Opcode
 
 _TAKES = (Opcode.LOAD, Opcode.FORWARD)
@@ -16,7 +16,7 @@ _Use = tuple[int, int, int, int]
 """Row, opcode, unit and chunk as a number, and the place: a buffer or inbox of one worker, as a number."""
 
 
-def check_buffers(plan: Plan) -> Iterator[Violation]:
+def check_buffers(plan: CheckedPlan) -> Iterator[Violation]:
     """A buffer belongs to one micro-batch from its load or forward to the end of its backward."""
     table = plan.table
     taken_by: dict[int, tuple[int, int, int]] = {}
@@ -27,21 +27,21 @@ def check_buffers(plan: Plan) -> Iterator[Violation]:
             # A load takes the buffer for the forward that follows it.
             loaded = owner == unit and first_use == Opcode.LOAD and opcode == Opcode.FORWARD
             if place in held and not loaded:
-                yield _at(plan, Rule.BUFFER_REUSE, row, f"which {table.name(taker)} still holds")
+                yield _at(plan, VerifierRule.BUFFER_REUSE, row, f"which {table.name(taker)} still holds")
             taken_by[place] = (row, opcode, unit)
             held.add(place)
         elif owner != unit:
-            yield _at(plan, Rule.BUFFER_MATCH, row, "which holds another micro-batch or nothing")
+            yield _at(plan, VerifierRule.BUFFER_MATCH, row, "which holds another micro-batch or nothing")
         elif place not in held and opcode not in _SENDS:
             # A coupled backward frees the buffer, and the send of its gradient follows.
-            yield _at(plan, Rule.BUFFER_MATCH, row, "which is free by then")
+            yield _at(plan, VerifierRule.BUFFER_MATCH, row, "which is free by then")
         elif opcode in _FREES:
             held.discard(place)
     for place in sorted(held):
-        yield _at(plan, Rule.BUFFER_MATCH, taken_by[place][0], "which is never freed")
+        yield _at(plan, VerifierRule.BUFFER_MATCH, taken_by[place][0], "which is never freed")
 
 
-def check_inboxes(plan: Plan) -> Iterator[Violation]:
+def check_inboxes(plan: CheckedPlan) -> Iterator[Violation]:
     """An inbox is filled by a receive and emptied by the op that consumes that very message."""
     table = plan.table
     content: dict[int, tuple[int, int, bool]] = {}
@@ -49,17 +49,19 @@ def check_inboxes(plan: Plan) -> Iterator[Violation]:
         is_activation = opcode in (Opcode.RECV_ACTIVATION, Opcode.FORWARD)
         if opcode in RECEIVES:
             if place in content:
-                yield _at(plan, Rule.INBOX_REUSE, row, f"which still holds {table.name(content[place][0])}")
+                yield _at(
+                    plan, VerifierRule.INBOX_REUSE, row, f"which still holds {table.name(content[place][0])}"
+                )
             content[place] = (row, unit, is_activation)
         elif place not in content or content[place][1:] != (unit, is_activation):
-            yield _at(plan, Rule.INBOX_MATCH, row, "which does not hold its message")
+            yield _at(plan, VerifierRule.INBOX_MATCH, row, "which does not hold its message")
         else:
             del content[place]
     for place in sorted(content):
-        yield _at(plan, Rule.INBOX_MATCH, content[place][0], "which is never emptied")
+        yield _at(plan, VerifierRule.INBOX_MATCH, content[place][0], "which is never emptied")
 
 
-def _uses(plan: Plan, number: Column, rows: Column) -> Iterator[_Use]:
+def _uses(plan: CheckedPlan, number: Column, rows: Column) -> Iterator[_Use]:
     """In stream order, worker after worker."""
     numbers = number[rows]
     place = plan.table.worker[rows] * (int(numbers.max(initial=0)) + 1) + numbers
@@ -68,7 +70,7 @@ def _uses(plan: Plan, number: Column, rows: Column) -> Iterator[_Use]:
     return zip(*(column.tolist() for column in columns), strict=True)
 
 
-def _at(plan: Plan, rule: Rule, row: int, what: str) -> Violation:
+def _at(plan: CheckedPlan, rule: VerifierRule, row: int, what: str) -> Violation:
     table = plan.table
     name, number = ("inbox", table.inbox[row]) if "inbox" in rule else ("buffer", table.buffer[row])
     return plan.at(rule, row, f"{table.name(row)} names {name} {number}, {what}")

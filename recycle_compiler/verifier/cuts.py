@@ -14,7 +14,7 @@ from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.layers import LayerCosts
 from recycle_compiler.verifier.index import read_job, verify_index
 from recycle_compiler.verifier.plan import PlanClaims, PlanSource
-from recycle_compiler.verifier.report import PlanReport, Rule, Violation
+from recycle_compiler.verifier.report import PlanReport, VerifierRule, Violation
 from recycle_compiler.verifier.shards import part_of_all, reduce_time
 
 _SAME = ("name", "tensor", "unit", "memory_unit", "techniques", "redundancy", "tied", "tied_reduce", "owners")
@@ -54,25 +54,25 @@ def _verify_cut(job: JobSpec, recut: PlanSource) -> Iterator[Violation]:
     if isinstance(other, str):
         return
     if costs is None:
-        yield _of_cut(Rule.CUT_MODEL, "the job has no costs by layer, so it has no other cuts")
+        yield _of_cut(VerifierRule.CUT_MODEL, "the job has no costs by layer, so it has no other cuts")
         return
-    yield from (_of_cut(Rule.CUT_MODEL, what) for what in _other_model(job, costs, other))
+    yield from (_of_cut(VerifierRule.CUT_MODEL, what) for what in _other_model(job, costs, other))
     if sum(other.cut) != costs.count or not _has_known_shape(other):
         return
     workers = _workers_per_stage(other, recut.plans[0].failed if recut.plans else ())
     if _units(other) == 2 * _units(job) and job.split_ppm is not None:
         costs = _of_halves(costs, job.split_ppm)
-    yield from (_of_cut(Rule.CUT_COSTS, what) for what in _wrong_costs(costs, other, workers))
-    yield from (_of_cut(Rule.CUT_COSTS, what) for what in _wrong_shards(costs, other, workers))
+    yield from (_of_cut(VerifierRule.CUT_COSTS, what) for what in _wrong_costs(costs, other, workers))
+    yield from (_of_cut(VerifierRule.CUT_COSTS, what) for what in _wrong_shards(costs, other, workers))
     for chunk, stages in enumerate(other.holders):
         holders = sum(workers[stage] for stage in stages)
         if holders < job.redundancy:
             first, end = _ranges(other)[chunk]
             message = f"layers {first} to {end - 1} have {holders} holders, the job asks for {job.redundancy}"
-            yield Violation(Rule.CUT_REDUNDANCY, 0, None, None, message)
+            yield Violation(VerifierRule.CUT_REDUNDANCY, 0, None, None, message)
 
 
-def _of_cut(rule: Rule, message: str) -> Violation:
+def _of_cut(rule: VerifierRule, message: str) -> Violation:
     return Violation(rule, None, None, None, message)
 
 
@@ -209,7 +209,7 @@ def check_state_and_activations(
                 f"the state of layers {first} to {end - 1} takes {state}, activations up to {held}, "
                 f"capacity is {costs.capacity}"
             )
-            yield Violation(Rule.CUT_MEMORY, report.plan, worker, None, message)
+            yield Violation(VerifierRule.CUT_MEMORY, report.plan, worker, None, message)
 
 
 class _Claim(NamedTuple):
@@ -245,7 +245,7 @@ def _bounds_over_cuts(source: PlanSource, job: JobSpec) -> Iterator[Violation]:
         if bound == 0:
             continue
         for what in _false_bound(bound, claim, claims, job):
-            yield Violation(Rule.CLAIM_OVER_CUTS, claim.plan, None, None, what, claim.cut)
+            yield Violation(VerifierRule.CLAIM_OVER_CUTS, claim.plan, None, None, what, claim.cut)
 
 
 def _false_bound(bound: int, claim: _Claim, claims: Sequence[_Claim], job: JobSpec) -> Iterator[str]:

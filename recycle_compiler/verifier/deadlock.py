@@ -11,9 +11,9 @@ from enum import IntEnum
 
 import numpy as np
 
-from recycle_compiler.verifier.messages import Link, channels, rank_within
-from recycle_compiler.verifier.plan import MISSING, Column, Plan
-from recycle_compiler.verifier.report import Rule, Violation
+from recycle_compiler.verifier.messages import Direction, channels, rank_within
+from recycle_compiler.verifier.plan import MISSING, CheckedPlan, Column
+from recycle_compiler.verifier.report import VerifierRule, Violation
 from recycle_runtime.plan.isa import Opcode
 
 
@@ -27,7 +27,7 @@ class Action(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Steps:
+class WaitingSteps:
     """The instructions that can wait or wake others, worker after worker."""
 
     row: list[int]
@@ -45,10 +45,10 @@ class Steps:
 
 
 @dataclass(slots=True)
-class Machine:
+class WorkerProgress:
     """How far each worker has come, and who sleeps until what."""
 
-    steps: Steps
+    steps: WaitingSteps
     cursor: list[int] = field(default_factory=list[int])
     """The step that each worker is at."""
     gathered: dict[tuple[int, int], list[int]] = field(default_factory=dict[tuple[int, int], list[int]])
@@ -117,15 +117,15 @@ _EVERYBODY = 0
 last group."""
 
 
-def check_deadlock(plan: Plan, both: tuple[Link, Link]) -> Iterator[Violation]:
+def check_deadlock(plan: CheckedPlan, both: tuple[Direction, Direction]) -> Iterator[Violation]:
     """Yield each cycle of workers that wait for each other, and each wait for what never comes."""
-    machine = Machine(_steps(plan, both))
+    machine = WorkerProgress(_steps(plan, both))
     stuck = machine.run()
     if stuck:
         yield from _explain(plan, machine, _waits(plan, machine, stuck))
 
 
-def _steps(plan: Plan, both: tuple[Link, Link]) -> Steps:
+def _steps(plan: CheckedPlan, both: tuple[Direction, Direction]) -> WaitingSteps:
     table = plan.table
     action = np.full(len(table), MISSING, dtype=np.int64)
     other = np.full(len(table), MISSING, dtype=np.int64)
@@ -154,7 +154,7 @@ def _steps(plan: Plan, both: tuple[Link, Link]) -> Steps:
     rows = np.flatnonzero(action >= 0)
     here = np.bincount([worker.stage for worker in table.workers], minlength=plan.job.stages)
     holders = np.array([here[list(stages)].sum() for stages in plan.job.holders], dtype=np.int64)
-    return Steps(
+    return WaitingSteps(
         row=rows.tolist(),
         action=action[rows].tolist(),
         channel=channel[rows].tolist(),
@@ -169,14 +169,14 @@ def _steps(plan: Plan, both: tuple[Link, Link]) -> Steps:
     )
 
 
-def _group_of_chunk(plan: Plan) -> Column:
+def _group_of_chunk(plan: CheckedPlan) -> Column:
     """Who meets when a chunk is reduced."""
     job = plan.job
     groups = [job.chunks + 1 if chunk in job.tied_chunks else chunk + 1 for chunk in range(job.chunks)]
     return np.array(groups, dtype=np.int64)
 
 
-def _waits(plan: Plan, machine: Machine, stuck: list[int]) -> dict[int, int]:
+def _waits(plan: CheckedPlan, machine: WorkerProgress, stuck: list[int]) -> dict[int, int]:
     """Each stuck worker and one that it waits for; MISSING when there is no such worker."""
     steps = machine.steps
     absent: dict[tuple[int, int], int] = {}
@@ -193,7 +193,7 @@ def _waits(plan: Plan, machine: Machine, stuck: list[int]) -> dict[int, int]:
     return waits
 
 
-def _first_absent(plan: Plan, group: int, present: list[int]) -> int:
+def _first_absent(plan: CheckedPlan, group: int, present: list[int]) -> int:
     arrived = set(present)
     all_workers = range(len(plan.table.workers))
     chunks = plan.job.tied_chunks if group == plan.job.chunks + 1 else (group - 1,)
@@ -204,7 +204,7 @@ def _first_absent(plan: Plan, group: int, present: list[int]) -> int:
     return next((member for member in members if member not in arrived), MISSING)
 
 
-def _explain(plan: Plan, machine: Machine, waits: dict[int, int]) -> Iterator[Violation]:
+def _explain(plan: CheckedPlan, machine: WorkerProgress, waits: dict[int, int]) -> Iterator[Violation]:
     """Follow who waits for whom from every stuck worker; each ends in a cycle or at one that never comes."""
     seen_from: dict[int, int] = {}
     for origin in waits:
@@ -220,15 +220,17 @@ def _explain(plan: Plan, machine: Machine, waits: dict[int, int]) -> Iterator[Vi
             yield _violation(plan, machine, chain[chain.index(worker) :], waits, "in a cycle")
 
 
-def _violation(plan: Plan, machine: Machine, chain: list[int], waits: dict[int, int], how: str) -> Violation:
+def _violation(
+    plan: CheckedPlan, machine: WorkerProgress, chain: list[int], waits: dict[int, int], how: str
+) -> Violation:
     row = machine.steps.row[machine.cursor[chain[0]]]
     links = [_link(plan, machine, worker, waits[worker]) for worker in chain[:_NAMED_IN_A_CHAIN]]
     if len(chain) > _NAMED_IN_A_CHAIN:
         links.append(f"and {len(chain) - _NAMED_IN_A_CHAIN} more")
-    return plan.at(Rule.DEADLOCK, row, f"without buffering, workers wait {how}: {'; '.join(links)}")
+    return plan.at(VerifierRule.DEADLOCK, row, f"without buffering, workers wait {how}: {'; '.join(links)}")
 
 
-def _link(plan: Plan, machine: Machine, worker: int, other: int) -> str:
+def _link(plan: CheckedPlan, machine: WorkerProgress, worker: int, other: int) -> str:
     row = machine.steps.row[machine.cursor[worker]]
     workers = plan.table.workers
     waiting = f"{workers[worker]} in {plan.table.name(row)} at {plan.table.position[row]}"

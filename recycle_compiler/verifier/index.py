@@ -6,7 +6,7 @@ import numpy as np
 
 from recycle_compiler.ir.job import JobSpec, TextError, parse_job
 from recycle_compiler.verifier.plan import LARGEST, PlanSource, live_hosts
-from recycle_compiler.verifier.report import Rule, Violation
+from recycle_compiler.verifier.report import VerifierRule, Violation
 from recycle_compiler.verifier.shards import wrong_steps
 
 _SHAPE = (
@@ -40,16 +40,16 @@ def verify_index(source: PlanSource) -> Iterator[Violation]:
     """Yield what is wrong with a bundle before any of its streams is read."""
     job = read_job(source)
     if isinstance(job, str):
-        yield Violation(Rule.INDEX_SHAPE, None, None, None, job)
+        yield Violation(VerifierRule.INDEX_SHAPE, None, None, None, job)
         return
     for name in _SHAPE:
         stated, in_job = getattr(source, name), getattr(job, name)
         if stated != in_job:
             what = "layers per chunk" if name == "cut" else name.replace("_", " ")
             message = f"the bundle states {stated} {what}, its job has {in_job}"
-            yield Violation(Rule.INDEX_SHAPE, None, None, None, message)
+            yield Violation(VerifierRule.INDEX_SHAPE, None, None, None, message)
     for what in wrong_steps(job):
-        yield Violation(Rule.INDEX_SHAPE, None, None, None, what)
+        yield Violation(VerifierRule.INDEX_SHAPE, None, None, None, what)
     yield from _states(source)
     yield from _bounds(source, job)
 
@@ -69,7 +69,7 @@ def _states(source: PlanSource) -> Iterator[Violation]:
         state = frozenset((pipeline, stage) for pipeline, stage in entry.failed)
         if state in first:
             message = f"is for the same failure state as plan {first[state]}"
-            yield Violation(Rule.INDEX_STATE, index, None, None, message)
+            yield Violation(VerifierRule.INDEX_STATE, index, None, None, message)
         first.setdefault(state, index)
 
 
@@ -90,4 +90,4 @@ def _bounds(source: PlanSource, job: JobSpec) -> Iterator[Violation]:
                 f"claims that nothing beats {bound}, but plan {sound[fastest][0]}, with no more workers, "
                 f"takes {period[fastest]}"
             )
-            yield Violation(Rule.CLAIM_BOUND, index, None, None, message)
+            yield Violation(VerifierRule.CLAIM_BOUND, index, None, None, message)

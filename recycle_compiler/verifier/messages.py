@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from recycle_compiler.verifier.plan import COMPUTE, MISSING, Column, Grid, Plan, cells
-from recycle_compiler.verifier.report import Rule, Violation
+from recycle_compiler.verifier.plan import COMPUTE, MISSING, CheckedPlan, Column, Grid, cells
+from recycle_compiler.verifier.report import VerifierRule, Violation
 from recycle_runtime.plan.isa import Opcode
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Link:
+class Direction:
     """One direction of traffic. Grids hold a table row, or MISSING, for each unit and sending chunk."""
 
     name: str
@@ -28,20 +28,20 @@ class Link:
     receive_rows: Column
 
 
-def links(plan: Plan) -> tuple[Link, Link]:
+def links(plan: CheckedPlan) -> tuple[Direction, Direction]:
     """Activations going down and gradients coming up."""
     down = _link(plan, "activation", 1, plan.forward, Opcode.SEND_ACTIVATION, Opcode.RECV_ACTIVATION)
     up = _link(plan, "gradient", -1, plan.gradient, Opcode.SEND_GRADIENT, Opcode.RECV_GRADIENT)
     return down, up
 
 
-def _link(plan: Plan, name: str, step: int, ops: Grid, sends: Opcode, receives: Opcode) -> Link:
+def _link(plan: CheckedPlan, name: str, step: int, ops: Grid, sends: Opcode, receives: Opcode) -> Direction:
     producer = ops.copy()
     # The last chunk in the direction of travel sends to no worker.
     producer[:, -1 if step > 0 else 0] = MISSING
     send_rows = np.flatnonzero(plan.table.opcode == sends)
     receive_rows = np.flatnonzero(plan.table.opcode == receives)
-    return Link(
+    return Direction(
         name=name,
         step=step,
         producer=producer,
@@ -63,14 +63,14 @@ def _one_chunk_on(ops: Grid, step: int) -> Grid:
     return shifted
 
 
-def _rows_by_message(plan: Plan, rows: Column, step: int) -> Grid:
+def _rows_by_message(plan: CheckedPlan, rows: Column, step: int) -> Grid:
     grid = np.full((plan.units, plan.job.chunks), MISSING, dtype=np.int64)
     backwards = rows[::-1]
     grid[plan.unit()[backwards], plan.table.chunk[backwards] - step] = backwards
     return grid
 
 
-def check_messages(plan: Plan, both: tuple[Link, Link]) -> Iterator[Violation]:
+def check_messages(plan: CheckedPlan, both: tuple[Direction, Direction]) -> Iterator[Violation]:
     """Yield what is not sent and received exactly once, between the right workers, in time and in order."""
     for link in both:
         yield from _repeated(plan, link.send_rows, link.send, 0)
@@ -80,13 +80,13 @@ def check_messages(plan: Plan, both: tuple[Link, Link]) -> Iterator[Violation]:
     yield from _order(plan, both)
 
 
-def _repeated(plan: Plan, rows: Column, first: Grid, step: int) -> Iterator[Violation]:
+def _repeated(plan: CheckedPlan, rows: Column, first: Grid, step: int) -> Iterator[Violation]:
     again = first[plan.unit()[rows], plan.table.chunk[rows] - step] != rows
     for row in rows[again].tolist():
-        yield plan.at(Rule.MESSAGE_MATCH, row, f"{plan.table.name(row)} is a repetition")
+        yield plan.at(VerifierRule.MESSAGE_MATCH, row, f"{plan.table.name(row)} is a repetition")
 
 
-def _matches(plan: Plan, link: Link) -> Iterator[Violation]:
+def _matches(plan: CheckedPlan, link: Direction) -> Iterator[Violation]:
     """Each end of each message is on the worker that runs the op there, and names the other one."""
     ends = (
         ("send", link.send, link.producer, link.consumer),
@@ -97,21 +97,21 @@ def _matches(plan: Plan, link: Link) -> Iterator[Violation]:
         for unit, chunk in cells((here >= 0) & (there >= 0) & (end < 0)):
             op = plan.table.name(int(here[unit, chunk]))
             message = f"{op} has no {name} of the {link.name} that goes with it"
-            yield plan.at(Rule.MESSAGE_MATCH, int(here[unit, chunk]), message)
+            yield plan.at(VerifierRule.MESSAGE_MATCH, int(here[unit, chunk]), message)
         for unit, chunk in cells((here >= 0) & (end >= 0) & (worker[here] != worker[end])):
             row = int(end[unit, chunk])
             message = f"{plan.table.name(row)} stands on a worker that does not run the op it goes with"
-            yield plan.at(Rule.MESSAGE_MATCH, row, message)
+            yield plan.at(VerifierRule.MESSAGE_MATCH, row, message)
         for unit, chunk in cells((there >= 0) & (end >= 0) & (neighbour[end] != number[there])):
             row = int(end[unit, chunk])
             named, right = (
                 plan.worker_text(int(each)) for each in (neighbour[row], number[there[unit, chunk]])
             )
             message = f"{plan.table.name(row)} names worker {named}, the other end is on worker {right}"
-            yield plan.at(Rule.MESSAGE_MATCH, row, message)
+            yield plan.at(VerifierRule.MESSAGE_MATCH, row, message)
 
 
-def _places(plan: Plan, link: Link) -> Iterator[Violation]:
+def _places(plan: CheckedPlan, link: Direction) -> Iterator[Violation]:
     """A send stands between its op and the next one; a receive stands before the op that consumes it."""
     table = plan.table
     rows = np.arange(len(table))
@@ -122,16 +122,16 @@ def _places(plan: Plan, link: Link) -> Iterator[Violation]:
     for unit, chunk in cells(same & (latest_op[link.send] != link.producer)):
         row, op = int(link.send[unit, chunk]), int(link.producer[unit, chunk])
         message = f"{table.name(row)} does not stand between {table.name(op)} and the op after that"
-        yield plan.at(Rule.MESSAGE_PLACE, row, message)
+        yield plan.at(VerifierRule.MESSAGE_PLACE, row, message)
     same = (link.consumer >= 0) & (link.receive >= 0)
     same &= table.worker[link.consumer] == table.worker[link.receive]
     for unit, chunk in cells(same & (link.receive > link.consumer)):
         row, op = int(link.receive[unit, chunk]), int(link.consumer[unit, chunk])
         message = f"{table.name(row)} stands behind {table.name(op)}, which waits for it"
-        yield plan.at(Rule.MESSAGE_PLACE, row, message)
+        yield plan.at(VerifierRule.MESSAGE_PLACE, row, message)
 
 
-def _order(plan: Plan, both: tuple[Link, Link]) -> Iterator[Violation]:
+def _order(plan: CheckedPlan, both: tuple[Direction, Direction]) -> Iterator[Violation]:
     """On each ordered pair, receives stand in the order of the sends. One violation per pair."""
     table = plan.table
     send = np.concatenate([link.send.reshape(-1) for link in both])
@@ -149,10 +149,10 @@ def _order(plan: Plan, both: tuple[Link, Link]) -> Iterator[Violation]:
         expected, found = int(send[by_send[place]]), int(receive[by_receive[place]])
         sender, position = table.place(expected)
         message = f"{table.name(found)} meets {table.name(expected)} at {position} of worker {sender}"
-        yield plan.at(Rule.MESSAGE_ORDER, found, message)
+        yield plan.at(VerifierRule.MESSAGE_ORDER, found, message)
 
 
-def channels(plan: Plan, both: tuple[Link, Link]) -> tuple[Column, Column]:
+def channels(plan: CheckedPlan, both: tuple[Direction, Direction]) -> tuple[Column, Column]:
     """For each row that sends or receives: the ordered pair it is on, as a number, and its rank there."""
     table = plan.table
     channel = np.full(len(table), MISSING, dtype=np.int64)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from recycle_compiler.ir.failure import Worker
 from recycle_compiler.ir.job import JobSpec
-from recycle_compiler.verifier.report import Rule, Violation
+from recycle_compiler.verifier.report import VerifierRule, Violation
 from recycle_runtime.plan.isa import Instruction, Opcode
 
 Column = NDArray[np.int64]
@@ -223,7 +223,7 @@ class PlanSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Plan:
+class CheckedPlan:
     """The streams of one plan, the job they are for, and where each op stands.
 
     A micro-batch of any pipeline is one number `unit = pipeline * microbatches + microbatch`.
@@ -255,16 +255,16 @@ class Plan:
         """The unit of every row; meaningless where the opcode has no micro-batch."""
         return self.table.pipeline * self.job.microbatches + self.table.microbatch
 
-    def at(self, rule: Rule, row: int, message: str) -> Violation:
+    def at(self, rule: VerifierRule, row: int, message: str) -> Violation:
         """A violation at one instruction."""
         worker, position = self.table.place(row)
         return Violation(rule, self.index, worker, position, message)
 
-    def of_worker(self, rule: Rule, worker: int, message: str) -> Violation:
+    def of_worker(self, rule: VerifierRule, worker: int, message: str) -> Violation:
         """A violation of a worker's whole stream."""
         return Violation(rule, self.index, self.table.workers[worker], None, message)
 
-    def overall(self, rule: Rule, message: str) -> Violation:
+    def overall(self, rule: VerifierRule, message: str) -> Violation:
         return Violation(rule, self.index, None, None, message)
 
     def worker_text(self, number: int) -> str:

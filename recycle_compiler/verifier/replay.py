@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from recycle_compiler.verifier.plan import COMPUTE, MISSING, Column, Mask, Plan
-from recycle_compiler.verifier.report import Rule, Violation
+from recycle_compiler.verifier.plan import COMPUTE, MISSING, CheckedPlan, Column, Mask
+from recycle_compiler.verifier.report import VerifierRule, Violation
 from recycle_runtime.plan.isa import Opcode
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Timeline:
+class ReplayedTimes:
     """Start and end of every compute instruction, and of the steps that finish each stage; in ticks."""
 
     row: Column
@@ -36,17 +36,17 @@ class Timeline:
         return len(self.row) > 0 and bool(self.timed.all())
 
 
-def replay(plan: Plan) -> tuple[list[Violation], Timeline]:
+def replay(plan: CheckedPlan) -> tuple[list[Violation], ReplayedTimes]:
     """The times of a plan, and a violation for each worker that is blocked."""
     rows = np.flatnonzero(plan.table.is_any(*COMPUTE))
     producer, arrival_lag = _waits(plan, rows)
     start, end = _run(plan, rows, producer, arrival_lag)
     violations = list(_stuck(plan, rows, producer, end))
     reduce_start, optimizer_end = _finish(plan, rows, end)
-    return violations, Timeline(rows, start, end, reduce_start, optimizer_end)
+    return violations, ReplayedTimes(rows, start, end, reduce_start, optimizer_end)
 
 
-def _waits(plan: Plan, rows: Column) -> tuple[Column, Column]:
+def _waits(plan: CheckedPlan, rows: Column) -> tuple[Column, Column]:
     """For each compute instruction, which one (an index into `rows`) it hears from, and the transfer time."""
     table = plan.table
     opcode, chunk, unit = table.opcode[rows], table.chunk[rows], plan.unit()[rows]
@@ -67,7 +67,7 @@ def _waits(plan: Plan, rows: Column) -> tuple[Column, Column]:
     return producer, lag
 
 
-def _durations(plan: Plan, rows: Column) -> Column:
+def _durations(plan: CheckedPlan, rows: Column) -> Column:
     job = plan.job
     by_opcode = np.zeros((max(Opcode) + 1, job.chunks), dtype=np.int64)
     by_opcode[Opcode.FORWARD] = job.forward
@@ -77,7 +77,7 @@ def _durations(plan: Plan, rows: Column) -> Column:
     return by_opcode[plan.table.opcode[rows], plan.table.chunk[rows]]
 
 
-def _run(plan: Plan, rows: Column, producer: Column, arrival_lag: Column) -> tuple[Column, Column]:
+def _run(plan: CheckedPlan, rows: Column, producer: Column, arrival_lag: Column) -> tuple[Column, Column]:
     """Go through each stream as far as possible; whoever ends an op wakes those who wait for it."""
     table = plan.table
     duration: list[int] = _durations(plan, rows).tolist()
@@ -113,7 +113,7 @@ def _run(plan: Plan, rows: Column, producer: Column, arrival_lag: Column) -> tup
     return np.array(start, dtype=np.int64), np.array(end, dtype=np.int64)
 
 
-def _stuck(plan: Plan, rows: Column, producer: Column, end: Column) -> Iterator[Violation]:
+def _stuck(plan: CheckedPlan, rows: Column, producer: Column, end: Column) -> Iterator[Violation]:
     table = plan.table
     stuck = np.flatnonzero(end < 0)
     _, first = np.unique(table.worker[rows[stuck]], return_index=True)
@@ -123,10 +123,10 @@ def _stuck(plan: Plan, rows: Column, producer: Column, end: Column) -> Iterator[
         message = (
             f"{table.name(row)} waits for {table.name(source)} at {position} of {worker}, which never runs"
         )
-        yield plan.at(Rule.REPLAY_STUCK, row, message)
+        yield plan.at(VerifierRule.REPLAY_STUCK, row, message)
 
 
-def _finish(plan: Plan, rows: Column, end: Column) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _finish(plan: CheckedPlan, rows: Column, end: Column) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """When the workers of each stage start to reduce their chunks, and when they have stepped all of them."""
     job = plan.job
     stage = plan.table.stage[rows]
@@ -144,7 +144,7 @@ def _finish(plan: Plan, rows: Column, end: Column) -> tuple[tuple[int, ...], tup
     return tuple(last), tuple(ends)
 
 
-def _finish_of_groups(plan: Plan, last: list[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _finish_of_groups(plan: CheckedPlan, last: list[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The same where stages of several groups meet for a sum: it begins when the last of them is there.
 
     They do so chunk after chunk, and step when all chunks of the stage are summed. Where state is sharded,

@@ -6,7 +6,7 @@ from enum import StrEnum
 from recycle_compiler.ir.failure import Worker
 
 
-class Rule(StrEnum):
+class VerifierRule(StrEnum):
     """What can be wrong; the value is the code that users see. docs/verification.md explains each."""
 
     INDEX_SHAPE = "index-shape"
@@ -50,7 +50,7 @@ class Rule(StrEnum):
 class Violation:
     """One thing that is wrong, and where."""
 
-    rule: Rule
+    rule: VerifierRule
     plan: int | None
     """Index of the plan in its bundle; None when it is about the bundle."""
     worker: Worker | None

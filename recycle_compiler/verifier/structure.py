@@ -7,16 +7,16 @@ import numpy as np
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.verifier.plan import (
     COMPUTE,
+    CheckedPlan,
     Column,
     Grid,
     Mask,
-    Plan,
     StreamTable,
     cells,
     live_hosts,
     where,
 )
-from recycle_compiler.verifier.report import Rule, Violation
+from recycle_compiler.verifier.report import VerifierRule, Violation
 from recycle_runtime.plan.isa import (
     CONSUMES,
     NONE,
@@ -36,7 +36,7 @@ def check_fields(table: StreamTable, job: JobSpec, index: int) -> tuple[list[Vio
     """What is out of range, and which rows the other checks can work with."""
     known = (table.opcode >= min(Opcode)) & (table.opcode <= max(Opcode))
     violations = [
-        _violation(table, index, Rule.FIELD_RANGE, row, f"unknown opcode {table.opcode[row]}")
+        _violation(table, index, VerifierRule.FIELD_RANGE, row, f"unknown opcode {table.opcode[row]}")
         for row in where(~known)
     ]
     sound = known.copy()
@@ -46,10 +46,10 @@ def check_fields(table: StreamTable, job: JobSpec, index: int) -> tuple[list[Vio
         sound &= ~outside & ~filled
         for row in where(outside):
             message = f"{table.name(row)}: {name} must be between 0 and {limit - 1}, got {values[row]}"
-            violations.append(_violation(table, index, Rule.FIELD_RANGE, row, message))
+            violations.append(_violation(table, index, VerifierRule.FIELD_RANGE, row, message))
         for row in where(filled):
             message = f"{table.name(row)}: {name} is not used here and must be {NONE}, got {values[row]}"
-            violations.append(_violation(table, index, Rule.FIELD_RANGE, row, message))
+            violations.append(_violation(table, index, VerifierRule.FIELD_RANGE, row, message))
     for rule, misplaced, why in _misplaced(table, job, known):
         sound &= ~misplaced
         for row in where(misplaced):
@@ -75,20 +75,20 @@ def _limits(table: StreamTable, job: JobSpec, known: Mask) -> Iterator[tuple[str
     yield "neighbour", table.neighbour, _among(opcode, USES_NEIGHBOUR), job.workers
 
 
-def _misplaced(table: StreamTable, job: JobSpec, known: Mask) -> Iterator[tuple[Rule, Mask, str]]:
+def _misplaced(table: StreamTable, job: JobSpec, known: Mask) -> Iterator[tuple[VerifierRule, Mask, str]]:
     opcode = np.where(known, table.opcode, 0)
     uses_chunk = _among(opcode, USES_CHUNK) & (table.chunk >= 0) & (table.chunk < job.chunks)
     holds = np.zeros((job.stages, job.chunks), dtype=np.bool_)
     for chunk, stages in enumerate(job.holders):
         holds[list(stages), chunk] = True
     held = holds[table.stage, np.where(uses_chunk, table.chunk, 0)]
-    yield Rule.OP_HOST, uses_chunk & ~held, "the worker does not hold this chunk"
+    yield VerifierRule.OP_HOST, uses_chunk & ~held, "the worker does not hold this chunk"
     first, last = table.chunk == 0, table.chunk == job.chunks - 1
     inner = ~first & ~last
     noun = "stage" if job.has_chunk_per_stage else "chunk"
-    yield Rule.LOAD_PLACE, (opcode == Opcode.LOAD) & inner, f"only the first and the last {noun} load"
-    yield Rule.MESSAGE_MATCH, _among(opcode, _WITH_PREVIOUS) & first, f"there is no previous {noun}"
-    yield Rule.MESSAGE_MATCH, _among(opcode, _WITH_NEXT) & last, f"there is no next {noun}"
+    yield VerifierRule.LOAD_PLACE, (opcode == Opcode.LOAD) & inner, f"only the first and the last {noun} load"
+    yield VerifierRule.MESSAGE_MATCH, _among(opcode, _WITH_PREVIOUS) & first, f"there is no previous {noun}"
+    yield VerifierRule.MESSAGE_MATCH, _among(opcode, _WITH_NEXT) & last, f"there is no next {noun}"
 
 
 def _among(opcode: Column, opcodes: frozenset[Opcode] | tuple[Opcode, ...]) -> Mask:
@@ -97,12 +97,12 @@ def _among(opcode: Column, opcodes: frozenset[Opcode] | tuple[Opcode, ...]) -> M
     return wanted[opcode]
 
 
-def _violation(table: StreamTable, index: int, rule: Rule, row: int, message: str) -> Violation:
+def _violation(table: StreamTable, index: int, rule: VerifierRule, row: int, message: str) -> Violation:
     worker, position = table.place(row)
     return Violation(rule, index, worker, position, message)
 
 
-def check_structure(plan: Plan) -> Iterator[Violation]:
+def check_structure(plan: CheckedPlan) -> Iterator[Violation]:
     """Yield what is missing, doubled, torn apart, out of order or not allowed."""
     yield from _counts(plan)
     parts = (("backward", plan.backward), ("backward input", plan.backward_input))
@@ -114,30 +114,30 @@ def check_structure(plan: Plan) -> Iterator[Violation]:
     yield from _groups(plan)
 
 
-def _counts(plan: Plan) -> Iterator[Violation]:
+def _counts(plan: CheckedPlan) -> Iterator[Violation]:
     forward, backward, by_input, by_weight = (_count(plan, opcode) for opcode in COMPUTE)
     for unit, chunk in cells(forward != 1):
         yield plan.overall(
-            Rule.OP_COUNT, f"{plan.cell(unit, chunk)} needs 1 forward, found {forward[unit, chunk]}"
+            VerifierRule.OP_COUNT, f"{plan.cell(unit, chunk)} needs 1 forward, found {forward[unit, chunk]}"
         )
     coupled = (backward == 1) & (by_input == 0) & (by_weight == 0)
     split = (backward == 0) & (by_input == 1) & (by_weight == 1)
     for unit, chunk in cells(~coupled & ~split):
         yield plan.overall(
-            Rule.OP_COUNT,
+            VerifierRule.OP_COUNT,
             f"{plan.cell(unit, chunk)} needs 1 backward, or 1 backward input and 1 backward weight, found "
             f"{backward[unit, chunk]}, {by_input[unit, chunk]} and {by_weight[unit, chunk]}",
         )
 
 
-def _count(plan: Plan, opcode: Opcode) -> Grid:
+def _count(plan: CheckedPlan, opcode: Opcode) -> Grid:
     chunks = plan.job.chunks
     rows = plan.table.opcode == opcode
     keys = plan.unit()[rows] * chunks + plan.table.chunk[rows]
     return np.bincount(keys, minlength=plan.units * chunks).reshape(plan.units, chunks)
 
 
-def _follows(plan: Plan, earlier: str, before: Grid, later: str, after: Grid) -> Iterator[Violation]:
+def _follows(plan: CheckedPlan, earlier: str, before: Grid, later: str, after: Grid) -> Iterator[Violation]:
     """Where both are there, `after` must stand behind `before` in the same stream."""
     both = (before >= 0) & (after >= 0)
     worker = plan.table.worker
@@ -146,23 +146,23 @@ def _follows(plan: Plan, earlier: str, before: Grid, later: str, after: Grid) ->
     for unit, chunk in cells(apart):
         other = plan.table.workers[int(worker[before[unit, chunk]])]
         message = f"{later} of {plan.cell(unit, chunk)} runs here, its {earlier} on worker {other}"
-        yield plan.at(Rule.OP_HOST, int(after[unit, chunk]), message)
+        yield plan.at(VerifierRule.OP_HOST, int(after[unit, chunk]), message)
     for unit, chunk in cells(both & ~apart & (after < before)):
         _, position = plan.table.place(int(before[unit, chunk]))
         message = f"{later} of {plan.cell(unit, chunk)} stands before its {earlier} at {position}"
-        yield plan.at(Rule.OP_ORDER, int(after[unit, chunk]), message)
+        yield plan.at(VerifierRule.OP_ORDER, int(after[unit, chunk]), message)
 
 
-def _techniques(plan: Plan) -> Iterator[Violation]:
+def _techniques(plan: CheckedPlan) -> Iterator[Violation]:
     table = plan.table
     if not plan.job.techniques.decouple:
         for row in where(table.is_any(Opcode.BACKWARD_INPUT, Opcode.BACKWARD_WEIGHT)):
-            yield plan.at(Rule.TECHNIQUE_OFF, row, f"{table.name(row)}: decouple is off")
+            yield plan.at(VerifierRule.TECHNIQUE_OFF, row, f"{table.name(row)}: decouple is off")
     if not plan.job.techniques.adaptive:
         yield from _whole_pipelines(plan)
 
 
-def _whole_pipelines(plan: Plan) -> Iterator[Violation]:
+def _whole_pipelines(plan: CheckedPlan) -> Iterator[Violation]:
     """Without adaptive pipelining a micro-batch keeps to one pipeline, and a failure takes that out."""
     table = plan.table
     rows = table.opcode == Opcode.FORWARD
@@ -174,10 +174,10 @@ def _whole_pipelines(plan: Plan) -> Iterator[Violation]:
         message = (
             f"adaptive is off: micro-batches take {routes} routes, only {whole} whole pipelines are left"
         )
-        yield plan.overall(Rule.TECHNIQUE_OFF, message)
+        yield plan.overall(VerifierRule.TECHNIQUE_OFF, message)
 
 
-def _loads(plan: Plan) -> Iterator[Violation]:
+def _loads(plan: CheckedPlan) -> Iterator[Violation]:
     """For the first and the last chunk, each forward has its load directly before it."""
     table = plan.table
     loads = table.opcode == Opcode.LOAD
@@ -188,12 +188,14 @@ def _loads(plan: Plan) -> Iterator[Violation]:
     has_load = np.zeros(len(table), dtype=np.bool_)
     has_load[1:] = goes_with_next[:-1]
     for row in where(loads & ~goes_with_next):
-        yield plan.at(Rule.LOAD_PLACE, row, f"{table.name(row)} does not stand directly before its forward")
+        yield plan.at(
+            VerifierRule.LOAD_PLACE, row, f"{table.name(row)} does not stand directly before its forward"
+        )
     for row in where(reads & ~has_load):
-        yield plan.at(Rule.LOAD_PLACE, row, f"{table.name(row)} has no load directly before it")
+        yield plan.at(VerifierRule.LOAD_PLACE, row, f"{table.name(row)} has no load directly before it")
 
 
-def _groups(plan: Plan) -> Iterator[Violation]:
+def _groups(plan: CheckedPlan) -> Iterator[Violation]:
     """Where groups have cuts of their own, a micro-batch keeps to its group, and to one worker of a stage."""
     job, table = plan.job, plan.table
     if not job.groups:
@@ -203,15 +205,15 @@ def _groups(plan: Plan) -> Iterator[Violation]:
     there = plan.forward >= 0
     for unit, chunk in cells(there & (table.stage[plan.forward] != expected)):
         message = f"forward of {plan.cell(unit, chunk)} is not on a worker of group {group[unit]}"
-        yield plan.at(Rule.OP_HOST, int(plan.forward[unit, chunk]), message)
+        yield plan.at(VerifierRule.OP_HOST, int(plan.forward[unit, chunk]), message)
     host = table.worker[plan.forward]
     apart = there[:, 1:] & there[:, :-1] & (host[:, 1:] != host[:, :-1])
     for unit, before in cells(apart & (expected[:, 1:] == expected[:, :-1])):
         message = f"forward of {plan.cell(unit, before + 1)} is not where that of the chunk before is"
-        yield plan.at(Rule.OP_HOST, int(plan.forward[unit, before + 1]), message)
+        yield plan.at(VerifierRule.OP_HOST, int(plan.forward[unit, before + 1]), message)
 
 
-def _same_unit_as_next(plan: Plan) -> Mask:
+def _same_unit_as_next(plan: CheckedPlan) -> Mask:
     columns = (plan.unit(), plan.table.chunk, plan.table.worker)
     return np.all([column[:-1] == column[1:] for column in columns], axis=0)
 
@@ -219,7 +221,7 @@ def _same_unit_as_next(plan: Plan) -> Mask:
 _FINISH = (Opcode.BARRIER, Opcode.REDUCE, Opcode.OPTIMIZER, Opcode.GATHER, Opcode.VALIDATE)
 
 
-def check_finish(plan: Plan) -> Iterator[Violation]:
+def check_finish(plan: CheckedPlan) -> Iterator[Violation]:
     """Each live worker ends with exactly the steps of its kind of plan, behind everything else."""
     table = plan.table
     staggered = plan.job.techniques.stagger
@@ -236,14 +238,14 @@ def check_finish(plan: Plan) -> Iterator[Violation]:
         complete &= found == wanted
         for worker in where(found != wanted):
             message = f"a {kind} stream has {wanted[worker]} {opcode.name.lower()}, found {found[worker]}"
-            yield plan.of_worker(Rule.FINISH_STEPS, worker, message)
+            yield plan.of_worker(VerifierRule.FINISH_STEPS, worker, message)
     for worker in where(complete):
         expected = _ending(opcodes, len(held[worker]))
         stop = int(table.offsets[worker + 1])
         rows = slice(stop - len(expected), stop)
         if table.opcode[rows].tolist() != expected or not _each_chunk_once(plan, rows, held[worker]):
             words = ", ".join(opcode.name.lower() for opcode in expected)
-            yield plan.of_worker(Rule.FINISH_STEPS, worker, f"a {kind} stream must end with {words}")
+            yield plan.of_worker(VerifierRule.FINISH_STEPS, worker, f"a {kind} stream must end with {words}")
 
 
 def _ending(opcodes: list[Opcode], chunks: int) -> list[Opcode]:
@@ -257,7 +259,7 @@ def _ending(opcodes: list[Opcode], chunks: int) -> list[Opcode]:
     return found
 
 
-def _each_chunk_once(plan: Plan, rows: slice, held: tuple[int, ...]) -> bool:
+def _each_chunk_once(plan: CheckedPlan, rows: slice, held: tuple[int, ...]) -> bool:
     """Whether the reductions are those of all chunks of the worker, and so the optimizer steps.
 
     Where sums have different holders, they must be in order: else holders wait for each other. So must steps

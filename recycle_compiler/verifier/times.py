@@ -9,16 +9,25 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from recycle_compiler.verifier.plan import LARGEST, MISSING, Column, Grid, Plan, cells, live_hosts, where
-from recycle_compiler.verifier.replay import Timeline
-from recycle_compiler.verifier.report import Rule, Violation
+from recycle_compiler.verifier.plan import (
+    LARGEST,
+    MISSING,
+    CheckedPlan,
+    Column,
+    Grid,
+    cells,
+    live_hosts,
+    where,
+)
+from recycle_compiler.verifier.replay import ReplayedTimes
+from recycle_compiler.verifier.report import VerifierRule, Violation
 from recycle_runtime.plan.isa import Opcode
 
 _Times = tuple[Grid, Grid]
 """Start and end of one kind of op; MISSING where it is not there."""
 
 
-def check_dependencies(plan: Plan, timeline: Timeline) -> Iterator[Violation]:
+def check_dependencies(plan: CheckedPlan, timeline: ReplayedTimes) -> Iterator[Violation]:
     """Rules 1 to 4 and 6 of the planning problem."""
     forward, backward, by_input, by_weight = (
         _times(plan, timeline, opcode)
@@ -36,7 +45,7 @@ def check_dependencies(plan: Plan, timeline: Timeline) -> Iterator[Violation]:
     yield from _reductions(plan, timeline)
 
 
-def _transfers(plan: Plan) -> Grid:
+def _transfers(plan: CheckedPlan) -> Grid:
     """Of each unit (one row for all, where they are alike), from each chunk to the next and back."""
     transfer = np.array(plan.job.transfer, dtype=np.int64)
     if not plan.job.groups:
@@ -45,7 +54,7 @@ def _transfers(plan: Plan) -> Grid:
     return np.where(worker[:, 1:] == worker[:, :-1], 0, transfer)
 
 
-def _times(plan: Plan, timeline: Timeline, opcode: Opcode) -> _Times:
+def _times(plan: CheckedPlan, timeline: ReplayedTimes, opcode: Opcode) -> _Times:
     start = np.full((plan.units, plan.job.chunks), MISSING, dtype=np.int64)
     end = start.copy()
     chosen = (plan.table.opcode[timeline.row] == opcode) & timeline.timed
@@ -67,7 +76,13 @@ def _below(times: _Times) -> _Times:
 
 
 def _after(
-    plan: Plan, later: str, after: _Times, earlier: str, before: _Times, lag: Grid, first_chunk: int = 0
+    plan: CheckedPlan,
+    later: str,
+    after: _Times,
+    earlier: str,
+    before: _Times,
+    lag: Grid,
+    first_chunk: int = 0,
 ) -> Iterator[Violation]:
     start, end = after[0], before[1]
     allowed = end + lag
@@ -76,10 +91,10 @@ def _after(
             f"{later} of {plan.cell(unit, column + first_chunk)} starts at {start[unit, column]}, "
             f"its {earlier} allows {allowed[unit, column]}"
         )
-        yield plan.overall(Rule.DEPENDENCY, message)
+        yield plan.overall(VerifierRule.DEPENDENCY, message)
 
 
-def _one_at_a_time(plan: Plan, timeline: Timeline) -> Iterator[Violation]:
+def _one_at_a_time(plan: CheckedPlan, timeline: ReplayedTimes) -> Iterator[Violation]:
     rows, start, end = (column[timeline.timed] for column in (timeline.row, timeline.start, timeline.end))
     worker = plan.table.worker[rows]
     order = np.lexsort((start, worker))
@@ -87,10 +102,10 @@ def _one_at_a_time(plan: Plan, timeline: Timeline) -> Iterator[Violation]:
     for pair in where((worker[early] == worker[late]) & (start[late] < end[early])):
         row, busy = int(rows[late[pair]]), int(rows[early[pair]])
         message = f"{plan.table.name(row)} starts while {plan.table.name(busy)} runs"
-        yield plan.at(Rule.WORKER_OVERLAP, row, message)
+        yield plan.at(VerifierRule.WORKER_OVERLAP, row, message)
 
 
-def _reductions(plan: Plan, timeline: Timeline) -> Iterator[Violation]:
+def _reductions(plan: CheckedPlan, timeline: ReplayedTimes) -> Iterator[Violation]:
     stage = plan.table.stage[timeline.row]
     for each, reduce_start in enumerate(timeline.reduce_start):
         together = plan.job.tied_chunks if each in plan.job.tied_chunks else (each,)
@@ -99,14 +114,14 @@ def _reductions(plan: Plan, timeline: Timeline) -> Iterator[Violation]:
         work_end = int(waited_for.max(initial=0))
         if work_end > reduce_start:
             message = f"reduction of stage {each} starts at {reduce_start}, its work ends at {work_end}"
-            yield plan.overall(Rule.DEPENDENCY, message)
+            yield plan.overall(VerifierRule.DEPENDENCY, message)
 
 
 _LONGEST_REASON = 1000
 _NO_LIMIT = 2**63 - 1
 
 
-def peak_memory(plan: Plan, timeline: Timeline) -> tuple[int, ...]:
+def peak_memory(plan: CheckedPlan, timeline: ReplayedTimes) -> tuple[int, ...]:
     """The most that each worker of the table holds at once."""
     worker, _, held = _levels(plan, timeline)
     peak = np.zeros(len(plan.table.workers), dtype=np.int64)
@@ -114,7 +129,7 @@ def peak_memory(plan: Plan, timeline: Timeline) -> tuple[int, ...]:
     return tuple(peak.tolist())
 
 
-def check_memory(plan: Plan, timeline: Timeline) -> Iterator[Violation]:
+def check_memory(plan: CheckedPlan, timeline: ReplayedTimes) -> Iterator[Violation]:
     """Yield the first moment at which a worker holds more than its stage's capacity."""
     capacity = (_NO_LIMIT if each is None else min(each, _NO_LIMIT) for each in plan.job.capacity)
     limit = np.fromiter(capacity, dtype=np.int64)
@@ -128,10 +143,10 @@ def check_memory(plan: Plan, timeline: Timeline) -> Iterator[Violation]:
             f"holds {held[event]} of activations at time {time[event]}, "
             f"stage {stage[at]} has room for {limit[stage[at]]}"
         )
-        yield plan.of_worker(Rule.MEMORY, at, message)
+        yield plan.of_worker(VerifierRule.MEMORY, at, message)
 
 
-def _levels(plan: Plan, timeline: Timeline) -> tuple[Column, Column, Column]:
+def _levels(plan: CheckedPlan, timeline: ReplayedTimes) -> tuple[Column, Column, Column]:
     """Every change of memory, sorted by worker and time: the worker, the time, and what it holds then."""
     rows, start, end = (column[timeline.timed] for column in (timeline.row, timeline.start, timeline.end))
     table = plan.table
@@ -153,12 +168,12 @@ def _levels(plan: Plan, timeline: Timeline) -> tuple[Column, Column, Column]:
     return sorted_worker, time[order], held - before[sorted_worker]
 
 
-def replayed_makespan(timeline: Timeline) -> int:
+def replayed_makespan(timeline: ReplayedTimes) -> int:
     """From the start of the first op to the end of the last."""
     return int(timeline.end.max() - timeline.start.min())
 
 
-def replayed_period(plan: Plan, timeline: Timeline) -> int:
+def replayed_period(plan: CheckedPlan, timeline: ReplayedTimes) -> int:
     """What one iteration costs when iterations follow each other."""
     job = plan.job
     if not job.techniques.stagger:
@@ -168,41 +183,43 @@ def replayed_period(plan: Plan, timeline: Timeline) -> int:
     return max(end - start for start, end in zip(first_start, timeline.optimizer_end, strict=True))
 
 
-def check_claims(plan: Plan, timeline: Timeline) -> Iterator[Violation]:
+def check_claims(plan: CheckedPlan, timeline: ReplayedTimes) -> Iterator[Violation]:
     """Yield every number of the index entry that does not follow from the streams."""
     claims = plan.claims
     if (makespan := replayed_makespan(timeline)) != claims.makespan:
-        yield plan.overall(Rule.CLAIM_MAKESPAN, f"claims {claims.makespan}, the streams take {makespan}")
+        yield plan.overall(
+            VerifierRule.CLAIM_MAKESPAN, f"claims {claims.makespan}, the streams take {makespan}"
+        )
     if (period := replayed_period(plan, timeline)) != claims.period:
-        yield plan.overall(Rule.CLAIM_PERIOD, f"claims {claims.period}, the streams take {period}")
+        yield plan.overall(VerifierRule.CLAIM_PERIOD, f"claims {claims.period}, the streams take {period}")
     if not 0 < claims.lower_bound <= claims.period:
         message = f"a lower bound must be between 1 and the period {claims.period}, got {claims.lower_bound}"
-        yield plan.overall(Rule.CLAIM_BOUND, message)
+        yield plan.overall(VerifierRule.CLAIM_BOUND, message)
     yield from _reason(plan)
     yield from _load(plan)
     yield from _windows(plan, timeline)
     yield from _iterations(plan, timeline)
 
 
-def _reason(plan: Plan) -> Iterator[Violation]:
+def _reason(plan: CheckedPlan) -> Iterator[Violation]:
     """What binds is a line of words, and the stages and chunks that it names are there."""
     reason = plan.claims.reason
     if not reason.isprintable() or not 0 < len(reason) <= _LONGEST_REASON:
-        yield plan.overall(Rule.CLAIM_REASON, "the reason of its bound is no line of words")
+        yield plan.overall(VerifierRule.CLAIM_REASON, "the reason of its bound is no line of words")
         return
     for noun, there in (("stage", plan.job.stages), ("chunks?", plan.job.chunks)):
         for numbers in re.findall(rf"\b{noun} (\d+(?:, \d+)*)", reason):
             if any(int(number) >= there for number in numbers.split(", ")):
                 message = f"its bound is said to come from {reason}, of {there} {noun.rstrip('?s')}s"
-                yield plan.overall(Rule.CLAIM_REASON, message)
+                yield plan.overall(VerifierRule.CLAIM_REASON, message)
 
 
-def _load(plan: Plan) -> Iterator[Violation]:
+def _load(plan: CheckedPlan) -> Iterator[Violation]:
     """Some worker of each stage carries at least its even share, so no period is shorter than that takes."""
     job = plan.job
     for stage, hosts in enumerate(live_hosts(job, plan.failed)):
         if hosts < 1:
-            yield plan.overall(Rule.CLAIM_PERIOD, f"no live worker may run stage {stage}")
+            yield plan.overall(VerifierRule.CLAIM_PERIOD, f"no live worker may run stage {stage}")
             continue
         chunks, units = plan.chunks_of(stage), _units_of(plan, stage)
         work = [job.forward[c] + job.backward_input[c] + job.backward_weight[c] for c in chunks]
@@ -211,10 +228,10 @@ def _load(plan: Plan) -> Iterator[Violation]:
         least = share + sum(job.reduce[c] + job.optimizer[c] + job.gather[c] for c in chunks)
         if least > plan.claims.period:
             message = f"claims {plan.claims.period}, the load of stage {stage} alone takes {least}"
-            yield plan.overall(Rule.CLAIM_PERIOD, message)
+            yield plan.overall(VerifierRule.CLAIM_PERIOD, message)
 
 
-def _units_of(plan: Plan, stage: int) -> int:
+def _units_of(plan: CheckedPlan, stage: int) -> int:
     """How many micro-batches pass a stage: all, or those of its group."""
     for group, share in zip(plan.job.groups, plan.job.shares, strict=True):
         if stage in group:
@@ -222,18 +239,18 @@ def _units_of(plan: Plan, stage: int) -> int:
     return plan.units
 
 
-def _windows(plan: Plan, timeline: Timeline) -> Iterator[Violation]:
+def _windows(plan: CheckedPlan, timeline: ReplayedTimes) -> Iterator[Violation]:
     """Times count from 0, and nothing starts before the window of its stage opens."""
     if (first := int(timeline.start.min())) != 0:
-        yield plan.overall(Rule.CLAIM_RELEASE, f"the first op must start at 0, got {first}")
+        yield plan.overall(VerifierRule.CLAIM_RELEASE, f"the first op must start at 0, got {first}")
     release = np.array(plan.release, dtype=np.int64)
     for op in where(timeline.start < release[plan.table.stage[timeline.row]]):
         row = int(timeline.row[op])
         message = f"{plan.table.name(row)} starts at {timeline.start[op]}, before its window opens"
-        yield plan.at(Rule.CLAIM_RELEASE, row, message)
+        yield plan.at(VerifierRule.CLAIM_RELEASE, row, message)
 
 
-def _iterations(plan: Plan, timeline: Timeline) -> Iterator[Violation]:
+def _iterations(plan: CheckedPlan, timeline: ReplayedTimes) -> Iterator[Violation]:
     """Lay two iterations one claimed period apart: no worker may have two things to do at once."""
     period = plan.claims.period
     if not 0 < period <= LARGEST // 2:
@@ -250,4 +267,4 @@ def _iterations(plan: Plan, timeline: Timeline) -> Iterator[Violation]:
     collide = (worker[1:] == worker[:-1]) & (start[1:] < end[:-1])
     for index in np.unique(worker[1:][collide]).tolist():
         message = f"is still busy with one iteration when the next one, {period} later, needs it"
-        yield plan.of_worker(Rule.ITERATION_OVERLAP, index, message)
+        yield plan.of_worker(VerifierRule.ITERATION_OVERLAP, index, message)

@@ -12,7 +12,7 @@ from recycle_compiler.verifier.index import failure_state_errors, read_job, veri
 from recycle_compiler.verifier.messages import check_messages, links
 from recycle_compiler.verifier.plan import (
     LARGEST,
-    Plan,
+    CheckedPlan,
     PlanClaims,
     PlanSource,
     StreamTable,
@@ -20,7 +20,7 @@ from recycle_compiler.verifier.plan import (
     stream_table,
 )
 from recycle_compiler.verifier.replay import replay
-from recycle_compiler.verifier.report import PlanReport, Rule, Violation
+from recycle_compiler.verifier.report import PlanReport, VerifierRule, Violation
 from recycle_compiler.verifier.shards import job_of_plan
 from recycle_compiler.verifier.structure import check_fields, check_finish, check_structure
 from recycle_compiler.verifier.times import (
@@ -67,14 +67,14 @@ def verify_plan(source: PlanSource, index: int) -> PlanReport:
     """Check one plan by itself: its streams, their replay, and what its index entry claims."""
     job = read_job(source)
     if isinstance(job, str):
-        return PlanReport(index, (Violation(Rule.INDEX_SHAPE, index, None, None, job),))
+        return PlanReport(index, (Violation(VerifierRule.INDEX_SHAPE, index, None, None, job),))
     entry = source.plans[index]
     failed = tuple((pipeline, stage) for pipeline, stage in entry.failed)
     if errors := tuple(failure_state_errors(failed, job)):
-        broken = (Violation(Rule.INDEX_STATE, index, None, None, what) for what in errors)
+        broken = (Violation(VerifierRule.INDEX_STATE, index, None, None, what) for what in errors)
         return PlanReport(index, tuple(broken))
     if too_many := _too_many(source, index, job):
-        return PlanReport(index, (Violation(Rule.OP_COUNT, index, None, None, too_many),))
+        return PlanReport(index, (Violation(VerifierRule.OP_COUNT, index, None, None, too_many),))
     job = job_of_plan(job, failed)
     violations, streams = _read(source, index, job)
     table = stream_table(streams, job.pipelines)
@@ -83,15 +83,15 @@ def verify_plan(source: PlanSource, index: int) -> PlanReport:
     violations += broken_fields
     table = table.keep(sound)
     if too_few := _too_few(table, job):
-        violations.append(Violation(Rule.OP_COUNT, index, None, None, too_few))
+        violations.append(Violation(VerifierRule.OP_COUNT, index, None, None, too_few))
         return PlanReport(index, tuple(violations), instructions)
     wrong_release = tuple(_wrong_release(entry.release, job))
-    violations += [Violation(Rule.CLAIM_RELEASE, index, None, None, what) for what in wrong_release]
+    violations += [Violation(VerifierRule.CLAIM_RELEASE, index, None, None, what) for what in wrong_release]
     release = (0,) * job.stages if wrong_release else tuple(entry.release)
     return _verify(_plan(index, job, entry, release, table), violations, instructions)
 
 
-def _verify(plan: Plan, violations: list[Violation], instructions: int) -> PlanReport:
+def _verify(plan: CheckedPlan, violations: list[Violation], instructions: int) -> PlanReport:
     violations += check_structure(plan)
     violations += check_finish(plan)
     traffic = links(plan)
@@ -117,8 +117,10 @@ def _verify(plan: Plan, violations: list[Violation], instructions: int) -> PlanR
     )
 
 
-def _plan(index: int, job: JobSpec, entry: PlanClaims, release: tuple[int, ...], table: StreamTable) -> Plan:
-    return Plan(
+def _plan(
+    index: int, job: JobSpec, entry: PlanClaims, release: tuple[int, ...], table: StreamTable
+) -> CheckedPlan:
+    return CheckedPlan(
         index=index,
         job=job,
         claims=entry,
@@ -150,15 +152,17 @@ def _read(source: PlanSource, index: int, job: JobSpec) -> tuple[list[Violation]
         if worker not in live or worker in streams:
             why = "failed" if worker in failed else "already has one" if worker in live else "does not exist"
             message = f"has a stream, but {why}"
-            violations.append(Violation(Rule.INDEX_WORKER, index, worker, None, message))
+            violations.append(Violation(VerifierRule.INDEX_WORKER, index, worker, None, message))
             continue
         streams[worker] = ()
         try:
             streams[worker] = source.stream(index, worker)
         except BundleError as error:
-            violations.append(Violation(Rule.STREAM_UNREADABLE, index, worker, None, str(error)))
+            violations.append(Violation(VerifierRule.STREAM_UNREADABLE, index, worker, None, str(error)))
     for worker in sorted(live - streams.keys()):
-        violations.append(Violation(Rule.INDEX_WORKER, index, worker, None, "is live, but has no stream"))
+        violations.append(
+            Violation(VerifierRule.INDEX_WORKER, index, worker, None, "is live, but has no stream")
+        )
     return violations, list(streams.items())
 
 

@@ -26,7 +26,7 @@ class Point(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class LineChart:
     """A chart of lines; a series whose name ends with `*` has marks only."""
 
     title: str

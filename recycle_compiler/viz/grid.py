@@ -51,7 +51,7 @@ KIND_WORDS = {
 
 
 @dataclass(slots=True)
-class Line:
+class GridLine:
     """One line that is drawn on from left to right; styles are names that `rich` knows."""
 
     characters: list[str] = field(default_factory=list[str])
@@ -80,14 +80,14 @@ class Line:
         return "".join(self.characters).rstrip()
 
 
-def line(text: str, style: str = "") -> Line:
+def line(text: str, style: str = "") -> GridLine:
     """A line that says one thing."""
-    result = Line()
+    result = GridLine()
     result.put(0, text, style)
     return result
 
 
-def render(lines: Sequence[Line], color: bool) -> str:
+def render(lines: Sequence[GridLine], color: bool) -> str:
     """All lines as text, with escape codes when colour is wanted."""
     if not color:
         return "".join(f"{row}\n" for row in lines)
@@ -136,7 +136,7 @@ class Detail(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class GridColumns:
     """Which columns a time stands for."""
 
     detail: Detail
@@ -188,7 +188,7 @@ def _numbered(op: Op, job: JobSpec) -> Op:
     return op._replace(microbatch=op.pipeline * job.microbatches + op.microbatch)
 
 
-def choose_layout(job: JobSpec, boxes: Sequence[Box], width: int) -> Layout:
+def choose_layout(job: JobSpec, boxes: Sequence[Box], width: int) -> GridColumns:
     """The layout with most detail that fits."""
     margin = max(len("worker"), len(f"{job.pipelines - 1}:{job.stages - 1}")) + 2
     horizon = max((box.end for box in boxes), default=1)
@@ -196,26 +196,26 @@ def choose_layout(job: JobSpec, boxes: Sequence[Box], width: int) -> Layout:
     units = horizon // unit
     cell = max((len(box.label) for box in boxes), default=1) + 1
     if margin + units * cell <= width:
-        return Layout(Detail.CELLS, margin, units * cell, horizon, cell)
+        return GridColumns(Detail.CELLS, margin, units * cell, horizon, cell)
     numbers = job.pipelines * job.microbatches if job.is_recut else max(job.microbatches, job.pipelines)
     digits = len(str(numbers - 1))
     if margin + len(BATCH) + units * digits <= width:
-        return Layout(Detail.STACKED, margin + len(BATCH), units * digits, horizon, digits)
+        return GridColumns(Detail.STACKED, margin + len(BATCH), units * digits, horizon, digits)
     room = max(width - margin, _LEAST_COLUMNS)
     if units <= room:
         # Whole columns per unit keep equal ops equally wide.
-        return Layout(Detail.BOXES, margin, units * (room // units), horizon, 1)
+        return GridColumns(Detail.BOXES, margin, units * (room // units), horizon, 1)
     shortest = min(box.end - box.start for box in boxes if box.op.kind in MICROBATCH_KINDS)
     if shortest * room >= horizon:
-        return Layout(Detail.BOXES, margin, room, horizon, 1)
+        return GridColumns(Detail.BOXES, margin, room, horizon, 1)
     return _shares(margin, horizon, room, job.ticks_per_unit if job.unit == "slot" else 1)
 
 
-def _shares(margin: int, horizon: int, room: int, grain: int) -> Layout:
+def _shares(margin: int, horizon: int, room: int, grain: int) -> GridColumns:
     """Columns of equal length, in whole slots where the job counts in slots."""
     per_column = -(-horizon // (room * grain)) * grain
     columns = -(-horizon // per_column)
-    return Layout(Detail.SHARES, margin, columns, columns * per_column, 1)
+    return GridColumns(Detail.SHARES, margin, columns, columns * per_column, 1)
 
 
 def grid(schedule: Schedule, width: int, color: bool = False) -> str:
@@ -246,7 +246,7 @@ def row_groups(schedule: Schedule) -> Iterator[list[Worker]]:
         yield [worker for worker in row if worker not in absent]
 
 
-def _wrapped(texts: Iterable[tuple[str, str]], width: int) -> Iterator[Line]:
+def _wrapped(texts: Iterable[tuple[str, str]], width: int) -> Iterator[GridLine]:
     """Each text with its style, broken between words where it does not fit."""
     for text, style in texts:
         for piece in wrap(
@@ -273,7 +273,7 @@ def _header(schedule: Schedule) -> Iterator[tuple[str, str]]:
         yield f"{no_plan_of_any_cut(schedule)} is faster than {bound}", ""
 
 
-def _ruler(schedule: Schedule, layout: Layout) -> Line:
+def _ruler(schedule: Schedule, layout: GridColumns) -> GridLine:
     ruler = line("worker")
     per_unit = schedule.job.ticks_per_unit
     step, mark = layout.nice_step(per_unit), Fraction(0)
@@ -283,7 +283,7 @@ def _ruler(schedule: Schedule, layout: Layout) -> Line:
     return ruler
 
 
-def _worker_lines(worker: Worker, boxes: Sequence[Box] | None, layout: Layout) -> Iterator[Line]:
+def _worker_lines(worker: Worker, boxes: Sequence[Box] | None, layout: GridColumns) -> Iterator[GridLine]:
     first = line(str(worker))
     mark, style = (FAILED, "red") if boxes is None else (IDLE, "dim")
     for column in range(layout.margin, layout.margin + layout.columns, layout.pitch):
@@ -298,7 +298,7 @@ def _worker_lines(worker: Worker, boxes: Sequence[Box] | None, layout: Layout) -
         yield first
 
 
-def _draw_boxes(row: Line, boxes: Sequence[Box], layout: Layout) -> None:
+def _draw_boxes(row: GridLine, boxes: Sequence[Box], layout: GridColumns) -> None:
     """Each op is its label and dashes to its end; a cell keeps a blank at its right."""
     gap = 1 if layout.detail is Detail.CELLS else 0
     for box in boxes:
@@ -314,7 +314,7 @@ def _draw_boxes(row: Line, boxes: Sequence[Box], layout: Layout) -> None:
         row.put(left, text.ljust(room, fill) + " " * gap, _style(box))
 
 
-def _draw_share(row: Line, boxes: Sequence[Box], layout: Layout) -> None:
+def _draw_share(row: GridLine, boxes: Sequence[Box], layout: GridColumns) -> None:
     """Each column is what takes more than half of its time: a kind, several together, or idling."""
     per_column = layout.ticks // layout.columns
     shares: dict[int, dict[OpKind, int]] = {}
@@ -331,9 +331,9 @@ def _draw_share(row: Line, boxes: Sequence[Box], layout: Layout) -> None:
             row.put(layout.margin + column, MIXED)
 
 
-def _stacked(first: Line, boxes: Sequence[Box], layout: Layout) -> Iterator[Line]:
+def _stacked(first: GridLine, boxes: Sequence[Box], layout: GridColumns) -> Iterator[GridLine]:
     """Kind, micro-batch and home pipeline of each op, below each other."""
-    batch, home, head = Line(), Line(), layout.margin - len(BATCH)
+    batch, home, head = GridLine(), GridLine(), layout.margin - len(BATCH)
     first.put(head, "op", "dim")
     batch.put(head, BATCH, "dim")
     home.put(head, "of", "dim")
@@ -350,7 +350,7 @@ def _stacked(first: Line, boxes: Sequence[Box], layout: Layout) -> Iterator[Line
         yield home
 
 
-def _legend(schedule: Schedule, drawn: Sequence[Box], layout: Layout) -> Iterator[str]:
+def _legend(schedule: Schedule, drawn: Sequence[Box], layout: GridColumns) -> Iterator[str]:
     words = [f"{kind.name} {KIND_WORDS[kind]}" for kind in sorted({box.op.kind for box in drawn})]
     words.append(f"{IDLE} idle")
     if schedule.failed and not schedule.job.is_recut:

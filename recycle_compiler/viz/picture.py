@@ -58,7 +58,7 @@ _NICE_STEPS = (1, 2, 5)
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class PixelScale:
     """Pixels of a time."""
 
     left: float
@@ -90,7 +90,7 @@ def _values(schedule: Schedule, width: int, memory: bool, theme: Theme) -> dict[
     labels = [str(worker) for group in row_groups(schedule) for worker in group]
     left = 12.0 + _LETTER * max(map(len, [*labels, "worker"])) + 8.0
     horizon = max((box.end for box in drawn), default=1)
-    scale = Scale(left, width - left - _RIGHT, horizon)
+    scale = PixelScale(left, width - left - _RIGHT, horizon)
     titles = [*heading(schedule), proof_text(schedule)]
     letters = int((width - 24.0) / _TITLE_LETTER)
     title = [line for text in titles for line in wrap(text, letters, subsequent_indent="\u2003")]
@@ -125,7 +125,7 @@ def _values(schedule: Schedule, width: int, memory: bool, theme: Theme) -> dict[
 def _rows(
     schedule: Schedule,
     boxes: dict[Worker, list[Box]],
-    scale: Scale,
+    scale: PixelScale,
     top: float,
     curves: dict[Worker, "_Curve"],
     *,
@@ -155,7 +155,7 @@ def _rows(
             y += row["height"] + _GAP
 
 
-def _box(schedule: Schedule, box: Box, scale: Scale) -> dict[str, Any]:
+def _box(schedule: Schedule, box: Box, scale: PixelScale) -> dict[str, Any]:
     job = schedule.job
     x, end = scale.x(box.start), scale.x(box.end)
     label = box.label
@@ -172,7 +172,7 @@ def _box(schedule: Schedule, box: Box, scale: Scale) -> dict[str, Any]:
     }
 
 
-def _shapes(boxes: Sequence[Box], scale: Scale, y: float) -> list[dict[str, Any]]:
+def _shapes(boxes: Sequence[Box], scale: PixelScale, y: float) -> list[dict[str, Any]]:
     """One for each kind; those run for another pipeline are framed in one more."""
     paths: dict[tuple[str, bool], list[str]] = {}
     for box in boxes:
@@ -185,7 +185,7 @@ def _shapes(boxes: Sequence[Box], scale: Scale, y: float) -> list[dict[str, Any]
     ]
 
 
-def _ruler(schedule: Schedule, scale: Scale) -> Iterator[dict[str, Any]]:
+def _ruler(schedule: Schedule, scale: PixelScale) -> Iterator[dict[str, Any]]:
     per_unit = schedule.job.ticks_per_unit
     units = Fraction(scale.ticks, per_unit)
     least, power = units * 70 / Fraction(int(scale.width)), Fraction(1)
@@ -200,7 +200,7 @@ def _ruler(schedule: Schedule, scale: Scale) -> Iterator[dict[str, Any]]:
         mark += step
 
 
-def _measures(schedule: Schedule, scale: Scale, y: float) -> Iterator[dict[str, Any]]:
+def _measures(schedule: Schedule, scale: PixelScale, y: float) -> Iterator[dict[str, Any]]:
     """Two lengths that begin with the first op of the stage that is busy longest."""
     job, claims = schedule.job, schedule.claims
     start = busiest_start(schedule)
@@ -270,7 +270,7 @@ def _memory_curves(schedule: Schedule) -> dict[Worker, _Curve]:
     return curves
 
 
-def _area(curve: _Curve, scale: Scale, y: float, schedule: Schedule) -> dict[str, Any]:
+def _area(curve: _Curve, scale: PixelScale, y: float, schedule: Schedule) -> dict[str, Any]:
     """Steps up and down under the row, as high as the most that any worker holds or may hold."""
     job = schedule.job
     limits = [limit for limit in job.capacity if limit is not None]

@@ -29,7 +29,7 @@ _DECIMALS = 3
 """Of a tick, in measured times."""
 
 
-class Run(NamedTuple):
+class DrawnRun(NamedTuple):
     """One step of a run of a schedule, in its ticks: a value for each of its rows."""
 
     start: NDArray[np.float64]
@@ -41,7 +41,7 @@ class Run(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class PageSide:
     """What is drawn in one place of the page, by the number of failures."""
 
     name: str
@@ -49,7 +49,7 @@ class Side:
     """As `document_of` makes them."""
 
 
-def plan_page(title: str, sides: Sequence[Side], first: int = 0, note: str = "") -> str:
+def plan_page(title: str, sides: Sequence[PageSide], first: int = 0, note: str = "") -> str:
     """One or several plans below each other, with the same view; `first` is the one that is shown first."""
     data: dict[str, Any] = {
         "title": title,
@@ -71,7 +71,9 @@ def page_frame() -> dict[str, Any]:
     }
 
 
-def document_of(schedule: Schedule, failures: int | None = None, run: Run | None = None) -> dict[str, Any]:
+def document_of(
+    schedule: Schedule, failures: int | None = None, run: DrawnRun | None = None
+) -> dict[str, Any]:
     """What a page has to know of a plan, or of a step of its run."""
     claims = schedule.claims
     head: dict[str, Any] = {
@@ -92,7 +94,7 @@ def document_of(schedule: Schedule, failures: int | None = None, run: Run | None
     return {**_shape(schedule), **head, **_columns(schedule, run)}
 
 
-def _head_of_run(schedule: Schedule, run: Run) -> dict[str, Any]:
+def _head_of_run(schedule: Schedule, run: DrawnRun) -> dict[str, Any]:
     compute = schedule.is_compute
     first, last = float(run.start[compute].min()), float(run.end[compute].max())
     return {
@@ -132,7 +134,7 @@ def _shape(schedule: Schedule) -> dict[str, Any]:
     }
 
 
-def _columns(schedule: Schedule, run: Run | None) -> dict[str, Any]:
+def _columns(schedule: Schedule, run: DrawnRun | None) -> dict[str, Any]:
     """The ops of each row of the picture, one row after the other."""
     job, ops = schedule.job, schedule.ops
     rows_of = dict(schedule.worker_starts())

@@ -17,7 +17,7 @@ _UNBROKEN = 10_000
 """A width at which rich breaks no line."""
 
 
-class Row(Protocol):
+class TableRow(Protocol):
     """What a row of the table needs to know; times in ticks."""
 
     @property
@@ -46,7 +46,7 @@ class Row(Protocol):
     def bound_over_cuts(self) -> int: ...
 
 
-def summary_table(job: JobSpec, rows: Sequence[Row], color: bool) -> str:
+def summary_table(job: JobSpec, rows: Sequence[TableRow], color: bool) -> str:
     """One line per plan; periods in the unit of the job."""
     # Loaded only where the table is wanted.
     from rich.console import Console
@@ -77,7 +77,7 @@ def summary_table(job: JobSpec, rows: Sequence[Row], color: bool) -> str:
     return "".join(f"{line.rstrip()}\n" for line in sink.getvalue().splitlines())
 
 
-def _where(row: Row, own_cut: tuple[int, ...]) -> str:
+def _where(row: TableRow, own_cut: tuple[int, ...]) -> str:
     if row.layout is None:
         return per_stage_text(row.failed_per_stage)
     return layout_text(row.layout, own_cut) + (", in halves" if row.split == 2 else "")

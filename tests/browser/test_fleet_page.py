@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from recycle_compiler.fleet.page import page as fleet_page
-from recycle_compiler.fleet.report import Outcome, Point, Report
+from recycle_compiler.fleet.report import FleetPoint, FleetReport, PolicyOutcome
 from tests.browser.conftest import NARROW, WIDE, Scheme, fits
 
 if TYPE_CHECKING:
@@ -90,10 +90,10 @@ def test_any_screen(simulated: Path, opened: Open, keep: Keep, width: int, schem
 def test_names_are_text_and_some_cannot_run(opened: Open, tmp_path: Path) -> None:
     name = "<script>alert(1)</script>"
     outcomes: tuple[Any, ...] = (
-        Outcome("ours", name, 4.5, 0.9, 28.8, timeline=(Point(0.0, 12, 4.5),)),
-        Outcome("oobleck", "out of memory", None),
+        PolicyOutcome("ours", name, 4.5, 0.9, 28.8, timeline=(FleetPoint(0.0, 12, 4.5),)),
+        PolicyOutcome("oobleck", "out of memory", None),
     )
-    report = Report(name, "every 4h", "", "samples/s", 12.0, 12, 24, 5.0, 16.0, outcomes)
+    report = FleetReport(name, "every 4h", "", "samples/s", 12.0, 12, 24, 5.0, 16.0, outcomes)
     path = tmp_path / "named.html"
     path.write_text(fleet_page(report), encoding="utf-8")
     page = opened(path)

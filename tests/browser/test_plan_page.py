@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from recycle_compiler.ir.schedule import Schedule
-from recycle_compiler.viz.plan_page import Side, document_of, plan_page
+from recycle_compiler.viz.plan_page import PageSide, document_of, plan_page
 from tests.browser.conftest import NARROW, WIDE, Scheme, fits
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def test_a_name_is_text(tiny: Schedule, opened: Open, tmp_path: Path) -> None:
     name = "<script>alert(1)</script><img src=x onerror=alert(2)>"
     named = replace(tiny, job=replace(tiny.job, name=name))
     path = tmp_path / "named.html"
-    path.write_text(plan_page(name, [Side(name, (document_of(named),))]), encoding="utf-8")
+    path.write_text(plan_page(name, [PageSide(name, (document_of(named),))]), encoding="utf-8")
     page = opened(path)
     assert page.inner_text("#title").startswith(name)
     assert page.title() == name

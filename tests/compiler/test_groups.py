@@ -30,7 +30,7 @@ from recycle_compiler.ir.target import Target
 from recycle_compiler.ir.text import print_schedule
 from recycle_compiler.planner.compile import plan_failed
 from recycle_compiler.simulator.engine import simulate
-from recycle_compiler.verifier.report import Rule
+from recycle_compiler.verifier.report import VerifierRule
 from recycle_compiler.verifier.verify import verify_bundle
 from recycle_compiler.viz.table import layout_text
 from recycle_runtime.plan.bundle import Bundle, BundleError
@@ -60,7 +60,7 @@ def planned(text: str = TEXT, **costs: Any) -> Streams:
     return plan_failed(derived, absent_of_groups(derived, layout))
 
 
-def rules_of(plan: Streams) -> set[Rule]:
+def rules_of(plan: Streams) -> set[VerifierRule]:
     return {violation.rule for violation in verify_bundle(bundled(plan))}
 
 
@@ -182,19 +182,19 @@ def test_what_the_job_owes_to_its_layers() -> None:
     derived = job_of_groups(job, layout)
     plan = plan_failed(derived, absent_of_groups(derived, layout))
 
-    def rules(plan: Streams, job: JobSpec = job) -> set[Rule]:
+    def rules(plan: Streams, job: JobSpec = job) -> set[VerifierRule]:
         whole = replace(own, job=job)
         data = bundle_bytes(source="", plans=[whole], recuts=[[plan]])
         return {violation.rule for violation in verify_bundle(Bundle.parse(data))}
 
     assert not rules(plan)
-    assert Rule.CUT_REDUNDANCY in rules(
+    assert VerifierRule.CUT_REDUNDANCY in rules(
         replace(plan, job=replace(derived, redundancy=4)), replace(job, redundancy=4)
     )
     wrong = replace(derived, reduce=(derived.reduce[0] + 1, *derived.reduce[1:]))
-    assert Rule.CUT_COSTS in rules(replace(plan, job=wrong))
+    assert VerifierRule.CUT_COSTS in rules(replace(plan, job=wrong))
     roomy = replace(derived, capacity=tuple((room or 0) + 100 for room in derived.capacity))
-    assert Rule.CUT_COSTS in rules(replace(plan, job=roomy))
+    assert VerifierRule.CUT_COSTS in rules(replace(plan, job=roomy))
 
 
 def test_without_stagger_a_step_ends_with_the_last_sum() -> None:
@@ -211,7 +211,7 @@ def test_memory_of_every_group_is_checked(stage: int, room: int) -> None:
     """A stage that holds several chunks has room for the activations of all of them together."""
     plan = planned()
     capacity = tuple(room if one == stage else None for one in range(plan.job.stages))
-    assert rules_of(replace(plan, job=replace(plan.job, capacity=capacity))) == {Rule.MEMORY}
+    assert rules_of(replace(plan, job=replace(plan.job, capacity=capacity))) == {VerifierRule.MEMORY}
 
 
 def test_a_chunk_that_a_worker_does_not_sum_is_missed() -> None:
@@ -219,7 +219,7 @@ def test_a_chunk_that_a_worker_does_not_sum_is_missed() -> None:
     row = np.flatnonzero((plan.opcode == Opcode.REDUCE) & (plan.chunk == 1))[-1]
     chunk = plan.chunk.copy()
     chunk[row] = 0
-    assert rules_of(replace(plan, chunk=chunk)) >= {Rule.FINISH_STEPS, Rule.DEADLOCK}
+    assert rules_of(replace(plan, chunk=chunk)) >= {VerifierRule.FINISH_STEPS, VerifierRule.DEADLOCK}
 
 
 def test_sums_in_another_order_are_refused() -> None:
@@ -227,7 +227,7 @@ def test_sums_in_another_order_are_refused() -> None:
     rows = np.flatnonzero(plan.opcode == Opcode.REDUCE)[-2:]
     chunk = plan.chunk.copy()
     chunk[rows] = chunk[rows][::-1]
-    assert Rule.FINISH_STEPS in rules_of(replace(plan, chunk=chunk))
+    assert VerifierRule.FINISH_STEPS in rules_of(replace(plan, chunk=chunk))
 
 
 def test_a_sum_over_one_group_alone_is_refused() -> None:
@@ -242,7 +242,7 @@ def test_a_micro_batch_keeps_to_its_group() -> None:
     """One more and one less: the plan of other shares."""
     plan = planned()
     shares = replace(plan.job, shares=(5, 3))
-    assert Rule.OP_HOST in rules_of(replace(plan, job=shares))
+    assert VerifierRule.OP_HOST in rules_of(replace(plan, job=shares))
 
 
 def test_a_micro_batch_done_twice_is_one_that_is_missing() -> None:
@@ -251,7 +251,7 @@ def test_a_micro_batch_done_twice_is_one_that_is_missing() -> None:
     microbatch, pipeline = plan.microbatch.copy(), plan.pipeline.copy()
     microbatch[rows[0]], pipeline[rows[0]] = microbatch[rows[1]], pipeline[rows[1]]
     found = rules_of(replace(plan, microbatch=microbatch, pipeline=pipeline))
-    assert Rule.OP_COUNT in found
+    assert VerifierRule.OP_COUNT in found
 
 
 def test_index_and_job_must_agree() -> None:

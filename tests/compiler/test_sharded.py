@@ -26,7 +26,7 @@ from recycle_compiler.ir.target import Target
 from recycle_compiler.ir.text import parse_schedule, print_schedule
 from recycle_compiler.planner.compile import NoPlanError, compile_job, plan_failed
 from recycle_compiler.simulator.engine import simulate
-from recycle_compiler.verifier.report import Rule
+from recycle_compiler.verifier.report import VerifierRule
 from recycle_compiler.verifier.verify import verify_bundle
 from recycle_runtime.plan.bundle import Bundle, BundleError
 from recycle_runtime.plan.bundle_index import pack_index, unpack_index
@@ -217,17 +217,17 @@ def test_the_verifier_sees_what_is_not_as_the_shards_say() -> None:
     plan = plan_failed(job, failure_set([(0, 1)]))
     assert plan.job.sharding is not None
 
-    def rules(changed: JobSpec) -> set[Rule]:
+    def rules(changed: JobSpec) -> set[VerifierRule]:
         raw = bundle_bytes(source="", plans=[replace(plan, job=changed)])
         return {violation.rule for violation in verify_bundle(Bundle.parse(raw))}
 
     assert rules(plan.job) == set()
     longer = replace(plan.job.sharding, gather=(900,) * 4)
-    assert Rule.CLAIM_PERIOD in rules(replace(plan.job, sharding=longer))
+    assert VerifierRule.CLAIM_PERIOD in rules(replace(plan.job, sharding=longer))
     first = plan.job.unfailed
     assert first.sharding is not None
     more = replace(first, sharding=replace(first.sharding, state=(12_000,) * 4))
-    assert Rule.MEMORY in rules(more)
+    assert VerifierRule.MEMORY in rules(more)
 
 
 def test_a_model_by_what_its_workers_hold() -> None:

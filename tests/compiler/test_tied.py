@@ -23,7 +23,7 @@ from recycle_compiler.passes.split_backward import SplitBackward
 from recycle_compiler.passes.stagger_optimizer import StaggerOptimizer
 from recycle_compiler.planner.compile import plan_failed
 from recycle_compiler.simulator.engine import simulate
-from recycle_compiler.verifier.report import Rule
+from recycle_compiler.verifier.report import VerifierRule
 from recycle_compiler.verifier.verify import verify_bundle
 from recycle_runtime.plan.bundle import Bundle, BundleError
 from recycle_runtime.plan.bundle_index import pack_index, unpack_index
@@ -118,7 +118,7 @@ def test_a_plan_that_ignores_the_tie_is_refused() -> None:
     untied = plan_failed(replace(plan.job, tied=(), tied_reduce=0), NO_FAILURE)
     assert untied.claims.period < plan.claims.period
     rules = {violation.rule for violation in verify_bundle(bundled(replace(untied, job=plan.job)))}
-    assert rules & {Rule.CLAIM_PERIOD, Rule.ITERATION_OVERLAP}
+    assert rules & {VerifierRule.CLAIM_PERIOD, VerifierRule.ITERATION_OVERLAP}
 
 
 def test_a_worker_that_never_reduces_is_waited_for() -> None:
@@ -127,7 +127,9 @@ def test_a_worker_that_never_reduces_is_waited_for() -> None:
     opcode = plan.opcode.copy()
     opcode[rows] = Opcode.OPTIMIZER
     found = [
-        each for each in verify_bundle(bundled(replace(plan, opcode=opcode))) if each.rule is Rule.DEADLOCK
+        each
+        for each in verify_bundle(bundled(replace(plan, opcode=opcode)))
+        if each.rule is VerifierRule.DEADLOCK
     ]
     assert found and "in reduce" in found[0].message
 

@@ -23,8 +23,8 @@ from recycle_compiler.passes.assign_buffers import AssignBuffers
 from recycle_compiler.passes.insert_transfers import InsertTransfers
 from recycle_compiler.planner.compile import compile_job, plan_failed
 from recycle_compiler.simulator.engine import simulate
-from recycle_compiler.simulator.errors import StreamError
-from recycle_compiler.verifier.report import Rule
+from recycle_compiler.simulator.errors import StuckStreamsError
+from recycle_compiler.verifier.report import VerifierRule
 from recycle_compiler.verifier.verify import verify_bundle
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Opcode
@@ -240,20 +240,20 @@ def _short_period(streams: Streams) -> Streams:
 @pytest.mark.parametrize(
     ("fault", "rule"),
     [
-        (changed("chunk", Opcode.FORWARD, 1, chunk=0), Rule.OP_HOST),
-        (changed("chunk", Opcode.FORWARD, 3, chunk=0), Rule.OP_COUNT),
-        (changed("chunk", Opcode.REDUCE, 3), Rule.FINISH_STEPS),
-        (changed("chunk", Opcode.OPTIMIZER, 3), Rule.FINISH_STEPS),
-        (changed("chunk", Opcode.SEND_ACTIVATION, 3), Rule.MESSAGE_MATCH),
-        (changed("neighbour", Opcode.SEND_ACTIVATION, 0), Rule.MESSAGE_MATCH),
-        (changed("neighbour", Opcode.RECV_GRADIENT, 1), Rule.MESSAGE_MATCH),
-        (changed("buffer", Opcode.BACKWARD_INPUT, 5, chunk=3), Rule.BUFFER_MATCH),
-        (swapped(Opcode.REDUCE, Opcode.OPTIMIZER), Rule.FINISH_STEPS),
-        (swapped(Opcode.BACKWARD_INPUT, Opcode.BACKWARD_WEIGHT), Rule.OP_ORDER),
-        (_short_period, Rule.CLAIM_PERIOD),
+        (changed("chunk", Opcode.FORWARD, 1, chunk=0), VerifierRule.OP_HOST),
+        (changed("chunk", Opcode.FORWARD, 3, chunk=0), VerifierRule.OP_COUNT),
+        (changed("chunk", Opcode.REDUCE, 3), VerifierRule.FINISH_STEPS),
+        (changed("chunk", Opcode.OPTIMIZER, 3), VerifierRule.FINISH_STEPS),
+        (changed("chunk", Opcode.SEND_ACTIVATION, 3), VerifierRule.MESSAGE_MATCH),
+        (changed("neighbour", Opcode.SEND_ACTIVATION, 0), VerifierRule.MESSAGE_MATCH),
+        (changed("neighbour", Opcode.RECV_GRADIENT, 1), VerifierRule.MESSAGE_MATCH),
+        (changed("buffer", Opcode.BACKWARD_INPUT, 5, chunk=3), VerifierRule.BUFFER_MATCH),
+        (swapped(Opcode.REDUCE, Opcode.OPTIMIZER), VerifierRule.FINISH_STEPS),
+        (swapped(Opcode.BACKWARD_INPUT, Opcode.BACKWARD_WEIGHT), VerifierRule.OP_ORDER),
+        (_short_period, VerifierRule.CLAIM_PERIOD),
     ],
 )
-def test_a_planted_fault_is_refused(fault: Fault, rule: Rule) -> None:
+def test_a_planted_fault_is_refused(fault: Fault, rule: VerifierRule) -> None:
     good = lowered(scheduled(chunked_job(V_SHAPE)))
     rules = {violation.rule for violation in verify_bundle(bundled(fault(good)))}
     assert rule in rules
@@ -264,7 +264,7 @@ def test_memory_counts_all_chunks_of_a_worker() -> None:
     schedule = scheduled(job)
     most = max(amount for _, stage, amount in schedule.peak_memory() if stage == 0)
     tight = replace(lowered(schedule), job=replace(job, capacity=(most - 1, None)))
-    assert {violation.rule for violation in verify_bundle(bundled(tight))} == {Rule.MEMORY}
+    assert {violation.rule for violation in verify_bundle(bundled(tight))} == {VerifierRule.MEMORY}
 
 
 def test_peers_that_reduce_in_different_orders_wait_for_ever() -> None:
@@ -273,8 +273,8 @@ def test_peers_that_reduce_in_different_orders_wait_for_ever() -> None:
     chunk = good.chunk.copy()
     chunk[rows] = chunk[rows[[1, 0, 3, 2]]]
     bundle = bundled(replace(good, chunk=chunk))
-    assert {violation.rule for violation in verify_bundle(bundle)} == {Rule.DEADLOCK}
-    with pytest.raises(StreamError, match="deadlock"):
+    assert {violation.rule for violation in verify_bundle(bundle)} == {VerifierRule.DEADLOCK}
+    with pytest.raises(StuckStreamsError, match="deadlock"):
         simulate(bundle, 0)
 
 

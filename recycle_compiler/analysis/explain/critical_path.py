@@ -31,7 +31,7 @@ class StepKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PathStep:
     """Ops in a row on one worker, or what lies between two of those; times in ticks."""
 
     kind: StepKind
@@ -59,7 +59,7 @@ class CriticalPath:
     """Whose window it fills."""
     closed: bool
     """It begins with the op that opens this window: no other timing of these orders is faster."""
-    steps: tuple[Step, ...]
+    steps: tuple[PathStep, ...]
 
     @property
     def length(self) -> int:
@@ -166,10 +166,10 @@ def _cause(timeline: Timeline, link: _Link) -> _Link | None:
     return _Link(before if freed >= arrived else source, link.iteration)
 
 
-def _steps(timeline: Timeline, stage: int, links: list[_Link]) -> tuple[Step, ...]:
+def _steps(timeline: Timeline, stage: int, links: list[_Link]) -> tuple[PathStep, ...]:
     """The chain in steps, cut off where the window opens."""
     opening, closing = timeline.opens[stage], timeline.closes[stage]
-    steps: list[Step] = []
+    steps: list[PathStep] = []
     reached = opening
     for previous, link in zip([None, *links], links, strict=False):
         shift = link.iteration * timeline.period
@@ -180,30 +180,34 @@ def _steps(timeline: Timeline, stage: int, links: list[_Link]) -> tuple[Step, ..
             _add_op(timeline, steps, link, max(start, opening), end)
         reached = max(end, opening)
     if closing > reached:
-        steps.append(Step(StepKind.FINISH, reached, closing, stage))
+        steps.append(PathStep(StepKind.FINISH, reached, closing, stage))
     return tuple(steps)
 
 
-def _between(timeline: Timeline, previous: _Link | None, link: _Link, start: int, end: int) -> Step:
+def _between(timeline: Timeline, previous: _Link | None, link: _Link, start: int, end: int) -> PathStep:
     """What fills the time between two ops of the chain."""
     stage = int(timeline.ops.chunk[link.row])
     if previous is None:
-        return Step(StepKind.NOTHING, start, end, stage)
+        return PathStep(StepKind.NOTHING, start, end, stage)
     if previous.iteration < link.iteration:
-        return Step(StepKind.FINISH, start, end, stage, iteration=previous.iteration)
+        return PathStep(StepKind.FINISH, start, end, stage, iteration=previous.iteration)
     arrived = timeline.end[previous.row] + timeline.lag[link.row]
     sent = previous.row == timeline.source[link.row] and arrived == timeline.start[link.row]
-    return Step(StepKind.TRANSFER if sent else StepKind.NOTHING, start, end, stage, iteration=link.iteration)
+    return PathStep(
+        StepKind.TRANSFER if sent else StepKind.NOTHING, start, end, stage, iteration=link.iteration
+    )
 
 
-def _add_op(timeline: Timeline, steps: list[Step], link: _Link, start: int, end: int) -> None:
+def _add_op(timeline: Timeline, steps: list[PathStep], link: _Link, start: int, end: int) -> None:
     """One more op: a step of its own, or more of the last one."""
     op, label = timeline.ops[link.row], timeline.label(link.row)
     worker = worker_at(op.worker, timeline.pipelines)
     last = steps[-1] if steps else None
     if last is None or (last.worker, last.iteration) != (worker, link.iteration):
-        steps.append(Step(StepKind.COMPUTE, start, end, op.chunk, worker, label, label, 1, link.iteration))
+        steps.append(
+            PathStep(StepKind.COMPUTE, start, end, op.chunk, worker, label, label, 1, link.iteration)
+        )
         return
-    steps[-1] = Step(
+    steps[-1] = PathStep(
         StepKind.COMPUTE, last.start, end, op.chunk, worker, last.first, label, last.ops + 1, link.iteration
     )

@@ -23,7 +23,7 @@ NO_ROOM = 1 << 60
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class BorderMove:
     """One layer or one worker on the other side of a border between two stages."""
 
     what: str
@@ -68,7 +68,7 @@ class CutFacts:
     """The plan under the own cut for as many failures; None if the bundle has none."""
     fewer: Neighbour | None
     """The fastest plan for one failure fewer."""
-    moves: tuple[Move, ...]
+    moves: tuple[BorderMove, ...]
     """Over every border, by border."""
     one_more: int | None
     """What no plan of any cut with one worker more goes below; None if there is no such cut."""
@@ -174,7 +174,7 @@ def fastest_plan(
     return Neighbour(failures, recut.plans[0].period, layout)
 
 
-def _moves(job: JobSpec, layout: Layout) -> Iterator[Move]:
+def _moves(job: JobSpec, layout: Layout) -> Iterator[BorderMove]:
     units = job.pipelines * job.microbatches
     for stage, after in pairwise(range(layout.stages)):
         for source, target in ((stage, after), (after, stage)):
@@ -186,8 +186,8 @@ def _moves(job: JobSpec, layout: Layout) -> Iterator[Move]:
                 yield _move(job, "worker", source, target, Layout(layout.layers, workers))
 
 
-def _move(job: JobSpec, what: str, source: int, target: int, layout: Layout) -> Move:
-    return Move(what, source, target, layout, min(NO_ROOM, layout_bound(job, layout)))
+def _move(job: JobSpec, what: str, source: int, target: int, layout: Layout) -> BorderMove:
+    return BorderMove(what, source, target, layout, min(NO_ROOM, layout_bound(job, layout)))
 
 
 def _shifted(values: tuple[int, ...], source: int, target: int) -> tuple[int, ...]:

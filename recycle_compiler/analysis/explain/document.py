@@ -3,13 +3,13 @@
 import json
 from typing import Any
 
-from recycle_compiler.analysis.explain.critical_path import CriticalPath, Step, StepKind
+from recycle_compiler.analysis.explain.critical_path import CriticalPath, PathStep, StepKind
 from recycle_compiler.analysis.explain.cuts import NO_ROOM, CutFacts, Neighbour
 from recycle_compiler.analysis.explain.groups import GroupFacts
 from recycle_compiler.analysis.explain.idle import CAUSES, StageTime
 from recycle_compiler.analysis.explain.proof import Proof
 from recycle_compiler.analysis.explain.report import Explanation
-from recycle_compiler.analysis.explain.what_if import Outcome, WhatIf
+from recycle_compiler.analysis.explain.what_if import WhatIf, WhatIfOutcome
 from recycle_compiler.ir.groups import stages_of_groups
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.schedule import Schedule
@@ -228,7 +228,7 @@ def _path(job: JobSpec, path: CriticalPath, bottleneck: int) -> dict[str, Any]:
     }
 
 
-def _step(job: JobSpec, step: Step) -> dict[str, Any]:
+def _step(job: JobSpec, step: PathStep) -> dict[str, Any]:
     compute = {} if step.worker is None else {"worker": list(step.worker), "ops": step.ops}
     names = {} if step.worker is None else {"first": step.first, "last": step.last}
     return {
@@ -270,7 +270,7 @@ def _what_if(job: JobSpec, found: WhatIf) -> dict[str, Any]:
     }
 
 
-def _outcome(job: JobSpec, outcome: Outcome) -> dict[str, Any]:
+def _outcome(job: JobSpec, outcome: WhatIfOutcome) -> dict[str, Any]:
     return {
         "what": outcome.what,
         "period": None if outcome.period is None else in_unit(job, outcome.period),

@@ -22,7 +22,7 @@ _REASON = re.compile(r"(?P<kind>[\w ]+) of stage (?P<stage>\d+)(?: (?:through|to
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BoundTerm:
     """A share of a bound; below zero where it makes the bound smaller."""
 
     ticks: int
@@ -42,7 +42,7 @@ def period_of(problem: Problem, stage: int, reason: str) -> int | None:
     return next((bound.period for bound in stage_bounds(problem, stage) if bound.reason == reason), None)
 
 
-def parts_of(problem: Problem, job: JobSpec, bound: Bound) -> tuple[Part, ...]:
+def parts_of(problem: Problem, job: JobSpec, bound: Bound) -> tuple[BoundTerm, ...]:
     """The parts of a bound, without those that are zero."""
     named = _REASON.fullmatch(bound.reason)
     if named is None or named["kind"] not in _TAKEN_APART:
@@ -52,12 +52,12 @@ def parts_of(problem: Problem, job: JobSpec, bound: Bound) -> tuple[Part, ...]:
     known, rest = _TAKEN_APART[named["kind"]](problem, job, stage, window, bound)
     parts = (*known, *_ends(problem, job, max(stage, window), window))
     left = bound.period - sum(part.ticks for part in parts)
-    return tuple(part for part in (*parts, Part(left, rest)) if part.ticks)
+    return tuple(part for part in (*parts, BoundTerm(left, rest)) if part.ticks)
 
 
 def _load(
     problem: Problem, job: JobSpec, stage: int, first: int, bound: Bound
-) -> tuple[tuple[Part, ...], str]:
+) -> tuple[tuple[BoundTerm, ...], str]:
     parts = (
         _work(problem, job, stage),
         _ramp_up(problem, job, stage),
@@ -68,14 +68,14 @@ def _load(
 
 def _tail(
     problem: Problem, job: JobSpec, stage: int, first: int, bound: Bound
-) -> tuple[tuple[Part, ...], str]:
+) -> tuple[tuple[BoundTerm, ...], str]:
     way_up = sum(problem.backward[j] + problem.transfer[j] for j in range(first, stage))
     parts = (
         _work(problem, job, stage),
         _ramp_up(problem, job, stage),
         _waiting_in_rounds(problem, stage, bound),
-        Part(way_up, f"the last backward on its way up to stage {first}"),
-        Part(problem.weight[first], f"W of stage {first} after it"),
+        BoundTerm(way_up, f"the last backward on its way up to stage {first}"),
+        BoundTerm(problem.weight[first], f"W of stage {first} after it"),
     )
     known = sum(part.ticks for part in (*parts, *_ends(problem, job, stage, first)))
     if known > bound.period:
@@ -85,7 +85,7 @@ def _tail(
 
 def _both_ends(
     problem: Problem, job: JobSpec, stage: int, first: int, bound: Bound
-) -> tuple[tuple[Part, ...], str]:
+) -> tuple[tuple[BoundTerm, ...], str]:
     live = len(problem.hosts[stage])
     at_start, at_end = pooled_idle(problem, stage)
     work = problem.units * sum(_times(problem, stage))
@@ -93,16 +93,18 @@ def _both_ends(
     sums = [-(-ticks // live) for ticks in (work, work + at_start, work + at_start + at_end)]
     what = f"work: {plural(problem.units, 'micro-batch')} x ({_each(problem, job, stage)})"
     parts = (
-        Part(sums[0], what if live == 1 else f"{what}, shared by {live} workers"),
-        Part(sums[1] - sums[0], "idle at the start, for want of work that has arrived or fits in memory"),
-        Part(sums[2] - sums[1], "idle at the end, for want of work that can be left until then"),
+        BoundTerm(sums[0], what if live == 1 else f"{what}, shared by {live} workers"),
+        BoundTerm(
+            sums[1] - sums[0], "idle at the start, for want of work that has arrived or fits in memory"
+        ),
+        BoundTerm(sums[2] - sums[1], "idle at the end, for want of work that can be left until then"),
     )
     return parts, "the rest"
 
 
 def _memory(
     problem: Problem, job: JobSpec, stage: int, first: int, bound: Bound
-) -> tuple[tuple[Part, ...], str]:
+) -> tuple[tuple[BoundTerm, ...], str]:
     share = _share(problem, stage)
     held = problem.forward[stage] + round_trip(problem, stage) + problem.backward[stage]
     rounds = -(-share // max(1, min(share, problem.holdable(stage))))
@@ -113,36 +115,36 @@ def _memory(
     if in_turn + sum(part.ticks for part in _ends(problem, job, stage, first)) == bound.period:
         each = f"each for {time_text(job, held)}"
         what = f"{plural(rounds, 'activation')} one after another in the same place, {each}"
-        return (Part(rounds * held, what), Part(last_weight, "the last W")), "the rest"
+        return (BoundTerm(rounds * held, what), BoundTerm(last_weight, "the last W")), "the rest"
     room = memory_text(job, problem.capacity[stage])
     return (), f"{plural(share, 'activation')} in memory for their round trips, in a capacity of {room}"
 
 
 def _rounds(
     problem: Problem, job: JobSpec, stage: int, first: int, bound: Bound
-) -> tuple[tuple[Part, ...], str]:
+) -> tuple[tuple[BoundTerm, ...], str]:
     return (), "micro-batches that pass workers in turn and wait for each other's room, from end to end"
 
 
 def _feed(
     problem: Problem, job: JobSpec, stage: int, later: int, bound: Bound
-) -> tuple[tuple[Part, ...], str]:
+) -> tuple[tuple[BoundTerm, ...], str]:
     there = problem.forward[later] + round_trip(problem, later) + problem.backward[later]
     parts = (
-        Part(there, f"the first micro-batch from stage {later} on and back"),
-        Part(up(problem, later, stage), f"its way up to stage {stage}"),
-        Part(until_last_forward(problem, stage), f"work of stage {stage} before its last F has room"),
-        Part(head(problem, stage, later), f"that F on its way down to stage {later}"),
-        Part(there, f"the last micro-batch from stage {later} on and back"),
-        Part(problem.weight[later], f"W of stage {later} after it"),
+        BoundTerm(there, f"the first micro-batch from stage {later} on and back"),
+        BoundTerm(up(problem, later, stage), f"its way up to stage {stage}"),
+        BoundTerm(until_last_forward(problem, stage), f"work of stage {stage} before its last F has room"),
+        BoundTerm(head(problem, stage, later), f"that F on its way down to stage {later}"),
+        BoundTerm(there, f"the last micro-batch from stage {later} on and back"),
+        BoundTerm(problem.weight[later], f"W of stage {later} after it"),
     )
     return parts, "the rest"
 
 
-def _work(problem: Problem, job: JobSpec, stage: int) -> Part:
+def _work(problem: Problem, job: JobSpec, stage: int) -> BoundTerm:
     share = _share(problem, stage)
     what = f"work: {plural(share, 'micro-batch')} x ({_each(problem, job, stage)})"
-    return Part(share * sum(_times(problem, stage)), what)
+    return BoundTerm(share * sum(_times(problem, stage)), what)
 
 
 def _each(problem: Problem, job: JobSpec, stage: int) -> str:
@@ -156,14 +158,16 @@ def _times(problem: Problem, stage: int) -> tuple[int, int, int]:
     return problem.forward[stage], problem.backward[stage], problem.weight[stage]
 
 
-def _ramp_up(problem: Problem, job: JobSpec, stage: int) -> Part:
+def _ramp_up(problem: Problem, job: JobSpec, stage: int) -> BoundTerm:
     share = _share(problem, stage)
     ahead = min(share, problem.holdable(stage)) - 1
     trip = time_text(job, round_trip(problem, stage))
-    return Part(ramp_up(problem, stage, share), f"ramp-up: a round trip of {trip} less {ahead} further F")
+    return BoundTerm(
+        ramp_up(problem, stage, share), f"ramp-up: a round trip of {trip} less {ahead} further F"
+    )
 
 
-def _waiting_in_rounds(problem: Problem, stage: int, bound: Bound) -> Part:
+def _waiting_in_rounds(problem: Problem, stage: int, bound: Bound) -> BoundTerm:
     """What the bound owes to a stage with fewer workers, which those of this one have to pass in rounds."""
     everyone = tuple(range(problem.units))
 
@@ -175,11 +179,11 @@ def _waiting_in_rounds(problem: Problem, stage: int, bound: Bound) -> Part:
 
     waiting = bound.period - period(stage)
     if waiting == 0:
-        return Part(0, "no waiting in rounds")
+        return BoundTerm(0, "no waiting in rounds")
     where = max((other for other in range(problem.chunks) if other != stage), key=period)
     crowd = plural(_full_shares(problem, stage), "micro-batch")
     live = plural(len(problem.hosts[where]), "worker")
-    return Part(waiting, f"waiting in rounds at stage {where}: {crowd} at a time for {live}")
+    return BoundTerm(waiting, f"waiting in rounds at stage {where}: {crowd} at a time for {live}")
 
 
 def _full_shares(problem: Problem, stage: int) -> int:
@@ -188,14 +192,14 @@ def _full_shares(problem: Problem, stage: int) -> int:
     return problem.units - live * (_share(problem, stage) - 1)
 
 
-def _ends(problem: Problem, job: JobSpec, stage: int, first: int) -> tuple[Part, Part]:
+def _ends(problem: Problem, job: JobSpec, stage: int, first: int) -> tuple[BoundTerm, BoundTerm]:
     """What lies before the work of a stage and after that of all, in the window that opens at `first`."""
     begin = first if problem.staggered else 0
     down = sum(problem.forward[j] + problem.transfer[j] for j in range(begin, stage))
     finish = problem.finish[first] if problem.staggered else max(problem.finish)
     return (
-        Part(down, f"the first F on its way down from stage {begin}"),
-        Part(finish, ending_words(job)),
+        BoundTerm(down, f"the first F on its way down from stage {begin}"),
+        BoundTerm(finish, ending_words(job)),
     )
 
 
@@ -204,7 +208,7 @@ def _share(problem: Problem, stage: int) -> int:
     return -(-problem.units // len(problem.hosts[stage]))
 
 
-_TakeApart = Callable[[Problem, JobSpec, int, int, Bound], tuple[tuple[Part, ...], str]]
+_TakeApart = Callable[[Problem, JobSpec, int, int, Bound], tuple[tuple[BoundTerm, ...], str]]
 _TAKEN_APART: dict[str, _TakeApart] = {
     "load": _load,
     "tail": _tail,
@@ -222,7 +226,7 @@ class Proof:
 
     reason: str
     period: int
-    parts: tuple[Part, ...]
+    parts: tuple[BoundTerm, ...]
     """They add up to the period; none where the bound cannot be taken apart."""
 
 
@@ -234,7 +238,7 @@ def binding_proof(problem: Problem, job: JobSpec, claims: Claims) -> Proof:
     proof = _proof(problem, job, Bound(period, claims.reason))
     if period == claims.lower_bound:
         return proof
-    rest = Part(claims.lower_bound - period, "rounded up to a sum of whole ops")
+    rest = BoundTerm(claims.lower_bound - period, "rounded up to a sum of whole ops")
     return Proof(claims.reason, claims.lower_bound, (*proof.parts, rest))
 
 

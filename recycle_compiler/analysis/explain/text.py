@@ -9,13 +9,13 @@ On the critical path, ops in a row on one worker are one line, and so is a micro
 
 from collections.abc import Iterator, Sequence
 
-from recycle_compiler.analysis.explain.critical_path import CriticalPath, Step, StepKind
-from recycle_compiler.analysis.explain.cuts import NO_ROOM, CutFacts, Move
+from recycle_compiler.analysis.explain.critical_path import CriticalPath, PathStep, StepKind
+from recycle_compiler.analysis.explain.cuts import NO_ROOM, BorderMove, CutFacts
 from recycle_compiler.analysis.explain.groups import GroupFacts
 from recycle_compiler.analysis.explain.idle import CAUSES, StageTime
 from recycle_compiler.analysis.explain.proof import Proof
 from recycle_compiler.analysis.explain.report import Explanation
-from recycle_compiler.analysis.explain.what_if import BOUNDS, NONE, Outcome
+from recycle_compiler.analysis.explain.what_if import BOUNDS, NONE, WhatIfOutcome
 from recycle_compiler.ir.groups import AnyLayout, stages_of_groups
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.layout import Layout
@@ -175,7 +175,7 @@ def _moves(cuts: CutFacts) -> Iterator[str]:
         yield f"    and {len(ordered) - _MOVES} more, {to}"
 
 
-def _move(cuts: CutFacts, move: Move) -> str:
+def _move(cuts: CutFacts, move: BorderMove) -> str:
     what = f"a {move.what} from stage {move.source} to stage {move.target}"
     return f"{what}: {amount(cuts.job, move.bound) if move.fits else 'does not fit into memory'}"
 
@@ -340,7 +340,7 @@ def _what_if(explanation: Explanation) -> Iterator[str]:
         yield "  nothing that was tried makes a difference of 0.1 % or more"
 
 
-def _outcome(job: JobSpec, outcome: Outcome) -> str:
+def _outcome(job: JobSpec, outcome: WhatIfOutcome) -> str:
     speed = f"{percent(abs(outcome.gain))} {'faster' if outcome.gain > 0 else 'slower'}"
     if outcome.microbatches != job.microbatches:
         speed += " per micro-batch"
@@ -374,9 +374,9 @@ def amount(job: JobSpec, ticks: int) -> str:
     return "1 slot" if (number, job.unit) == ("1", "slot") else f"{number} {unit_name(job)}"
 
 
-def _groups(steps: Sequence[Step]) -> list[list[Step]]:
+def _groups(steps: Sequence[PathStep]) -> list[list[PathStep]]:
     """Steps that are told in one line: ops or a way through several stages, with the transfer to there."""
-    groups: list[list[Step]] = []
+    groups: list[list[PathStep]] = []
     index = 0
     while index < len(steps):
         begin = index + (steps[index].kind is StepKind.TRANSFER)
@@ -388,7 +388,7 @@ def _groups(steps: Sequence[Step]) -> list[list[Step]]:
     return groups
 
 
-def _end_of_way(steps: Sequence[Step], begin: int) -> int:
+def _end_of_way(steps: Sequence[PathStep], begin: int) -> int:
     """Where the run of steps ends in which one micro-batch moves on from stage to stage."""
     until = begin
     for index in range(begin, len(steps)):
@@ -400,7 +400,7 @@ def _end_of_way(steps: Sequence[Step], begin: int) -> int:
     return until
 
 
-def _words(job: JobSpec, group: Sequence[Step]) -> str:
+def _words(job: JobSpec, group: Sequence[PathStep]) -> str:
     if group[0].kind is StepKind.TRANSFER:
         return f"transfer {amount(job, group[0].ticks)} -> {_words(job, group[1:])}"
     if len(group) == 1:
@@ -413,7 +413,7 @@ def _words(job: JobSpec, group: Sequence[Step]) -> str:
     return f"{way} ({plural(len(compute), 'op')}, {amount(job, ticks)}{more})"
 
 
-def _step(job: JobSpec, step: Step) -> str:
+def _step(job: JobSpec, step: PathStep) -> str:
     time = amount(job, step.ticks)
     if step.kind is StepKind.COMPUTE:
         ops = step.first if step.ops == 1 else f"{step.first}..{step.last}"
@@ -423,7 +423,7 @@ def _step(job: JobSpec, step: Step) -> str:
     return f"waiting for nothing ({time})"
 
 
-def _when(step: Step) -> str:
+def _when(step: PathStep) -> str:
     return " of the previous iteration" if step.iteration < 0 else ""
 
 

@@ -23,7 +23,7 @@ _WORTH_TELLING = 0.001
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class JobVariant:
     """A job that differs in one thing."""
 
     what: str
@@ -32,7 +32,7 @@ class Change:
     relaxes: bool
     """Every plan for the job as it is can be run on the changed one, and is no slower there."""
 
-    def includes(self, other: "Change") -> bool:
+    def includes(self, other: "JobVariant") -> bool:
         """It differs from the other at most in having more memory."""
         if replace(self.job, capacity=other.job.capacity) != other.job:
             return False
@@ -42,21 +42,21 @@ class Change:
         )
 
 
-def changes_to(job: JobSpec, bottleneck: int) -> tuple[Change, ...]:
+def changes_to(job: JobSpec, bottleneck: int) -> tuple[JobVariant, ...]:
     """Everything worth asking, in a fixed order."""
     whole = (*_memory(job, bottleneck), *_techniques(job), *_network(job))
     # A grid that only serves another cut has no pipelines that could have a micro-batch more.
     return whole if job.is_recut else (*whole, _one_more_microbatch(job))
 
 
-def _memory(job: JobSpec, bottleneck: int) -> Iterator[Change]:
+def _memory(job: JobSpec, bottleneck: int) -> Iterator[JobVariant]:
     every = tuple(range(job.stages))
     places = {(bottleneck,): f"on stage {bottleneck}", (0,): "on stage 0", every: "on every stage"}
     for stages, where in places.items():
         for count in _MORE:
             more = _with_more(job, stages, count)
             if more is not None:
-                yield Change(f"with {count} more {_activations(count)} {where}", more, relaxes=True)
+                yield JobVariant(f"with {count} more {_activations(count)} {where}", more, relaxes=True)
 
 
 def _with_more(job: JobSpec, stages: tuple[int, ...], count: int) -> JobSpec | None:
@@ -73,7 +73,7 @@ def _activations(count: int) -> str:
     return "activation" if count == 1 else "activations"
 
 
-def _techniques(job: JobSpec) -> Iterator[Change]:
+def _techniques(job: JobSpec) -> Iterator[JobVariant]:
     now = job.techniques
     for name in ("adaptive", "decouple", "stagger"):
         if job.is_recut and name == "adaptive":
@@ -82,23 +82,23 @@ def _techniques(job: JobSpec) -> Iterator[Change]:
         on = not getattr(now, name)
         other: Techniques = replace(now, **{name: on})
         word = "with" if on else "without"
-        yield Change(f"{word} `{name}`", replace(job, techniques=other), relaxes=on)
+        yield JobVariant(f"{word} `{name}`", replace(job, techniques=other), relaxes=on)
 
 
-def _network(job: JobSpec) -> Iterator[Change]:
+def _network(job: JobSpec) -> Iterator[JobVariant]:
     if any(job.transfer):
         free = replace(job, transfer=(0,) * len(job.transfer))
-        yield Change("with transfers that take no time", free, relaxes=True)
+        yield JobVariant("with transfers that take no time", free, relaxes=True)
 
 
-def _one_more_microbatch(job: JobSpec) -> Change:
+def _one_more_microbatch(job: JobSpec) -> JobVariant:
     more = job.microbatches + 1
     what = f"with {plural(more, 'micro-batch')} in each pipeline"
-    return Change(what, replace(job, microbatches=more), relaxes=False)
+    return JobVariant(what, replace(job, microbatches=more), relaxes=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class WhatIfOutcome:
     """What one change would bring; times in ticks."""
 
     what: str
@@ -123,7 +123,7 @@ class WhatIf:
     mode: str
     reference: int
     """The period that changes are compared with: of the plan, or of a better one found by planning again."""
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[WhatIfOutcome, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +152,8 @@ def what_if(schedule: Schedule, bottleneck: int, mode: str) -> WhatIf:
     # Two plans that are merely near their bounds could not be compared.
     job = replace(schedule.job, solver=replace(schedule.job.solver, gap_ppm=0))
     reference = _Reference(schedule.claims.period, _bound(_target(schedule, job)), job.microbatches)
-    again = Change("as it is, planned again with `gap = 0%`", job, relaxes=True)
-    found: list[tuple[Change, Outcome]] = []
+    again = JobVariant("as it is, planned again with `gap = 0%`", job, relaxes=True)
+    found: list[tuple[JobVariant, WhatIfOutcome]] = []
     for change in (again, *changes_to(job, bottleneck)):
         outcome = _outcome(schedule, change, mode, reference, _known_to_do(change, found))
         if outcome is None or _buys_no_more(change, outcome, found):
@@ -166,19 +166,21 @@ def what_if(schedule: Schedule, bottleneck: int, mode: str) -> WhatIf:
     return WhatIf(mode, reference.period, tuple(ordered))
 
 
-def _known_to_do(change: Change, found: list[tuple[Change, Outcome]]) -> list[int]:
+def _known_to_do(change: JobVariant, found: list[tuple[JobVariant, WhatIfOutcome]]) -> list[int]:
     """Periods of plans for jobs with the same or less memory, which this job can run as well."""
     return [outcome.period for less, outcome in found if outcome.period and change.includes(less)]
 
 
-def _buys_no_more(change: Change, outcome: Outcome, found: list[tuple[Change, Outcome]]) -> bool:
+def _buys_no_more(
+    change: JobVariant, outcome: WhatIfOutcome, found: list[tuple[JobVariant, WhatIfOutcome]]
+) -> bool:
     """Less memory does it as well."""
     return any(change.includes(less) and other.cost <= outcome.cost for less, other in found)
 
 
 def _outcome(
-    schedule: Schedule, change: Change, mode: str, reference: _Reference, known: list[int]
-) -> Outcome | None:
+    schedule: Schedule, change: JobVariant, mode: str, reference: _Reference, known: list[int]
+) -> WhatIfOutcome | None:
     """None if the change makes no difference worth telling; `known` are periods that need no plan."""
     microbatches = change.job.microbatches
     target = _target(schedule, change.job)
@@ -190,13 +192,13 @@ def _outcome(
         # What a plan above its bound could gain without the change is not to the credit of the change.
         moved = reference.bound_gain(bound, microbatches)
         telling = moved * most > 0 and min(abs(moved), abs(most)) >= _WORTH_TELLING
-        return Outcome(change.what, microbatches, None, bound, most) if telling else None
+        return WhatIfOutcome(change.what, microbatches, None, bound, most) if telling else None
     claims = plan_failed(target.job, target.failed, effort=Effort().quick()).claims
     period = min(claims.period, reference.period, *known) if change.relaxes else claims.period
     gain = reference.gain(period, microbatches)
     if abs(gain) < _WORTH_TELLING:
         return None
-    return Outcome(change.what, microbatches, period, claims.lower_bound, gain)
+    return WhatIfOutcome(change.what, microbatches, period, claims.lower_bound, gain)
 
 
 def _target(schedule: Schedule, job: JobSpec) -> Target:

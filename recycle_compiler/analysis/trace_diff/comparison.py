@@ -23,7 +23,7 @@ from recycle_compiler.analysis.trace_diff.breakdown import (
 )
 from recycle_compiler.analysis.trace_diff.matching import Floats, Measured, OtherOrder, match
 from recycle_compiler.analysis.trace_diff.network import network_of, steady_step, waiting_inside
-from recycle_compiler.analysis.trace_diff.trace_file import Trace, TraceError
+from recycle_compiler.analysis.trace_diff.trace_file import RunTrace, TraceError
 from recycle_compiler.ir.schedule import Schedule
 
 _MICROSECONDS_PER_TICK = 0.001
@@ -37,7 +37,7 @@ class NoSuchStep(Exception):  # noqa: N818
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class TraceComparison:
     """All that there is to say; times in microseconds."""
 
     schedule: Schedule
@@ -97,7 +97,7 @@ class Comparison:
         return self.time - self.replayed
 
 
-def compare_with_run(schedule: Schedule, trace: Trace, step: int | None = None) -> Comparison:
+def compare_with_run(schedule: Schedule, trace: RunTrace, step: int | None = None) -> TraceComparison:
     """The plan beside its run; TraceError if the trace is not a run of this plan."""
     measured = match(trace, schedule)
     network = network_of(schedule)
@@ -119,7 +119,7 @@ def compare_with_run(schedule: Schedule, trace: Trace, step: int | None = None) 
     def replay(durations: Floats) -> float:
         return share * steady_step(network, durations, lag)
 
-    return Comparison(
+    return TraceComparison(
         schedule,
         tick,
         tuple(zip(measured.steps, times.tolist(), strict=True)),

@@ -3,12 +3,12 @@
 import json
 from typing import Any
 
-from recycle_compiler.analysis.trace_diff.comparison import Comparison
+from recycle_compiler.analysis.trace_diff.comparison import TraceComparison
 from recycle_compiler.analysis.trace_diff.text import verdict
 from recycle_compiler.ir.units import in_unit
 
 
-def comparison_document(comparison: Comparison) -> str:
+def comparison_document(comparison: TraceComparison) -> str:
     """The comparison as JSON text."""
     job, schedule = comparison.schedule.job, comparison.schedule
     whole: dict[str, Any] = {

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from recycle_compiler.analysis.trace_diff.trace_file import Ran, Trace, TraceError
+from recycle_compiler.analysis.trace_diff.trace_file import Ran, RunTrace, TraceError
 from recycle_compiler.ir.failure import FailureSet, Worker, failure_set, worker_at, worker_number
 from recycle_compiler.ir.ops import MICROBATCH_KINDS, Op
 from recycle_compiler.ir.schedule import Schedule, schedule_order
@@ -39,7 +39,7 @@ class Measured:
     other_order: tuple[OtherOrder, ...]
 
 
-def failed_in(trace: Trace, pipelines: int, stages: int) -> FailureSet:
+def failed_in(trace: RunTrace, pipelines: int, stages: int) -> FailureSet:
     """The workers that did not take part: the trace says so, or has no track for them."""
     grid = {Worker(pipeline, stage) for stage in range(stages) for pipeline in range(pipelines)}
     ran = set(trace.workers)
@@ -70,7 +70,7 @@ def renamed(schedule: Schedule, roles: Mapping[Worker, Worker]) -> Schedule:
     return replace(schedule, failed=failed, ops=table.take(order), start=schedule.start[order])
 
 
-def match(trace: Trace, schedule: Schedule) -> Measured:
+def match(trace: RunTrace, schedule: Schedule) -> Measured:
     """Every op of the plan in every step of the trace; TraceError if one is missing, or there is another.
 
     A worker that holds several chunks runs ops of one name for each of them, in the order of its plan.

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from recycle_compiler.analysis.trace_diff.breakdown import Reason, main_reasons
-from recycle_compiler.analysis.trace_diff.comparison import Comparison
+from recycle_compiler.analysis.trace_diff.comparison import TraceComparison
 from recycle_compiler.ir.groups import any_layout_of
 from recycle_compiler.ir.units import percent, plural, time_text, unit_name
 
@@ -18,7 +18,7 @@ _AS_LONG = 0.0005
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class TimeUnit:
     """A unit, and how many decimals of it are shown."""
 
     unit: str
@@ -42,11 +42,11 @@ class Scale:
         return round(time / self.microseconds, self.decimals) + 0.0
 
 
-def scale_for(time: float) -> Scale:
+def scale_for(time: float) -> TimeUnit:
     """For a report about this time: milliseconds, unless they are too small or too large to read."""
     unit, size = next(((unit, size) for unit, size, end in _UNITS if time < end), ("s", 1e6))
     value = time / size
-    return Scale(unit, size, 1 if value >= 10 else 3)
+    return TimeUnit(unit, size, 1 if value >= 10 else 3)
 
 
 def percentage(share: float) -> str:
@@ -54,7 +54,7 @@ def percentage(share: float) -> str:
     return f"{100 * share + 0.0:+.1f} %"
 
 
-def comparison_text(comparison: Comparison, origin: str) -> str:
+def comparison_text(comparison: TraceComparison, origin: str) -> str:
     """All of it, in paragraphs."""
     scale = scale_for(comparison.time)
     paragraphs = (
@@ -69,7 +69,7 @@ def comparison_text(comparison: Comparison, origin: str) -> str:
     return "\n".join(text for text in told if text)
 
 
-def verdict(comparison: Comparison) -> str:
+def verdict(comparison: TraceComparison) -> str:
     """One line; the parts are differences of what is shown, so they add up as they stand there."""
     scale = scale_for(comparison.time)
     unit = scale.microseconds
@@ -89,7 +89,7 @@ def verdict(comparison: Comparison) -> str:
     return f"step {scale.amount(time)}, planned {period} ({percentage(share)}): {'; '.join(parts)}"
 
 
-def _ops_part(comparison: Comparison, change: str) -> str:
+def _ops_part(comparison: TraceComparison, change: str) -> str:
     share = comparison.longer / comparison.planned
     if abs(share) < _AS_LONG:
         return f"ops take as long as the profile says ({change})"
@@ -107,7 +107,7 @@ def _ops_of(reason: Reason) -> str:
     return reason.kind.name if reason.stage is None else f"{reason.kind.name} on stage {reason.stage}"
 
 
-def _head(comparison: Comparison, origin: str) -> Iterator[str]:
+def _head(comparison: TraceComparison, origin: str) -> Iterator[str]:
     layout = any_layout_of(comparison.schedule.job, comparison.schedule.failed)
     failed = [str(worker) for worker in comparison.schedule.failed[:_LISTED]]
     if len(comparison.schedule.failed) > _LISTED:
@@ -125,7 +125,7 @@ def _head(comparison: Comparison, origin: str) -> Iterator[str]:
     yield f"{name}, {state}; step {comparison.step} of {origin}, {which}{left_out}"
 
 
-def _unit(comparison: Comparison) -> Iterator[str]:
+def _unit(comparison: TraceComparison) -> Iterator[str]:
     if not comparison.is_calibrated:
         return
     job = comparison.schedule.job
@@ -136,7 +136,7 @@ def _unit(comparison: Comparison) -> Iterator[str]:
     )
 
 
-def _steps(comparison: Comparison, scale: Scale) -> Iterator[str]:
+def _steps(comparison: TraceComparison, scale: TimeUnit) -> Iterator[str]:
     counted = [(step, time) for step, time in comparison.steps if step in comparison.counted]
     if len(comparison.steps) > _LISTED:
         fastest, slowest = min(counted, key=lambda row: row[1]), max(counted, key=lambda row: row[1])
@@ -153,7 +153,7 @@ def _steps(comparison: Comparison, scale: Scale) -> Iterator[str]:
     yield from _table(rows, left=(3,))
 
 
-def _op_times(comparison: Comparison, scale: Scale) -> Iterator[str]:
+def _op_times(comparison: TraceComparison, scale: TimeUnit) -> Iterator[str]:
     fine = scale_for(max(row.median for row in comparison.op_times))
     rows: list[tuple[str, ...]] = [
         ("op", "stage", "count", f"planned {fine.unit}", "measured", "ratio", "tenth", "nine tenths")
@@ -169,7 +169,7 @@ def _op_times(comparison: Comparison, scale: Scale) -> Iterator[str]:
     yield from _table(rows)
 
 
-def _workers(comparison: Comparison, scale: Scale) -> Iterator[str]:
+def _workers(comparison: TraceComparison, scale: TimeUnit) -> Iterator[str]:
     shown = sorted(comparison.workers, key=lambda row: -row.waiting)[:_LISTED]
     left = len(comparison.workers) - len(shown)
     longest = comparison.longest_data_wait
@@ -190,7 +190,7 @@ def _workers(comparison: Comparison, scale: Scale) -> Iterator[str]:
         yield f"waiting for data: {time} on worker {longest.worker}, {share} of the step"
 
 
-def _latest(comparison: Comparison, scale: Scale) -> Iterator[str]:
+def _latest(comparison: TraceComparison, scale: TimeUnit) -> Iterator[str]:
     shown = [late for late in comparison.latest if late.late >= _NOTICEABLE * comparison.planned]
     if not shown:
         return
@@ -202,7 +202,7 @@ def _latest(comparison: Comparison, scale: Scale) -> Iterator[str]:
     yield from _table(rows)
 
 
-def _order(comparison: Comparison) -> Iterator[str]:
+def _order(comparison: TraceComparison) -> Iterator[str]:
     if not comparison.other_order:
         yield "order: as planned on every worker in every step"
         return

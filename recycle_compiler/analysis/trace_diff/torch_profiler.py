@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
-from recycle_compiler.analysis.trace_diff.trace_file import Ran, Trace, TraceError
+from recycle_compiler.analysis.trace_diff.trace_file import Ran, RunTrace, TraceError
 from recycle_compiler.ir.failure import Worker
 
 _STEP = re.compile(r"ProfilerStep#(\d{1,15})", re.ASCII)
@@ -31,7 +31,7 @@ _LAUNCHES = ("cuda_runtime", "cuda_driver")
 _KERNELS = ("kernel", "gpu_memcpy", "gpu_memset")
 
 
-class Grid(NamedTuple):
+class RankGrid(NamedTuple):
     """The job that the ranks belong to."""
 
     pipelines: int
@@ -61,7 +61,7 @@ def is_profile(whole: Any) -> bool:
     return isinstance(whole, dict) and "schemaVersion" in whole and "traceEvents" in whole
 
 
-def trace_of_profiles(profiles: Sequence[Mapping[str, Any]], grid: Grid) -> Trace:
+def trace_of_profiles(profiles: Sequence[Mapping[str, Any]], grid: RankGrid) -> RunTrace:
     """The trace of a run whose ranks have left these."""
     ops: dict[Worker, list[Ran]] = {}
     for number, profile in enumerate(profiles):
@@ -84,7 +84,7 @@ def trace_of_profiles(profiles: Sequence[Mapping[str, Any]], grid: Grid) -> Trac
     if not common:
         raise TraceError("no step is in the profiles of all ranks")
     origin = min(op.start for found in ops.values() for op in found)
-    return Trace(
+    return RunTrace(
         tuple(
             op._replace(start=op.start - origin, end=op.end - origin)
             for found in ops.values()

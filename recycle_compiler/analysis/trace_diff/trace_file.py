@@ -39,7 +39,7 @@ class Ran(NamedTuple):
     """Before it began."""
 
 
-class Generation(NamedTuple):
+class TracedGeneration(NamedTuple):
     """One group of workers with one plan."""
 
     first: int
@@ -51,7 +51,7 @@ class Generation(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class RunTrace:
     """All ops of a run, in the order of the file."""
 
     ops: tuple[Ran, ...]
@@ -59,10 +59,10 @@ class Trace:
     """The workers that did not take part; None if the trace does not say."""
     data: Mapping[tuple[Worker, int], float] = field(default_factory=dict[tuple[Worker, int], float])
     """What workers waited for data in each step, in microseconds; nothing of those that did not."""
-    generations: tuple[Generation, ...] = ()
+    generations: tuple[TracedGeneration, ...] = ()
     """Empty if the trace does not say."""
 
-    def of(self, generation: int) -> "Trace":
+    def of(self, generation: int) -> "RunTrace":
         """What one of its generations has run, with the workers named as those of its plan."""
         first, _, roles = self.generations[generation]
         ends = [later.first for later in self.generations[generation + 1 :]]
@@ -73,7 +73,7 @@ class Trace:
             for (worker, step), waited in self.data.items()
             if first <= step < end and worker in roles
         }
-        return Trace(tuple(op._replace(worker=roles[op.worker]) for op in ops), None, data)
+        return RunTrace(tuple(op._replace(worker=roles[op.worker]) for op in ops), None, data)
 
     @property
     def workers(self) -> tuple[Worker, ...]:
@@ -98,17 +98,17 @@ def read_json(path: str) -> Any:
         raise TraceError(f"too large: allowed are {LARGEST_FILE} bytes") from None
 
 
-def read_trace(path: str) -> Trace:
+def read_trace(path: str) -> RunTrace:
     """The trace in a file; TraceError when it is none, OSError when it cannot be read."""
     return trace_in(read_json(path))
 
 
-def parse_trace(content: bytes) -> Trace:
+def parse_trace(content: bytes) -> RunTrace:
     """The trace in these bytes."""
     return trace_in(_json(content))
 
 
-def trace_in(whole: Any) -> Trace:
+def trace_in(whole: Any) -> RunTrace:
     """The trace that JSON describes."""
     events: Any = _member(whole, "traceEvents") if isinstance(whole, dict) else whole
     if not isinstance(events, list):
@@ -117,7 +117,7 @@ def trace_in(whole: Any) -> Trace:
     ops = tuple(_ops(cast("list[Any]", events), data))
     if not ops:
         raise TraceError("the trace holds no op; `recycle-run local --trace` writes one that does")
-    return Trace(ops, _failed(whole), data, tuple(_generations(whole)))
+    return RunTrace(ops, _failed(whole), data, tuple(_generations(whole)))
 
 
 def _json(content: bytes) -> Any:
@@ -205,7 +205,7 @@ def _failed(whole: Any) -> FailureSet | None:
     return failure_set(known)
 
 
-def _generations(whole: Any) -> Iterable[Generation]:
+def _generations(whole: Any) -> Iterable[TracedGeneration]:
     rows = _member(_member(whole, "otherData"), "generations")
     for row in cast("list[Any]", rows) if isinstance(rows, list) else []:
         first, plan, named = (_member(row, name) for name in ("step", "plan", "roles"))
@@ -214,7 +214,7 @@ def _generations(whole: Any) -> Iterable[Generation]:
         known = {worker: role for worker, role in roles if worker is not None and role is not None}
         if type(first) is not int or not isinstance(plan, str) or len(known) < max(1, len(roles)):
             raise TraceError("it does not say which plan its generations have run, and who did")
-        yield Generation(first, plan, known)
+        yield TracedGeneration(first, plan, known)
 
 
 def _shown(name: Any) -> str:

@@ -25,7 +25,7 @@ from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.layout import Layout
 from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.units import in_unit, plural
-from recycle_compiler.planner.choice import Choice, plan_cuts
+from recycle_compiler.planner.choice import RecutChoice, plan_cuts
 from recycle_compiler.planner.compile import PlanSummary, compile_job
 from recycle_compiler.planner.groups import why_no_groups
 from recycle_compiler.planner.recut import can_recut, why_own_cut
@@ -133,7 +133,7 @@ def _wants_groups(job: JobSpec, asked: str | None, output: Output) -> bool | Non
     return None if asked is None else asked == "on"
 
 
-def _over_cuts(job: JobSpec, own: PlanSummary, found: Choice) -> PlanSummary:
+def _over_cuts(job: JobSpec, own: PlanSummary, found: RecutChoice) -> PlanSummary:
     """The row of the fastest plan of any cut, or of groups, for as many failures."""
     bound, live = found.bounds[own.failures], job.workers - own.failures
     counts = tuple(job.pipelines - failed for failed in own.failed_per_stage)

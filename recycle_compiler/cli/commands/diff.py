@@ -90,7 +90,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class DiffSide:
     """One of the two inputs: its plans, read when they are needed, and the failures each is for."""
 
     counts: tuple[int, ...]
@@ -189,7 +189,9 @@ class _Findings:
         return DONE if self.same else DIFFERENT
 
 
-def _compare_own(before: Side, after: Side, pairs: list[tuple[int, int]], findings: _Findings) -> None:
+def _compare_own(
+    before: DiffSide, after: DiffSide, pairs: list[tuple[int, int]], findings: _Findings
+) -> None:
     """Plans under the cut that the job starts with."""
     only_before = [count for count in before.counts if count not in dict(pairs)]
     only_after = [count for count in after.counts if count not in dict(pairs).values()]
@@ -201,7 +203,7 @@ def _compare_own(before: Side, after: Side, pairs: list[tuple[int, int]], findin
         findings.plan("plans", _compare(before.read(old), after.read(new)))
 
 
-def _compare_cuts(before: Side, after: Side, findings: _Findings) -> None:
+def _compare_cuts(before: DiffSide, after: DiffSide, findings: _Findings) -> None:
     """Plans under other cuts, where both have the same layout."""
     old, new = before.cuts, after.cuts
     for key, one, other, path in (
@@ -217,7 +219,9 @@ def _compare_cuts(before: Side, after: Side, findings: _Findings) -> None:
         findings.plan("plans_under_other_cuts", _compare(first, second), layout)
 
 
-def _compare_fastest(before: Side, after: Side, pairs: list[tuple[int, int]], findings: _Findings) -> None:
+def _compare_fastest(
+    before: DiffSide, after: DiffSide, pairs: list[tuple[int, int]], findings: _Findings
+) -> None:
     """Where another cut became the fastest."""
     changes = list(_cut_changes(before, after, pairs))
     findings.document["fastest_cuts"] = [change_object(change, *jobs) for change, jobs in changes]
@@ -225,7 +229,7 @@ def _compare_fastest(before: Side, after: Side, pairs: list[tuple[int, int]], fi
 
 
 def _cut_changes(
-    before: Side, after: Side, pairs: list[tuple[int, int]]
+    before: DiffSide, after: DiffSide, pairs: list[tuple[int, int]]
 ) -> Iterator[tuple[CutChange, tuple[JobSpec, JobSpec]]]:
     """Numbers of failures for which another layout is the fastest, with the jobs of both sides."""
     if before.bundle is None or after.bundle is None:
@@ -275,7 +279,7 @@ def _compare(before: tuple[Schedule, Streams | None], after: tuple[Schedule, Str
     return compare(old, new, changed)
 
 
-def _side(path: str) -> Side:
+def _side(path: str) -> DiffSide:
     """A bundle, or the text of one schedule; told apart by how they begin."""
     beginning = _beginning(path)
     if _is_text(beginning):
@@ -296,7 +300,7 @@ def _is_text(beginning: bytes) -> bool:
     return beginning.splitlines()[:1] == [_SCHEDULE_HEAD]
 
 
-def _bundle_side(path: str) -> Side:
+def _bundle_side(path: str) -> DiffSide:
     bundle = read_bundle(path)
     counts = tuple(len(plan.failed) for plan in bundle.plans)
 
@@ -304,12 +308,12 @@ def _bundle_side(path: str) -> Side:
         streams = read_plan(bundle, path, counts.index(count))
         return schedule_of(streams, path), streams
 
-    return Side(counts, read, path, bundle)
+    return DiffSide(counts, read, path, bundle)
 
 
-def _text_side(path: str) -> Side:
+def _text_side(path: str) -> DiffSide:
     schedule = _read_text(path)
-    return Side((len(schedule.failed),), lambda count: (schedule, None), path)
+    return DiffSide((len(schedule.failed),), lambda count: (schedule, None), path)
 
 
 def _read_text(path: str) -> Schedule:

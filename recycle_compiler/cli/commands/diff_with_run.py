@@ -4,33 +4,33 @@ import os
 from collections.abc import Sequence
 from itertools import chain
 
-from recycle_compiler.analysis.trace_diff.comparison import Comparison, NoSuchStep, compare_with_run
+from recycle_compiler.analysis.trace_diff.comparison import NoSuchStep, TraceComparison, compare_with_run
 from recycle_compiler.analysis.trace_diff.matching import failed_in, renamed
 from recycle_compiler.analysis.trace_diff.network import without_end
-from recycle_compiler.analysis.trace_diff.torch_profiler import Grid, is_profile, trace_of_profiles
-from recycle_compiler.analysis.trace_diff.trace_file import Trace, TraceError, read_json, trace_in
+from recycle_compiler.analysis.trace_diff.torch_profiler import RankGrid, is_profile, trace_of_profiles
+from recycle_compiler.analysis.trace_diff.trace_file import RunTrace, TraceError, read_json, trace_in
 from recycle_compiler.cli.bundles import read_bundle, read_plan, schedule_of
 from recycle_compiler.ir.bundled import layout_name
 from recycle_compiler.ir.failure import FailureSet, Worker
 from recycle_compiler.ir.schedule import Schedule, measured
 from recycle_runtime.cli.output import UsageError, UserError
 from recycle_runtime.plan.bundle import Bundle
-from recycle_runtime.plan.plan_choice import NoPlanError, choose_plan
+from recycle_runtime.plan.plan_choice import NoFittingPlanError, choose_plan
 
 _LISTED = 8
 """Failed workers that a message names."""
 
 
-def compare_bundle(path: str, trace_path: str, step: int | None) -> Comparison:
+def compare_bundle(path: str, trace_path: str, step: int | None) -> TraceComparison:
     """The plan of a bundle that the run has used, beside the run."""
     bundle = read_bundle(path)
-    trace = _trace(trace_path, Grid(bundle.pipelines, bundle.stages, bundle.tensor))
+    trace = _trace(trace_path, RankGrid(bundle.pipelines, bundle.stages, bundle.tensor))
     if len(trace.generations) > 1:
         return _compare_generation(bundle, path, trace, trace_path, step)
     failed = _failed(trace, trace_path, bundle.pipelines, bundle.stages)
     try:
         choice = choose_plan(bundle, failed)
-    except NoPlanError as error:
+    except NoFittingPlanError as error:
         raise UserError(f"{path}: the run of {trace_path} had {_named(failed)} failed: {error}") from error
     schedule = _schedule(bundle, path, choice.plan)
     roles = {Worker(*place): Worker(*role) for place, role in choice.roles.items()}
@@ -38,8 +38,8 @@ def compare_bundle(path: str, trace_path: str, step: int | None) -> Comparison:
 
 
 def _compare_generation(
-    bundle: Bundle, path: str, trace: Trace, trace_path: str, step: int | None
-) -> Comparison:
+    bundle: Bundle, path: str, trace: RunTrace, trace_path: str, step: int | None
+) -> TraceComparison:
     """Of a run that has had several plans, one group of workers with its plan."""
     number = _asked(trace, step)
     generation, part = trace.generations[number], trace.of(number)
@@ -61,10 +61,10 @@ def _compare_generation(
             "the run ended; --step names another step"
         )
     ops = tuple(op for op in part.ops if op.worker in planned)
-    return _compare(_schedule(cut, path, plan), Trace(ops, None, part.data), trace_path, step)
+    return _compare(_schedule(cut, path, plan), RunTrace(ops, None, part.data), trace_path, step)
 
 
-def _asked(trace: Trace, step: int | None) -> int:
+def _asked(trace: RunTrace, step: int | None) -> int:
     """The generation that a step belongs to; without one, the last that has run any."""
     begun = [
         number
@@ -96,13 +96,13 @@ def _schedule(bundle: Bundle, path: str, plan: int) -> Schedule:
     return schedule
 
 
-def compare_text(schedule: Schedule, path: str, trace_path: str, step: int | None) -> Comparison:
+def compare_text(schedule: Schedule, path: str, trace_path: str, step: int | None) -> TraceComparison:
     """The text of one schedule beside a run of it."""
     broken = next(chain(schedule.verify(), without_end(schedule)), None)
     if broken is not None:
         raise UserError(f"{path}: not a schedule that can run: {broken}")
     job = schedule.job
-    trace = _trace(trace_path, Grid(job.pipelines, job.stages, job.tensor))
+    trace = _trace(trace_path, RankGrid(job.pipelines, job.stages, job.tensor))
     failed = _failed(trace, trace_path, schedule.job.pipelines, schedule.job.stages)
     if failed != schedule.failed:
         raise UserError(
@@ -112,7 +112,7 @@ def compare_text(schedule: Schedule, path: str, trace_path: str, step: int | Non
     return _compare(schedule, trace, trace_path, step)
 
 
-def _trace(path: str, grid: Grid) -> Trace:
+def _trace(path: str, grid: RankGrid) -> RunTrace:
     """That of a run, or those that torch's profiler has left, a file or a folder with one for each rank."""
     files = [path]
     if os.path.isdir(path):
@@ -130,14 +130,14 @@ def _trace(path: str, grid: Grid) -> Trace:
         raise UserError(f"{path}: {error}") from error
 
 
-def _failed(trace: Trace, path: str, pipelines: int, stages: int) -> FailureSet:
+def _failed(trace: RunTrace, path: str, pipelines: int, stages: int) -> FailureSet:
     try:
         return failed_in(trace, pipelines, stages)
     except TraceError as error:
         raise UserError(f"{path}: {error}") from error
 
 
-def _compare(schedule: Schedule, trace: Trace, path: str, step: int | None) -> Comparison:
+def _compare(schedule: Schedule, trace: RunTrace, path: str, step: int | None) -> TraceComparison:
     try:
         return compare_with_run(schedule, trace, step)
     except TraceError as error:

@@ -7,7 +7,7 @@ from posixpath import normpath
 from recycle_compiler.cli.bundles import read_bundle, read_bundle_job
 from recycle_compiler.cli.options.files import add_output_argument
 from recycle_compiler.cli.values import one_of, positive
-from recycle_compiler.launch.layout import Layout, LayoutError, lay_out
+from recycle_compiler.launch.layout import NodeLayout, NodeLayoutError, lay_out
 from recycle_compiler.launch.render import Launch, render
 from recycle_runtime.cli.options.run import add_options
 from recycle_runtime.cli.options.script import (
@@ -84,7 +84,7 @@ def run(arguments: Namespace, output: Output) -> int:
         layout = lay_out(
             bundle.stages, bundle.pipelines, bundle.tensor, arguments.workers_per_node, arguments.nodes
         )
-    except LayoutError as error:
+    except NodeLayoutError as error:
         raise UsageError(f"{arguments.bundle}: {error}") from None
     name = arguments.name or _plain_name(read_bundle_job(bundle, arguments.bundle).name)
     launch = Launch(
@@ -153,7 +153,7 @@ def _plain_name(name: str) -> str:
     return plain if _NAME.fullmatch(plain) else f"job-{plain}".rstrip("-")
 
 
-def _say_what_a_node_takes_along(layout: Layout, output: Output, *, has_copies: bool) -> None:
+def _say_what_a_node_takes_along(layout: NodeLayout, output: Output, *, has_copies: bool) -> None:
     """A job survives the failure of a node if every stage has a worker somewhere else."""
     if not (stages := layout.stages_on_one_node()):
         return

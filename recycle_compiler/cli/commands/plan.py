@@ -34,7 +34,7 @@ from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.units import percent, plural, time_text, unit_name
 from recycle_compiler.planner.compile import plan_failed, plan_slow
 from recycle_compiler.planner.groups import fastest_groups, why_no_groups
-from recycle_compiler.planner.recut import Recut, fastest_recut, why_own_cut
+from recycle_compiler.planner.recut import RecutPlans, fastest_recut, why_own_cut
 from recycle_compiler.planner.slow_layouts import slow_recut
 from recycle_compiler.planner.slow_workers import SlowPlan
 from recycle_compiler.scheduling.budget import Deadline
@@ -234,7 +234,7 @@ def _fastest(arguments: Namespace, job: JobSpec, output: Output) -> list[Streams
     return list(recut.plans)
 
 
-def _in_groups(job: JobSpec, workers: int, recut: Recut, output: Output) -> list[Streams]:
+def _in_groups(job: JobSpec, workers: int, recut: RecutPlans, output: Output) -> list[Streams]:
     """The plan of groups, if one is faster than this."""
     if why := why_no_groups(job):
         output.say(f"{job.name} cannot have groups of pipelines: {why}")

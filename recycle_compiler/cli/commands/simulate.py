@@ -18,8 +18,8 @@ from recycle_compiler.fleet.comparison import Comparison, compare
 from recycle_compiler.fleet.machines import LAYOUTS, Fleet
 from recycle_compiler.fleet.page import page
 from recycle_compiler.fleet.policy import NAMES as POLICIES
-from recycle_compiler.fleet.report import Report, report_document, report_table
-from recycle_compiler.fleet.traces.trace import Trace
+from recycle_compiler.fleet.report import FleetReport, report_document, report_table
+from recycle_compiler.fleet.traces.trace import FleetTrace
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.units import plural
 from recycle_runtime.cli.output import DONE, Output
@@ -69,7 +69,7 @@ def run(arguments: Namespace, output: Output) -> int:
 
 
 def _say_what_has_no_effect(
-    job: JobSpec, trace: Trace, planned: bool, arguments: Namespace, output: Output
+    job: JobSpec, trace: FleetTrace, planned: bool, arguments: Namespace, output: Output
 ) -> None:
     if planned:
         for option, value in (("--failures", arguments.failures), ("--jobs", arguments.jobs)):
@@ -84,7 +84,7 @@ def _say_what_has_no_effect(
     _say_what_the_trace_lacks(trace, arguments, output)
 
 
-def _say_what_the_trace_lacks(trace: Trace, arguments: Namespace, output: Output) -> None:
+def _say_what_the_trace_lacks(trace: FleetTrace, arguments: Namespace, output: Output) -> None:
     if trace.note:
         output.say(f"note: {trace.name}: {trace.note}")
     for option, value in (("--watched", arguments.watched), ("--faults", arguments.faults)):
@@ -115,14 +115,14 @@ def _say_what_is_missing(bundle: Bundle, fleet: Fleet, source: str, output: Outp
     )
 
 
-def _compare(comparison: Comparison, names: tuple[str, ...], output: Output) -> Report:
+def _compare(comparison: Comparison, names: tuple[str, ...], output: Output) -> FleetReport:
     total = len(names) * sum(1 for _ in comparison.fleet.changes())
     title = f"simulating {comparison.setting.job.name}"
     with simulation_progress(title, total, output, is_shown(output)) as meter:
         return compare(comparison, names, meter.begin, meter.advance)
 
 
-def _text(report: Report, arguments: Namespace, output: Output) -> str:
+def _text(report: FleetReport, arguments: Namespace, output: Output) -> str:
     if arguments.format == "json":
         return report_document(report)
     if arguments.format == "html":

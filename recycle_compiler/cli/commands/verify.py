@@ -16,7 +16,7 @@ from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.units import plural, time_text, unit_name
 from recycle_compiler.verifier.cuts import verify_cuts
 from recycle_compiler.verifier.index import read_job, verify_index
-from recycle_compiler.verifier.report import PlanReport, Rule, Violation
+from recycle_compiler.verifier.report import PlanReport, VerifierRule, Violation
 from recycle_compiler.verifier.verify import verify_plans
 from recycle_runtime.cli.output import DONE, INPUT_ERROR, Output
 from recycle_runtime.cli.parser import Arguments
@@ -92,7 +92,7 @@ def _shape(job: JobSpec) -> dict[str, int]:
 
 
 def _source_violation(message: str) -> Violation:
-    return Violation(Rule.INDEX_SOURCE, None, None, None, message)
+    return Violation(VerifierRule.INDEX_SOURCE, None, None, None, message)
 
 
 def _checked(bundle: Bundle, job: JobSpec) -> str:

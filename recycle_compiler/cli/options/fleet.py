@@ -15,20 +15,20 @@ from recycle_compiler.cli.options.planning import load_for, planning, start_of
 from recycle_compiler.cli.progress import cut_progress, is_shown, plan_progress
 from recycle_compiler.cli.values import count, one_of, positive
 from recycle_compiler.fleet.comparison import Comparison, batch_of
-from recycle_compiler.fleet.machines import LAYOUTS, Fleet, Layout, LayoutError, lay_out
+from recycle_compiler.fleet.machines import LAYOUTS, Fleet, LayoutError, MachinePlaces, lay_out
 from recycle_compiler.fleet.our_plans import plans_of, recuts_of, with_jitter
 from recycle_compiler.fleet.setting import (
     ChangeCosts,
+    FleetSetting,
     Known,
-    Said,
-    Setting,
+    SaidInText,
     make_setting,
     read_said,
     spread_layers,
 )
 from recycle_compiler.fleet.traces.generated import Machines, generate, is_words, parse_words
 from recycle_compiler.fleet.traces.read import read_trace
-from recycle_compiler.fleet.traces.trace import Draw, Grid, Trace, seconds_of
+from recycle_compiler.fleet.traces.trace import Draw, FleetTrace, JobGrid, seconds_of
 from recycle_compiler.frontend.gpt_model import MOST_LAYERS
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.streams import Streams
@@ -204,7 +204,7 @@ def add_planning_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-class Source(NamedTuple):
+class JobSource(NamedTuple):
     """The job of a command: a bundle, or a job that is compiled when it is known that all else is right."""
 
     job: JobSpec
@@ -229,14 +229,14 @@ def add_fleet_arguments(parser: argparse.ArgumentParser) -> None:
     add_output_argument(parser)
 
 
-def open_source(arguments: Namespace, output: Output) -> Source:
+def open_source(arguments: Namespace, output: Output) -> JobSource:
     """The job or bundle that was named."""
     check_target(arguments.out, arguments.source)
     if arguments.out is not None:
         refuse_overwriting(arguments.out, arguments.trace, "the trace")
     if not _is_bundle(arguments.source):
         loaded = load_for(arguments.source, arguments.out)
-        return Source(start_of(loaded.spec, output), None, loaded.source)
+        return JobSource(start_of(loaded.spec, output), None, loaded.source)
     bundle = read_bundle(arguments.source)
     job = read_bundle_job(bundle, arguments.source)
     if job.groups:
@@ -244,10 +244,10 @@ def open_source(arguments: Namespace, output: Output) -> Source:
             f"{arguments.source}: a job cannot begin with groups of pipelines with cuts of their own; "
             "simulate the bundle that `recyclec compile` writes"
         )
-    return Source(job, bundle, "")
+    return JobSource(job, bundle, "")
 
 
-def bundle_of(source: Source, arguments: Namespace, output: Output) -> Bundle:
+def bundle_of(source: JobSource, arguments: Namespace, output: Output) -> Bundle:
     """With the plans of the job, which are made where there are none yet."""
     return source.bundle or _compile(source.job, source.text, arguments, output)
 
@@ -304,14 +304,14 @@ def _is_bundle(path: str) -> bool:
     return beginning == MAGIC or path.endswith(".plan")
 
 
-def _layout(job: JobSpec, arguments: Namespace) -> Layout:
+def _layout(job: JobSpec, arguments: Namespace) -> MachinePlaces:
     try:
         return lay_out(job.pipelines, job.stages, job.tensor, arguments.gpus_per_node, arguments.layout)
     except LayoutError as error:
         raise UsageError(f"--gpus-per-node does not fit {job.name}: {error}") from None
 
 
-def _trace(job: JobSpec, layout: Layout, spares: int, arguments: Namespace) -> Trace:
+def _trace(job: JobSpec, layout: MachinePlaces, spares: int, arguments: Namespace) -> FleetTrace:
     words: str = arguments.trace
     if not words.strip():
         raise UsageError("--trace needs a file or words such as `every 30m repair 2h`")
@@ -323,7 +323,7 @@ def _trace(job: JobSpec, layout: Layout, spares: int, arguments: Namespace) -> T
         trace = generate(described, machines, hours * _HOUR, arguments.seed)
     else:
         draw = Draw(len(layout.places) + spares, arguments.watched, arguments.faults)
-        trace = read_trace(words, Grid(job.pipelines, job.stages, draw), arguments.seed)
+        trace = read_trace(words, JobGrid(job.pipelines, job.stages, draw), arguments.seed)
         if not trace.is_drawn:
             trace = trace.with_spares(spares)
         trace = trace if arguments.hours is None else trace.lasting(arguments.hours * _HOUR)
@@ -350,7 +350,7 @@ def _compile(job: JobSpec, source: str, arguments: Namespace, output: Output) ->
     return Bundle.parse(bundle_bytes(source=source, plans=plans, recuts=recuts))
 
 
-def _setting(job: JobSpec, bundle: Bundle, said: Said, arguments: Namespace) -> Setting:
+def _setting(job: JobSpec, bundle: Bundle, said: SaidInText, arguments: Namespace) -> FleetSetting:
     layers = said.layers
     if arguments.layers is not None:
         if arguments.layers < job.stages:

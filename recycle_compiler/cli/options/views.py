@@ -13,7 +13,7 @@ from recycle_compiler.ir.text import print_schedule, print_streams
 from recycle_compiler.viz.document import document
 from recycle_compiler.viz.grid import grid
 from recycle_compiler.viz.picture import LEAST_WIDTH, MOST_WIDTH, THEMES, WIDTH, picture
-from recycle_compiler.viz.plan_page import Side, document_of, plan_page
+from recycle_compiler.viz.plan_page import PageSide, document_of, plan_page
 from recycle_runtime.cli.output import Output, UsageError, to_stdout
 from recycle_runtime.cli.parser import Arguments
 
@@ -60,7 +60,7 @@ def _view(streams: Streams, origin: str, arguments: Namespace, output: Output) -
     if arguments.format == "schedule":
         return print_schedule(schedule)
     if arguments.format == "html":
-        return plan_page(schedule.job.name, [Side(origin, (document_of(schedule),))])
+        return plan_page(schedule.job.name, [PageSide(origin, (document_of(schedule),))])
     if arguments.format == "svg":
         width = arguments.width or WIDTH
         if not LEAST_WIDTH <= width <= MOST_WIDTH:

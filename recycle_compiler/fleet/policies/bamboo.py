@@ -20,7 +20,7 @@ from functools import lru_cache
 
 from recycle_compiler.fleet.policies.bookkeeping import Holders, WorkClock, grid
 from recycle_compiler.fleet.policy import CannotRunError, Change, Reaction, Worker
-from recycle_compiler.fleet.setting import Setting, on_pipelines
+from recycle_compiler.fleet.setting import FleetSetting, on_pipelines
 from recycle_compiler.frontend.capacity import spell_amount
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.units import percent, plural
@@ -30,7 +30,7 @@ from recycle_compiler.planner.baselines import one_f_one_b_period
 class Bamboo:
     """One run with a redundant successor on every worker."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: FleetSetting) -> None:
         self.name = "bamboo"
         self._setting = setting
         self._grid = grid(setting.job)

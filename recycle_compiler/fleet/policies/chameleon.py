@@ -33,7 +33,7 @@ from recycle_compiler.fleet.policies.oobleck import (
 from recycle_compiler.fleet.policies.recycle import RecyclePlans, workers_wanted
 from recycle_compiler.fleet.policies.templates import pipeline_shapes
 from recycle_compiler.fleet.policy import Change, Reaction, Worker
-from recycle_compiler.fleet.setting import Setting, on_pipelines
+from recycle_compiler.fleet.setting import FleetSetting, on_pipelines
 from recycle_compiler.planner.baselines import one_f_one_b_period
 from recycle_runtime.plan.moves import ChangeRate
 
@@ -57,7 +57,7 @@ class _Way(NamedTuple):
 class Chameleon:
     """One run; `way` is how it goes on now."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: FleetSetting) -> None:
         self.name = "chameleon"
         self._setting, self._job, self._costs = setting, setting.job, setting.costs
         job = setting.job
@@ -198,7 +198,7 @@ class Chameleon:
         return one_f_one_b_period(redundant(on_pipelines(self._job, pipelines)))
 
 
-def _own_ranges(setting: Setting, count: int) -> list[_Layers]:
+def _own_ranges(setting: FleetSetting, count: int) -> list[_Layers]:
     """The layers of the job's own stages, in layers or blocks."""
     job = setting.job
     cut = job.cut if job.layer_costs is not None and sum(job.cut) == count else setting.layers

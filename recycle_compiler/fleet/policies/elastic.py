@@ -8,7 +8,7 @@ as it is now, the job goes on from a checkpoint; checkpoints cost nothing.
 
 from recycle_compiler.fleet.policies.bookkeeping import WorkClock
 from recycle_compiler.fleet.policy import Change, Reaction, Worker
-from recycle_compiler.fleet.setting import Setting
+from recycle_compiler.fleet.setting import FleetSetting
 from recycle_compiler.ir.units import plural
 
 
@@ -17,7 +17,7 @@ class Elastic:
 
     name = "elastic"
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: FleetSetting) -> None:
         self._setting, self._costs, self._job = setting, setting.costs, setting.job
         self._rows = [[(p, s) for s in range(self._job.stages)] for p in range(self._job.pipelines)]
         """The workers of each pipeline."""

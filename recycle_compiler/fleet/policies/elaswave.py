@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from recycle_compiler.fleet.policies.bookkeeping import Holders, WorkClock, grid
 from recycle_compiler.fleet.policies.layers import Layers, layers_of
 from recycle_compiler.fleet.policy import CannotRunError, Change, Reaction, Worker
-from recycle_compiler.fleet.setting import Setting
+from recycle_compiler.fleet.setting import FleetSetting
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.units import plural
 from recycle_runtime.plan.moves import ChangeRate
@@ -139,7 +139,7 @@ class _Moving(NamedTuple):
 class Elaswave:
     """One run with resized micro-batches and moving layers."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: FleetSetting) -> None:
         self.name = "elaswave"
         self.note = (
             "after its abstract: micro-batches resized for each rank, layers moved online; "

@@ -14,7 +14,7 @@ from itertools import accumulate, pairwise
 from math import ceil, inf
 from typing import NamedTuple
 
-from recycle_compiler.fleet.setting import Setting
+from recycle_compiler.fleet.setting import FleetSetting
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.layers import LayerCosts
 from recycle_compiler.ir.layout import ring_time
@@ -120,7 +120,7 @@ class Layers:
         return found
 
 
-def layers_of(setting: Setting) -> Layers:
+def layers_of(setting: FleetSetting) -> Layers:
     """The layers of a job: those that it gives, or as they follow from its stages."""
     job, costs = setting.job, setting.job.layer_costs
     if costs is not None and costs.count <= MOST_BLOCKS:

@@ -24,7 +24,7 @@ import numpy as np
 from recycle_compiler.fleet.policies.bookkeeping import WorkClock
 from recycle_compiler.fleet.policies.templates import Template, pipeline_shapes
 from recycle_compiler.fleet.policy import CannotRunError, Change, Reaction, Worker
-from recycle_compiler.fleet.setting import Setting
+from recycle_compiler.fleet.setting import FleetSetting
 from recycle_compiler.ir.units import plural
 
 _SMALL, _LARGE = 2.0, 10.0
@@ -36,7 +36,7 @@ _PRECISION = 1e-9
 class Oobleck:
     """One run with templates."""
 
-    def __init__(self, setting: Setting, least: int | None = None) -> None:
+    def __init__(self, setting: FleetSetting, least: int | None = None) -> None:
         self.name = "oobleck"
         job = setting.job
         self._setting = setting
@@ -183,7 +183,7 @@ def replicated(templates: Mapping[int, Template], workers: int) -> Mapping[int, 
     return {size: one for size, one in templates.items() if size <= workers - least}
 
 
-def reconfiguration_seconds(setting: Setting) -> float:
+def reconfiguration_seconds(setting: FleetSetting) -> float:
     """What a change costs."""
     given = setting.costs.reconfiguration
     return setting.by_size(_SMALL, _LARGE) if given is None else given

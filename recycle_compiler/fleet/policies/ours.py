@@ -23,7 +23,7 @@ from typing import NamedTuple
 from recycle_compiler.fleet.our_plans import CutsOnDemand, OurCut, alone, our_cuts
 from recycle_compiler.fleet.policies.bookkeeping import WorkClock, own_stages_first
 from recycle_compiler.fleet.policy import Change, Reaction, Worker
-from recycle_compiler.fleet.setting import Setting
+from recycle_compiler.fleet.setting import FleetSetting
 from recycle_compiler.ir.units import plural
 from recycle_runtime.plan.change import JobChange, Outlook
 from recycle_runtime.plan.moves import (
@@ -60,7 +60,7 @@ class Ours:
 
     name = "ours"
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: FleetSetting) -> None:
         costs, job = setting.costs, setting.job
         most = max((sum(plan.counts) for plan in setting.plans), default=0)
         planned = f"for up to {plural(most, 'failure')}" if most else "without failures"

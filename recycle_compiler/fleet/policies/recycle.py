@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from recycle_compiler.fleet.policies.bookkeeping import Holders, WorkClock, grid
 from recycle_compiler.fleet.policy import Change, Reaction, Worker
-from recycle_compiler.fleet.setting import Setting
+from recycle_compiler.fleet.setting import FleetSetting
 from recycle_compiler.ir.job import JobSpec, Techniques
 from recycle_compiler.ir.units import plural
 from recycle_compiler.planner.baselines import ALL, Counts, best_placement, is_large, spread
@@ -50,7 +50,7 @@ class RecyclePlans:
 class Recycle:
     """One run, with the techniques that are on."""
 
-    def __init__(self, setting: Setting, techniques: Techniques = ALL) -> None:
+    def __init__(self, setting: FleetSetting, techniques: Techniques = ALL) -> None:
         self.name = "recycle"
         self.note = f"as published, with {', '.join(techniques.names) or 'nothing'}; copies are waited for"
         self._setting = setting

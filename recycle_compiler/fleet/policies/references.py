@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from recycle_compiler.fleet.our_plans import healthy_period
 from recycle_compiler.fleet.policy import Change, Reaction, Worker
-from recycle_compiler.fleet.setting import Setting
+from recycle_compiler.fleet.setting import FleetSetting
 
 
 class FaultScaled:
@@ -13,7 +13,7 @@ class FaultScaled:
     name = "fault-scaled"
     note = "1F1B x live workers / all workers; changes cost nothing"
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: FleetSetting) -> None:
         self._workers = setting.job.workers
         self._whole = setting.rate(setting.one_f_one_b)
 
@@ -39,12 +39,12 @@ class Unfailing:
         return Reaction(self.rate)
 
 
-def fault_free(setting: Setting) -> Unfailing:
+def fault_free(setting: FleetSetting) -> Unfailing:
     """1F1B on machines that never fail."""
     return Unfailing("fault-free", "1F1B; nothing ever fails", setting.rate(setting.one_f_one_b))
 
 
-def zero_bubble(setting: Setting) -> Unfailing:
+def zero_bubble(setting: FleetSetting) -> Unfailing:
     """Our plan without failures on machines that never fail, which is what 100 % means."""
     rate = setting.rate(healthy_period(setting))
     return Unfailing("zero-bubble", "our plan without failures; nothing ever fails", rate)

@@ -16,7 +16,7 @@ which is written in the background and costs nothing.
 
 from recycle_compiler.fleet.policies.bookkeeping import Holders, WorkClock, grid
 from recycle_compiler.fleet.policy import Change, Reaction, Worker
-from recycle_compiler.fleet.setting import Setting
+from recycle_compiler.fleet.setting import FleetSetting
 from recycle_compiler.ir.units import plural
 from recycle_runtime.plan.moves import ChangeRate
 
@@ -26,7 +26,7 @@ class Restart:
 
     name = "restart"
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: FleetSetting) -> None:
         self._setting, self._costs, self._job = setting, setting.costs, setting.job
         self._again = self._costs.restart + setting.checkpoint_load
         self.saving = setting.saving
@@ -100,7 +100,7 @@ class InProcessRestart(Restart):
 
     name = "nvrx"
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: FleetSetting) -> None:
         super().__init__(setting)
         self.saving = 0.0
         self._clock = WorkClock(setting.free_checkpoints_every)

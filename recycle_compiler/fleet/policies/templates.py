@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recycle_compiler.fleet.policies.layers import Layers, layers_of
-from recycle_compiler.fleet.setting import Setting
+from recycle_compiler.fleet.setting import FleetSetting
 
 _PER_STAGE = 4
 """Micro-batches for each stage that the cost reckons with."""
@@ -179,7 +179,7 @@ def templates_of(layers: Layers, least: int, most: int) -> dict[int, Template]:
     return {workers: template for workers, template in made if template is not None}
 
 
-def pipeline_shapes(setting: Setting, least: int | None = None) -> tuple[Layers, dict[int, Template]]:
+def pipeline_shapes(setting: FleetSetting, least: int | None = None) -> tuple[Layers, dict[int, Template]]:
     """The layers, and for each number of workers that is enough how a pipeline of them is cut.
 
     Where the job does not say what a worker holds and has room for, a pipeline is never shorter than the

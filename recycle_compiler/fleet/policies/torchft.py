@@ -14,7 +14,7 @@ the last replica has failed.
 
 from recycle_compiler.fleet.policies.bookkeeping import WorkClock, grid
 from recycle_compiler.fleet.policy import Change, Reaction, Worker
-from recycle_compiler.fleet.setting import Setting
+from recycle_compiler.fleet.setting import FleetSetting
 from recycle_compiler.ir.units import plural
 
 
@@ -23,7 +23,7 @@ class TorchFt:
 
     name = "torchft"
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: FleetSetting) -> None:
         self._setting, self._costs, self._job = setting, setting.costs, setting.job
         self._copy = max(self._job.parameters) / self._costs.copy_rate
         self._replicas: list[frozenset[Worker]] = []

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from recycle_compiler.fleet.policies.bookkeeping import WorkClock
 from recycle_compiler.fleet.policies.templates import pipeline_shapes
 from recycle_compiler.fleet.policy import CannotRunError, Change, Reaction, Worker
-from recycle_compiler.fleet.setting import Setting
+from recycle_compiler.fleet.setting import FleetSetting
 
 
 class Shape(NamedTuple):
@@ -26,7 +26,7 @@ class Shape(NamedTuple):
 class Varuna:
     """One run with checkpoints."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: FleetSetting) -> None:
         self.name = "varuna"
         self._setting = setting
         _, self._templates = pipeline_shapes(setting)

@@ -18,7 +18,7 @@ from math import isfinite
 from typing import Any, NamedTuple, cast
 
 from recycle_compiler.diagnostics import Span
-from recycle_compiler.fleet.traces.trace import LONGEST, Draw, Event, Trace
+from recycle_compiler.fleet.traces.trace import LONGEST, Draw, FleetEvent, FleetTrace
 from recycle_compiler.frontend.diagnostics import Report, did_you_mean, quote
 from recycle_compiler.ir.units import plural
 
@@ -55,7 +55,7 @@ class _Fault(NamedTuple):
     """Of the fault that began it."""
 
 
-def read_fault_records(name: str, source: str, draw: Draw, seed: int, report: Report) -> Trace | None:
+def read_fault_records(name: str, source: str, draw: Draw, seed: int, report: Report) -> FleetTrace | None:
     """The trace of as many machines as asked for; None where the report says why not."""
     records = _records(source, report)
     if not records and not report.diagnostics:
@@ -191,11 +191,11 @@ def _add(faults: list[_Fault], fault: _Fault) -> None:
 
 def _drawn(
     name: str, span: float, faults: dict[str, list[_Fault]], watched: int, draw: Draw, seed: int
-) -> Trace:
+) -> FleetTrace:
     chance = random.Random(seed)
     everybody = [*sorted(faults), *(f"never-failed-{number}" for number in range(watched - len(faults)))]
     nodes: list[str] = []
-    events: list[Event] = []
+    events: list[FleetEvent] = []
     kinds: Counter[str] = Counter()
     while len(nodes) < draw.machines:
         copy = len(nodes) // watched
@@ -216,19 +216,19 @@ def _drawn(
         f"{draw.machines:,} of {plural(watched, 'machine')} drawn, seed {seed}, with "
         f"{plural(sum(kinds.values()), 'fault')}{only}{of_them}"
     )
-    return Trace(name, span, tuple(nodes), tuple(events), is_recorded=True, is_drawn=True, about=about)
+    return FleetTrace(name, span, tuple(nodes), tuple(events), is_recorded=True, is_drawn=True, about=about)
 
 
-def _events(node: str, fault: _Fault, shift: float, span: float) -> list[Event]:
+def _events(node: str, fault: _Fault, shift: float, span: float) -> list[FleetEvent]:
     """Of one fault, moved by a shift around the trace's end to its beginning."""
     begin, end = (round(moment + shift, 3) for moment in (fault.begin, fault.end))
     if begin >= span:
         begin, end = round(begin - span, 3), round(end - span, 3)
     pieces = [(begin, end)] if end <= span else [(begin, span), (0.0, round(end - span, 3))]
-    found: list[Event] = []
+    found: list[FleetEvent] = []
     for first, last in pieces:
         if last > first:
-            found.append(Event(first, node, added=False))
+            found.append(FleetEvent(first, node, added=False))
             if last < span:
-                found.append(Event(last, node, added=True))
+                found.append(FleetEvent(last, node, added=True))
     return found

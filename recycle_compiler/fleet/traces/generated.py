@@ -22,7 +22,7 @@ from math import log, sqrt
 from typing import NamedTuple
 
 from recycle_compiler.diagnostics import CompileError, Diagnostic, Span
-from recycle_compiler.fleet.traces.trace import UNITS, Event, Trace, natural_names, seconds_of
+from recycle_compiler.fleet.traces.trace import UNITS, FleetEvent, FleetTrace, natural_names, seconds_of
 from recycle_compiler.frontend.diagnostics import Report, closest, did_you_mean, one_of, quote
 
 KINDS = ("none", "every", "poisson")
@@ -101,7 +101,7 @@ RATES = {
 """By the name that users write."""
 
 
-class Group(NamedTuple):
+class FailureGroup(NamedTuple):
     """Machines that may fail together."""
 
     gpus: int
@@ -119,7 +119,7 @@ class Words:
     """Between two failures of the fleet (`every`), or of one GPU on average (`poisson`)."""
     repair: Repair | None = None
     """None: no machine comes back."""
-    groups: tuple[Group, ...] = field(default=())
+    groups: tuple[FailureGroup, ...] = field(default=())
     """Node and rack, as far as given."""
     burst: Burst | None = None
     source: str = ""
@@ -256,7 +256,7 @@ def _burst(word: _Word, report: Report) -> Burst:
     return Burst(float(share[:-1]) / 100, _time(_Word(within, word.span), report))
 
 
-def _group(word: _Word, name: str, report: Report) -> Group:
+def _group(word: _Word, name: str, report: Report) -> FailureGroup:
     gpus, _, share = word.text.partition(":")
     number = share.removesuffix("%")
     part = DEFAULT_SHARE
@@ -266,7 +266,7 @@ def _group(word: _Word, name: str, report: Report) -> Group:
         if not 0 <= part <= 1:
             message = f"the share must be from 0% to 100%, got {quote(share)}"
             report.error("range", message, word.span, f"write `{name}=8:10%`")
-    return Group(_whole(gpus, word.span, 1, report), max(0.0, part))
+    return FailureGroup(_whole(gpus, word.span, 1, report), max(0.0, part))
 
 
 def _whole(text: str, span: Span, least: int, report: Report) -> int:
@@ -284,7 +284,7 @@ class Machines(NamedTuple):
     gpus_each: int
 
 
-def generate(words: Words, machines: Machines, span: float, seed: int) -> Trace:
+def generate(words: Words, machines: Machines, span: float, seed: int) -> FleetTrace:
     """The trace that the words ask for; all machines are there in the beginning."""
     machines = machines._replace(number=machines.number + words.spares)
     names = natural_names(machines.number)
@@ -307,7 +307,7 @@ def generate(words: Words, machines: Machines, span: float, seed: int) -> Trace:
     about = "" if words.kind == "none" else f"which machine fails is chosen at random, seed {seed}"
     if words.source:
         about += f"; rates: {words.source}"
-    return Trace(words.text, span, tuple(names), tuple(events), is_drawn=True, about=about)
+    return FleetTrace(words.text, span, tuple(names), tuple(events), is_drawn=True, about=about)
 
 
 class _Happening:
@@ -332,7 +332,7 @@ class _Happening:
         moments: Iterable[float],
         victims: Callable[[], Iterable[int]],
         repair: Callable[[], float | None],
-    ) -> Iterator[Event]:
+    ) -> Iterator[FleetEvent]:
         """What happens until the end, if these fall at these moments and are away for so long."""
         for moment in moments:
             at = round(moment, _DIGITS)
@@ -345,16 +345,16 @@ class _Happening:
                 self._fall(machine)
                 if away is not None:
                     heapq.heappush(self._returns, (round(at + away, _DIGITS), machine))
-                yield Event(at, self._names[machine], added=False)
+                yield FleetEvent(at, self._names[machine], added=False)
         yield from self._come_back(self._span)
 
-    def _come_back(self, until: float) -> Iterator[Event]:
+    def _come_back(self, until: float) -> Iterator[FleetEvent]:
         while self._returns and self._returns[0][0] <= until:
             at, machine = heapq.heappop(self._returns)
             self._position[machine] = len(self._up)
             self._up.append(machine)
             if at < self._span:
-                yield Event(at, self._names[machine], added=True)
+                yield FleetEvent(at, self._names[machine], added=True)
 
     def _fall(self, machine: int) -> None:
         position, last = self._position.pop(machine), self._up.pop()

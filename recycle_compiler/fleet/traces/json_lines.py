@@ -23,9 +23,9 @@ from recycle_compiler.fleet.traces.lines import Presence, Times, meaningful, who
 from recycle_compiler.fleet.traces.trace import (
     MOST_NODES,
     UNITS,
-    Event,
-    Grid,
-    Trace,
+    FleetEvent,
+    FleetTrace,
+    JobGrid,
     natural_names,
     seconds_of,
 )
@@ -37,7 +37,7 @@ _WORKER = re.compile(r"(\d{1,9}):(\d{1,9})", re.ASCII)
 LOOKS_LIKE = re.compile(r"\s*\{")
 
 
-def read_json_lines(name: str, source: str, grid: Grid, report: Report) -> Trace | None:
+def read_json_lines(name: str, source: str, grid: JobGrid, report: Report) -> FleetTrace | None:
     """The trace; None where the report says why not."""
     reader = _Reader(grid, report)
     for number, line in meaningful(source):
@@ -46,7 +46,7 @@ def read_json_lines(name: str, source: str, grid: Grid, report: Report) -> Trace
 
 
 class _Reader:
-    def __init__(self, grid: Grid, report: Report) -> None:
+    def __init__(self, grid: JobGrid, report: Report) -> None:
         self._grid, self._report = grid, report
         self._times, self._presence = Times(report), Presence(report)
         self._nodes: list[str] | None = None
@@ -54,13 +54,13 @@ class _Reader:
         self._mentioned: list[str] = []
         """Machines of the beginning that only their failure tells of."""
         self._seen: set[str] = set()
-        self._said: list[tuple[Event, Span]] = []
+        self._said: list[tuple[FleetEvent, Span]] = []
         """Events as the lines have them, and where."""
-        self._events: list[Event] = []
+        self._events: list[FleetEvent] = []
         self._by_worker: bool | None = None
         self._lines = 0
 
-    def trace(self, name: str) -> Trace | None:
+    def trace(self, name: str) -> FleetTrace | None:
         for event, span in sorted(self._said, key=lambda said: said[0].at):
             self._event(event, span)
         if self._report.diagnostics:
@@ -68,7 +68,7 @@ class _Reader:
         if not self._times.latest:
             self._report.error("no-time", "nothing happens after time 0", None, _EXAMPLE)
             return None
-        trace = Trace(name, self._times.latest, (), tuple(self._events), note=self._times.note)
+        trace = FleetTrace(name, self._times.latest, (), tuple(self._events), note=self._times.note)
         if self._by_worker:
             return replace(trace, by_worker=True)
         if self._nodes is not None:
@@ -96,7 +96,7 @@ class _Reader:
             return
         for key, added in (("failed", False), ("returned", True)):
             for node in self._names(entry.get(key, []), key, text, span):
-                self._said.append((Event(at, node, added), _find(text, node, span)))
+                self._said.append((FleetEvent(at, node, added), _find(text, node, span)))
 
     def _parse(self, number: int, text: str, span: Span) -> dict[str, Any] | None:
         try:
@@ -176,7 +176,7 @@ class _Reader:
                 self._report.error("type", message, _find(text, item, span), _EXAMPLE)
         return names
 
-    def _event(self, event: Event, span: Span) -> None:
+    def _event(self, event: FleetEvent, span: Span) -> None:
         at, node, added = event
         worker = _WORKER.fullmatch(node)
         if self._by_worker is None:
@@ -204,7 +204,7 @@ class _Reader:
             self._presence.there[node] = 0
         self._seen.add(node)
         if (self._presence.add if added else self._presence.remove)(node, span):
-            self._events.append(Event(at, node, added))
+            self._events.append(FleetEvent(at, node, added))
 
 
 def _number(value: Any) -> float | None:

@@ -10,7 +10,7 @@ from recycle_compiler.frontend.diagnostics import Report, quote
 from recycle_compiler.ir.units import plural
 
 
-class Field(NamedTuple):
+class LineField(NamedTuple):
     """A piece of a line, without blanks around it."""
 
     text: str
@@ -30,14 +30,14 @@ def whole_line(number: int, line: str) -> Span:
     return Span(number, begin + 1, max(len(line.rstrip()), begin + 1) + 1)
 
 
-def fields(number: int, line: str) -> list[Field]:
+def fields(number: int, line: str) -> list[LineField]:
     """What commas separate."""
-    found: list[Field] = []
+    found: list[LineField] = []
     column = 0
     for piece in line.split(","):
         begin = column + len(piece) - len(piece.lstrip())
         text = piece.strip()
-        found.append(Field(text, Span(number, begin + 1, begin + 1 + max(1, len(text)))))
+        found.append(LineField(text, Span(number, begin + 1, begin + 1 + max(1, len(text)))))
         column += len(piece) + 1
     return found
 

@@ -13,8 +13,8 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from recycle_compiler.diagnostics import Span
-from recycle_compiler.fleet.traces.lines import Field, Presence, Times, fields, meaningful, whole_line
-from recycle_compiler.fleet.traces.trace import Event, Trace
+from recycle_compiler.fleet.traces.lines import LineField, Presence, Times, fields, meaningful, whole_line
+from recycle_compiler.fleet.traces.trace import FleetEvent, FleetTrace
 from recycle_compiler.frontend.diagnostics import Report, did_you_mean, quote
 
 _KINDS = ("add", "remove")
@@ -26,30 +26,30 @@ class _Row(NamedTuple):
     """One line."""
 
     at: float
-    node: Field
+    node: LineField
     added: bool
 
 
-def read_node_events(name: str, source: str, report: Report) -> Trace | None:
+def read_node_events(name: str, source: str, report: Report) -> FleetTrace | None:
     """The trace; None where the report says why not."""
     times, presence = Times(report), Presence(report)
     rows = sorted(_rows(source, times, report), key=attrgetter("at"))
     beginning: list[str] = []
-    events: list[Event] = []
+    events: list[FleetEvent] = []
     for at, node, added in rows:
         if not (presence.add if added else presence.remove)(node.text, node.span):
             continue
         if added and at == rows[0].at:
             beginning.append(node.text)
         else:
-            events.append(Event(at - rows[0].at, node.text, added))
+            events.append(FleetEvent(at - rows[0].at, node.text, added))
     if report.diagnostics or not rows:
         return None
     span = rows[-1].at - rows[0].at
     if not span:
         report.error("no-time", "all events happen at one moment", Span(1, 1, 2), "a trace lasts a while")
         return None
-    return Trace(name, span, tuple(beginning), tuple(events), note=times.note)
+    return FleetTrace(name, span, tuple(beginning), tuple(events), note=times.note)
 
 
 def _rows(source: str, times: Times, report: Report) -> Iterator[_Row]:
@@ -67,7 +67,7 @@ def _rows(source: str, times: Times, report: Report) -> Iterator[_Row]:
             yield _Row(at, parts[2], parts[1].text == "add")
 
 
-def _milliseconds(field: Field, report: Report) -> float | None:
+def _milliseconds(field: LineField, report: Report) -> float | None:
     try:
         value = float(field.text) if len(field.text) < 30 and "_" not in field.text else None
     except ValueError:
@@ -82,7 +82,7 @@ def _milliseconds(field: Field, report: Report) -> float | None:
     return value / 1000
 
 
-def _is_known(field: Field, report: Report) -> bool:
+def _is_known(field: LineField, report: Report) -> bool:
     if field.text in _KINDS:
         return True
     hint = did_you_mean(field.text, _KINDS, _EXAMPLE)
@@ -90,7 +90,7 @@ def _is_known(field: Field, report: Report) -> bool:
     return False
 
 
-def _has_name(field: Field, report: Report) -> bool:
+def _has_name(field: LineField, report: Report) -> bool:
     if field.text and len(field.text) <= 200:
         return True
     what = (

@@ -5,7 +5,7 @@ from pathlib import Path
 from recycle_compiler.diagnostics import CompileError, Diagnostic
 from recycle_compiler.fleet.traces import count_samples, fault_records, json_lines, node_events
 from recycle_compiler.fleet.traces.lines import meaningful, whole_line
-from recycle_compiler.fleet.traces.trace import Grid, Trace
+from recycle_compiler.fleet.traces.trace import FleetTrace, JobGrid
 from recycle_compiler.frontend.diagnostics import Report
 from recycle_compiler.frontend.read_file import ReadError, read_text
 
@@ -18,7 +18,7 @@ _FORMATS = (
 _WORDS = "a trace is a file, or words such as `every 30m repair 2h` or `poisson mtbf=1000h`"
 
 
-def read_trace(path: str | Path, grid: Grid, seed: int = 0) -> Trace:
+def read_trace(path: str | Path, grid: JobGrid, seed: int = 0) -> FleetTrace:
     """The trace in a file; CompileError with everything that is wrong with it."""
     name = str(path)
     try:
@@ -29,7 +29,7 @@ def read_trace(path: str | Path, grid: Grid, seed: int = 0) -> Trace:
     return parse_trace(source, name, grid, seed)
 
 
-def parse_trace(source: str, name: str, grid: Grid, seed: int = 0) -> Trace:
+def parse_trace(source: str, name: str, grid: JobGrid, seed: int = 0) -> FleetTrace:
     """The trace in a text."""
     report = Report(source, name)
     trace = _parse(source, Path(name).name, grid, seed, report)
@@ -39,7 +39,7 @@ def parse_trace(source: str, name: str, grid: Grid, seed: int = 0) -> Trace:
     return trace
 
 
-def _parse(source: str, name: str, grid: Grid, seed: int, report: Report) -> Trace | None:
+def _parse(source: str, name: str, grid: JobGrid, seed: int, report: Report) -> FleetTrace | None:
     number, line = next(meaningful(source), (0, ""))
     if not number:
         report.error("empty", "the trace holds no events", None, _FORMATS)

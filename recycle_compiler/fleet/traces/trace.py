@@ -17,7 +17,7 @@ _PART = re.compile(rf"({_NUMBER})\s*(ms|min|s|m|h|d|y)")
 _WHOLE = re.compile(rf"(?:{_NUMBER}|(?:{_NUMBER}\s*(?:ms|min|s|m|h|d|y)\s*)+)", re.ASCII)
 
 
-class Event(NamedTuple):
+class FleetEvent(NamedTuple):
     """One machine comes or goes."""
 
     at: float
@@ -28,7 +28,7 @@ class Event(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class FleetTrace:
     """Machines over time. Events are sorted, and possible: who comes was not there, who goes was.
 
     Events at time 0 belong to the beginning.
@@ -40,7 +40,7 @@ class Trace:
     """Seconds."""
     nodes: tuple[str, ...]
     """Those there are before anything happens, in the order in which they get places."""
-    events: tuple[Event, ...]
+    events: tuple[FleetEvent, ...]
     whole: bool = False
     """Whether the places of the job that `nodes` do not fill have machines too, which never fail."""
     spares: int = 0
@@ -56,21 +56,21 @@ class Trace:
     note: str = ""
     """What was odd about the file and has been mended, in a sentence."""
 
-    def lasting(self, seconds: float) -> "Trace":
+    def lasting(self, seconds: float) -> "FleetTrace":
         """The same for another span: cut off, or with nothing happening after its end."""
         kept = tuple(event for event in self.events if event.at < seconds)
         return replace(self, span=seconds, events=kept)
 
-    def replaced_after(self, seconds: float) -> "Trace":
+    def replaced_after(self, seconds: float) -> "FleetTrace":
         """The same where a failed machine is replaced by another after so long, if not repaired before."""
-        events: list[Event] = []
+        events: list[FleetEvent] = []
         away: dict[str, float] = {}
         """When machines that are away will have been replaced."""
 
         def replace_until(moment: float) -> None:
             for node in sorted(away, key=lambda node: (away[node], node)):
                 if away[node] <= moment:
-                    events.append(Event(away.pop(node), node, added=True))
+                    events.append(FleetEvent(away.pop(node), node, added=True))
 
         for event in self.events:
             replace_until(event.at)
@@ -82,11 +82,11 @@ class Trace:
         replace_until(self.span)
         return replace(self, events=tuple(event for event in events if event.at < self.span))
 
-    def with_spares(self, spares: int) -> "Trace":
+    def with_spares(self, spares: int) -> "FleetTrace":
         """With so many machines more, of which nothing is known: they never fail."""
         return replace(self, spares=spares)
 
-    def moments(self) -> Iterator[tuple[float, list[Event]]]:
+    def moments(self) -> Iterator[tuple[float, list[FleetEvent]]]:
         """Events that happen at the same moment, together."""
         for at, events in groupby(self.events, key=attrgetter("at")):
             yield at, list(events)
@@ -103,7 +103,7 @@ class Draw(NamedTuple):
     """Faults that count, by level or class as the file names them; all where none is given."""
 
 
-class Grid(NamedTuple):
+class JobGrid(NamedTuple):
     """What a reader must know of the job."""
 
     pipelines: int

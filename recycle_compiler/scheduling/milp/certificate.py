@@ -16,7 +16,7 @@ _SCALE = 720_720
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rows:
+class SparseRows:
     """A sum of columns times values, at most a limit, for each row; sparse, row after row."""
 
     limit: Ints
@@ -29,7 +29,7 @@ class Rows:
     upper: Ints
 
 
-def meets(point: Ints, rows: Rows) -> bool:
+def meets(point: Ints, rows: SparseRows) -> bool:
     """Whether a point meets every row."""
     for row, limit in enumerate(rows.limit.tolist()):
         entries = slice(int(rows.offset[row]), int(rows.offset[row + 1]))
@@ -39,7 +39,7 @@ def meets(point: Ints, rows: Rows) -> bool:
     return True
 
 
-def refutes(weights: NDArray[np.float64], rows: Rows, lower: Ints, upper: Ints) -> bool:
+def refutes(weights: NDArray[np.float64], rows: SparseRows, lower: Ints, upper: Ints) -> bool:
     """Whether the weights, or their opposites, prove that no point within these bounds meets all rows.
 
     Bounds that cross, or a row that fails on its own, need no weights.
@@ -61,7 +61,7 @@ def refutes(weights: NDArray[np.float64], rows: Rows, lower: Ints, upper: Ints) 
     return False
 
 
-def _adds_up(weights: Ints, rows: Rows, lower: Ints, upper: Ints) -> bool:
+def _adds_up(weights: Ints, rows: SparseRows, lower: Ints, upper: Ints) -> bool:
     # Python's integers throughout, since memory in bytes times weights may exceed 64 bits.
     factors: dict[int, int] = {}
     most = 0

@@ -33,7 +33,7 @@ def is_small(clock: Clock, period: int) -> bool:
     return layout.counts * len(groups.units) <= LARGEST
 
 
-class Settled(NamedTuple):
+class ExactResult(NamedTuple):
     """What is known at the end."""
 
     bound: Bound
@@ -42,7 +42,7 @@ class Settled(NamedTuple):
     """Of the problem with the routes that the schedule has."""
 
 
-def settle(clock: Clock, bound: Bound, best: Timed, good_enough: int, deadline: Deadline) -> Settled:
+def settle(clock: Clock, bound: Bound, best: Timed, good_enough: int, deadline: Deadline) -> ExactResult:
     """A bound and a schedule at least as good as the given ones; equal in period as a rule."""
     # Loading Pyomo and HiGHS takes longer than planning most small jobs without them.
     from recycle_compiler.scheduling.milp.solve import Limits, Stop, raise_bound, solve
@@ -61,7 +61,7 @@ def settle(clock: Clock, bound: Bound, best: Timed, good_enough: int, deadline: 
             break
         outcome = solve(problem, target, in_time(more))
         if outcome.start is not None:
-            return Settled(bound, _timed(clock, outcome.start, target), clock)
+            return ExactResult(bound, _timed(clock, outcome.start, target), clock)
         if trial == 0:
             # Nothing meets the bound with this routing; perhaps nothing does with any.
             raised = raise_bound(problem, bound.period, best.period, in_time(few))
@@ -69,11 +69,11 @@ def settle(clock: Clock, bound: Bound, best: Timed, good_enough: int, deadline: 
             other = paired(problem) if outcome.stop is Stop.REFUTED and raised <= target else None
             if other is not None and (start := solve(other, target, in_time(more)).start) is not None:
                 again = Clock(other)
-                return Settled(bound, _timed(again, start, target), again)
+                return ExactResult(bound, _timed(again, start, target), again)
             target = max(raised, target + problem.grain)
         else:
             target += max(1, (best.period - target) // (2 * problem.grain)) * problem.grain
-    return Settled(bound, best, clock)
+    return ExactResult(bound, best, clock)
 
 
 def _timed(clock: Clock, start: Ints, target: int) -> Timed:

@@ -12,7 +12,7 @@ from recycle_compiler.scheduling.problem import Problem
 FORWARD, BACKWARD, WEIGHT = range(3)
 
 
-class Span(NamedTuple):
+class GrainSpan(NamedTuple):
     """Grains, both ends included."""
 
     first: int
@@ -61,7 +61,7 @@ def pooled_group(problem: Problem) -> Groups:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class GrainTimes:
     """Times in grains for one target period."""
 
     duration: tuple[tuple[int, int, int], ...]
@@ -71,9 +71,9 @@ class Layout:
     """kinds[stage]: without WEIGHT where the stage is not split."""
     length: tuple[int, ...]
     """Of each stage's window: what reduction and optimizer leave of the target."""
-    opening: tuple[Span, ...]
+    opening: tuple[GrainSpan, ...]
     """When the window of each stage can open; always at 0 unless staggered."""
-    spans: tuple[tuple[Span, ...], ...]
+    spans: tuple[tuple[GrainSpan, ...], ...]
     """spans[stage][kind]: when ops can start."""
 
     @property
@@ -88,7 +88,7 @@ class Layout:
         return sum(max(0, span.last - span.first) for stage in self.spans for span in stage)
 
 
-def lay_out(problem: Problem, groups: Groups, target: int) -> Layout:
+def lay_out(problem: Problem, groups: Groups, target: int) -> GrainTimes:
     """Spans for a target period in grains."""
     grain = problem.grain
     times = zip(problem.forward, problem.backward, problem.weight, strict=True)
@@ -96,27 +96,27 @@ def lay_out(problem: Problem, groups: Groups, target: int) -> Layout:
     transfer = tuple(ticks // grain for ticks in problem.transfer)
     finish = problem.finish if problem.staggered else (max(problem.finish),) * problem.chunks
     length = tuple(target - ticks // grain for ticks in finish)
-    opening: list[Span] = []
-    spans: list[tuple[Span, ...]] = []
+    opening: list[GrainSpan] = []
+    spans: list[tuple[GrainSpan, ...]] = []
     for stage in range(problem.chunks):
         arrival = sum(duration[above][FORWARD] + transfer[above] for above in range(stage))
         turn = duration[stage][FORWARD] + _round_trip(duration, transfer, stage)
         last_end = _last_backward_end(problem, duration, transfer, length, stage)
-        opens = Span(0, 0)
+        opens = GrainSpan(0, 0)
         if problem.staggered and stage > 0:
             # Between the opening and the last backward some worker runs its whole share of F and backwards.
             work = groups.share(stage) * (duration[stage][FORWARD] + duration[stage][BACKWARD])
             turn_and_back = turn + duration[stage][BACKWARD]
-            opens = Span(arrival, last_end - max(work, turn_and_back))
+            opens = GrainSpan(arrival, last_end - max(work, turn_and_back))
         closes = opens.last + length[stage]
         last = min(last_end, closes - duration[stage][WEIGHT]) - duration[stage][BACKWARD]
-        forward = Span(arrival, last - turn)
-        backward = Span(arrival + turn, last)
-        weight = Span(backward.first + duration[stage][BACKWARD], closes - duration[stage][WEIGHT])
+        forward = GrainSpan(arrival, last - turn)
+        backward = GrainSpan(arrival + turn, last)
+        weight = GrainSpan(backward.first + duration[stage][BACKWARD], closes - duration[stage][WEIGHT])
         opening.append(opens)
         spans.append((forward, backward, weight) if problem.split[stage] else (forward, backward))
     kinds = tuple((FORWARD, BACKWARD, WEIGHT) if split else (FORWARD, BACKWARD) for split in problem.split)
-    return Layout(duration, transfer, kinds, length, tuple(opening), tuple(spans))
+    return GrainTimes(duration, transfer, kinds, length, tuple(opening), tuple(spans))
 
 
 def _round_trip(duration: tuple[tuple[int, int, int], ...], transfer: tuple[int, ...], stage: int) -> int:

@@ -18,7 +18,7 @@ from typing import Any
 
 import pyomo.core
 
-from recycle_compiler.scheduling.milp.groups import BACKWARD, FORWARD, WEIGHT, Groups, Layout
+from recycle_compiler.scheduling.milp.groups import BACKWARD, FORWARD, WEIGHT, GrainTimes, Groups
 from recycle_compiler.scheduling.problem import UNLIMITED, Problem
 
 pyo: Any = pyomo.core
@@ -35,7 +35,7 @@ class Model:
     pyomo: Any
     problem: Problem
     groups: Groups
-    layout: Layout
+    layout: GrainTimes
 
     def started(self, stage: int, kind: int, group: int, grain: int) -> Any:
         """How many ops of a group have started by the end of a grain: 0 before their span, all after it."""
@@ -70,7 +70,7 @@ class Model:
         return range(self.layout.spans[stage][FORWARD].first, self.layout.spans[stage][-1].last + 1)
 
 
-def build_model(problem: Problem, groups: Groups, layout: Layout) -> Model:
+def build_model(problem: Problem, groups: Groups, layout: GrainTimes) -> Model:
     """The feasibility model for a target period that leaves every op a grain to start in."""
     assert not layout.is_empty, "an empty span refutes the target without a model"
     model = Model(pyo.ConcreteModel(), problem, groups, layout)
@@ -135,7 +135,7 @@ def _ops_follow_their_cause(model: Model) -> Iterator[AtMost]:
                     yield model.started(stage, kind, group, grain) - ready, 0
 
 
-def _cause(layout: Layout, stage: int, kind: int) -> tuple[int, int, int] | None:
+def _cause(layout: GrainTimes, stage: int, kind: int) -> tuple[int, int, int] | None:
     """What an op waits for: stage and kind, and the slots from that start to its own."""
     duration, transfer = layout.duration, layout.transfer
     if kind == WEIGHT:

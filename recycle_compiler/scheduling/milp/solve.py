@@ -16,7 +16,7 @@ import pyomo.core
 import pyomo.repn as untyped_repn
 from numpy.typing import NDArray
 
-from recycle_compiler.scheduling.milp.certificate import Ints, Rows, meets, refutes
+from recycle_compiler.scheduling.milp.certificate import Ints, SparseRows, meets, refutes
 from recycle_compiler.scheduling.milp.groups import Groups, groups_by_route, lay_out, pooled_group
 from recycle_compiler.scheduling.milp.model import Model, build_model
 from recycle_compiler.scheduling.problem import Problem
@@ -52,7 +52,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Outcome:
+class SolverOutcome:
     """Why the search stopped, and what it found."""
 
     stop: Stop
@@ -64,12 +64,12 @@ class Outcome:
     iterations: int
 
 
-def solve(problem: Problem, target: int, limits: Limits) -> Outcome:
+def solve(problem: Problem, target: int, limits: Limits) -> SolverOutcome:
     """A schedule with the given routing and a period of at most `target` ticks."""
     return _search(problem, groups_by_route(problem), target, limits)
 
 
-def relax(problem: Problem, target: int, limits: Limits) -> Outcome:
+def relax(problem: Problem, target: int, limits: Limits) -> SolverOutcome:
     """The same without routing: refuted here, no schedule meets the target, however it routes.
 
     What is found is no schedule, since a worker may stand for all live peers, but a guide to one.
@@ -93,13 +93,13 @@ def raise_bound(problem: Problem, low: int, high: int, limits: Limits) -> int:
     return max(low, min(high, open_end * grain))
 
 
-def _search(problem: Problem, groups: Groups, target: int, limits: Limits) -> Outcome:
+def _search(problem: Problem, groups: Groups, target: int, limits: Limits) -> SolverOutcome:
     grains = target // problem.grain
     layout = lay_out(problem, groups, grains)
     if layout.is_empty:
-        return Outcome(Stop.REFUTED, None, True, 0, 0)
+        return SolverOutcome(Stop.REFUTED, None, True, 0, 0)
     if layout.counts * len(groups.units) > limits.counts:
-        return Outcome(Stop.WORK_LIMIT, None, False, 0, 0)
+        return SolverOutcome(Stop.WORK_LIMIT, None, False, 0, 0)
     model = build_model(problem, groups, layout)
     openings = list(model.pyomo.opened.values())
     columns = [*openings, *model.pyomo.started.values(), model.pyomo.impossible]
@@ -111,10 +111,10 @@ def _search(problem: Problem, groups: Groups, target: int, limits: Limits) -> Ou
         dive.exact = False
     start = None if values is None else _starts(model, columns, values)
     exact = stop is Stop.REFUTED and dive.exact
-    return Outcome(stop, start, exact, dive.relaxations, dive.iterations)
+    return SolverOutcome(stop, start, exact, dive.relaxations, dive.iterations)
 
 
-def _rows_of(model: Model, columns: list[Any]) -> Rows:
+def _rows_of(model: Model, columns: list[Any]) -> SparseRows:
     """The rows of the Pyomo model; all of them are upper limits."""
     number = {id(column): index for index, column in enumerate(columns)}
     limits: list[int] = []
@@ -130,10 +130,10 @@ def _rows_of(model: Model, columns: list[Any]) -> Rows:
         offsets.append(len(entries))
     bounds = np.array([column.bounds for column in columns], dtype=np.int64)
     arrays = (np.array(list_, dtype=np.int64) for list_ in (limits, offsets, entries, values))
-    return Rows(*arrays, lower=bounds[:, 0], upper=bounds[:, 1])
+    return SparseRows(*arrays, lower=bounds[:, 0], upper=bounds[:, 1])
 
 
-def _highs_for(rows: Rows) -> Any:
+def _highs_for(rows: SparseRows) -> Any:
     """HiGHS with the rows as a linear program."""
     program = highspy.HighsLp()
     program.num_col_, program.num_row_ = len(rows.lower), len(rows.limit)
@@ -167,7 +167,7 @@ class _Choice:
 class _Dive:
     """Depth first: bound the most fractional count to its nearer side, and turn back where nothing fits."""
 
-    def __init__(self, rows: Rows, openings: int, limits: Limits, deadline: float) -> None:
+    def __init__(self, rows: SparseRows, openings: int, limits: Limits, deadline: float) -> None:
         self.rows = rows
         self.exact = True
         self.relaxations = 0
@@ -251,13 +251,13 @@ _STOP_OF_STATUS: dict[Any, Stop | None] = {
 }
 
 
-def _checked(values: NDArray[np.float64], rows: Rows) -> tuple[Stop, Ints | None]:
+def _checked(values: NDArray[np.float64], rows: SparseRows) -> tuple[Stop, Ints | None]:
     """A solution, unless rounding has moved it off the rows: then the search has no answer."""
     point = np.rint(values).astype(np.int64)
     return (Stop.FOUND, point) if meets(point, rows) else (Stop.WORK_LIMIT, None)
 
 
-def _branch_and_bound(rows: Rows, nodes: int, deadline: float) -> tuple[Stop, Ints | None]:
+def _branch_and_bound(rows: SparseRows, nodes: int, deadline: float) -> tuple[Stop, Ints | None]:
     """HiGHS's own search."""
     highs = _highs_for(rows)
     highs.changeColsIntegrality(

@@ -22,7 +22,7 @@ from recycle_runtime.agent.process_table import PROCESSES, ProcessTable, Row
 from recycle_runtime.agent.processes import KernelProcesses, Processes
 from recycle_runtime.agent.relay import Relay
 from recycle_runtime.agent.search import Search
-from recycle_runtime.agent.watch import Ended, Limits, ProcessWatch, WatchClock
+from recycle_runtime.agent.watch import Ended, ProcessWatch, WatchClock, WatchLimits
 from recycle_runtime.files import take_folder
 from recycle_runtime.options.run import RunOptions
 from recycle_runtime.program.user_frames import frames_text, user_frames
@@ -72,7 +72,7 @@ class AgentOptions(RunOptions):
     token: Token
     state: Path = Path()
     """A folder for the board, and for what a restarted agent has to know."""
-    limits: Limits
+    limits: WatchLimits
     address_file: str | None = None
     """Where the coordinator's address stands, if it may change."""
     memory: str = ""

@@ -38,7 +38,7 @@ _DUMP_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class WatchLimits:
     """Seconds after which a process counts as hung."""
 
     heartbeat: float = 1.5
@@ -121,7 +121,7 @@ class ProcessWatch:
     def __init__(
         self,
         board: Board,
-        limits: Limits,
+        limits: WatchLimits,
         clock: WatchClock | None = None,
         signs: Callable[[int], Signs | None] | None = None,
         processes: Processes | None = None,

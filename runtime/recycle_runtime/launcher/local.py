@@ -14,7 +14,7 @@ from recycle_runtime.options.run import RunOptions
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.chrome_trace import Event
-from recycle_runtime.plan.plan_choice import MissingPlanError, NoPlanError, choose_plan
+from recycle_runtime.plan.plan_choice import MissingPlanError, NoFittingPlanError, choose_plan
 from recycle_runtime.protocol.messages.checkpoints import CheckpointPath
 from recycle_runtime.protocol.messages.observers import (
     Generation,
@@ -81,7 +81,9 @@ def check_failed(bundle: Bundle, failed: tuple[Worker, ...]) -> None:
     except MissingPlanError:
         for stage in range(bundle.stages):
             if all((pipeline, stage) in failed for pipeline in range(bundle.pipelines)):
-                raise NoPlanError(f"no worker of stage {stage} is left: at least one has to be") from None
+                raise NoFittingPlanError(
+                    f"no worker of stage {stage} is left: at least one has to be"
+                ) from None
 
 
 def check_beginning(bundle: Bundle, options: RunOptions) -> None:
@@ -126,7 +128,7 @@ def _take(message: ToObserver, result: RunResult, options: RunOptions) -> None:
         case JobEnded(error, no_plan, newest) if error is not None:
             # An error that says itself how to resume needs no second way, which would end in the same error.
             more = "" if "--accept-changes" in error else _how_to_go_on(newest, options)
-            raise (NoPlanError if no_plan else RunError)(error + more)
+            raise (NoFittingPlanError if no_plan else RunError)(error + more)
         case _:
             pass
 

@@ -29,8 +29,8 @@ from pathlib import Path
 from recycle_runtime.files import naming
 from recycle_runtime.plan.bundle_index import (
     BundleError,
+    ColumnLayout,
     Index,
-    Layout,
     PlanEntry,
     pack_index,
     unpack_index,
@@ -43,7 +43,7 @@ __all__ = [
     "FORMAT_VERSION",
     "Bundle",
     "BundleError",
-    "Layout",
+    "ColumnLayout",
     "PlanEntry",
     "bundle_alone",
     "digest_of",

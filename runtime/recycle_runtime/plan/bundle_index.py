@@ -52,7 +52,7 @@ class PlanEntry(NamedTuple):
     """What no plan of any cut for as many workers goes below; 0 when that is not known."""
 
 
-class Layout(NamedTuple):
+class ColumnLayout(NamedTuple):
     """How the streams of a plan lie in its columns."""
 
     widths: tuple[int, ...]
@@ -90,7 +90,7 @@ class Index:
     recut_digests: tuple[bytes, ...] = ()
     """The content hash of each bundle for another cut."""
     plans: tuple[PlanEntry, ...]
-    layouts: tuple[Layout, ...]
+    layouts: tuple[ColumnLayout, ...]
     """Of each plan."""
 
     @property
@@ -151,7 +151,7 @@ def unpack_index(data: bytes) -> Index:
     cut = _unpack_cut(numbers, len(chunk_stages))
     recut_digests = tuple(numbers.take(DIGEST_SIZE) for _ in range(numbers.count("re-cuts")))
     plans: list[PlanEntry] = []
-    layouts: list[Layout] = []
+    layouts: list[ColumnLayout] = []
     for _ in range(numbers.count("plans", least=1)):
         plans.append(_unpack_plan(numbers, stages, pipelines, texts[3:]))
         layouts.append(_unpack_layout(numbers, stages * pipelines - len(plans[-1].failed)))
@@ -260,7 +260,7 @@ def _unpack_plan(numbers: "_Numbers", stages: int, pipelines: int, reasons: list
     return PlanEntry(tuple(failed), release, *times, reasons[reason], cut_short, over_cuts)
 
 
-def _unpack_layout(numbers: "_Numbers", live: int) -> Layout:
+def _unpack_layout(numbers: "_Numbers", live: int) -> ColumnLayout:
     widths = tuple(
         numbers.next("the width of a column", 1, max(TYPE_CODES)) for _ in StreamShape(1, 1, 1, 1).limits
     )
@@ -271,7 +271,7 @@ def _unpack_layout(numbers: "_Numbers", live: int) -> Layout:
     lengths = tuple(numbers.next("the length of a stream", 0, LARGEST_PLAN) for _ in range(live))
     if (size := sum(widths) * sum(lengths)) > LARGEST_PLAN:
         raise BundleError(f"damaged: a plan of {size} bytes, allowed are {LARGEST_PLAN}")
-    return Layout(widths, lengths, numbers.take(DIGEST_SIZE))
+    return ColumnLayout(widths, lengths, numbers.take(DIGEST_SIZE))
 
 
 def _pack_numbers(numbers: list[int]) -> bytes:

@@ -12,11 +12,11 @@ from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.moves import Counts
 
 
-class NoPlanError(ValueError):
+class NoFittingPlanError(ValueError):
     """No plan of the bundle fits: one sentence says why and what to do."""
 
 
-class MissingPlanError(NoPlanError):
+class MissingPlanError(NoFittingPlanError):
     """These failures can happen, but the bundle has no plan for them."""
 
 
@@ -66,7 +66,7 @@ def choose_plan(bundle: Bundle, failed: Collection[Worker]) -> PlanChoice:
     """The plan for exactly these failed workers, or for as many on each stage."""
     for pipeline, stage in failed:
         if not (0 <= pipeline < bundle.pipelines and 0 <= stage < bundle.stages):
-            raise NoPlanError(
+            raise NoFittingPlanError(
                 f"there is no worker {pipeline}:{stage}: pipelines go from 0 to {bundle.pipelines - 1}, "
                 f"stages from 0 to {bundle.stages - 1}"
             )

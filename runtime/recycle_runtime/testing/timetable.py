@@ -45,7 +45,7 @@ class PlannedReturn(NamedTuple):
     step: int
 
 
-class Timetable(CoordinatorHooks):
+class FaultTimetable(CoordinatorHooks):
     """What is to happen, by step; what has happened is taken off."""
 
     def __init__(
@@ -81,8 +81,8 @@ class Timetable(CoordinatorHooks):
         ]
 
 
-def timetable(faults: list[PlannedFault], returns: list[PlannedReturn]) -> Timetable:
-    return Timetable(tuple(faults), tuple(returns))
+def timetable(faults: list[PlannedFault], returns: list[PlannedReturn]) -> FaultTimetable:
+    return FaultTimetable(tuple(faults), tuple(returns))
 
 
 def parse_faults(words: Collection[str]) -> list[PlannedFault]:

@@ -8,15 +8,15 @@ from recycle_compiler.fleet.machines import Fleet, LayoutError, lay_out
 from recycle_compiler.fleet.policy import Change, Worker
 from recycle_compiler.fleet.traces.generated import Machines, generate, parse_words
 from recycle_compiler.fleet.traces.read import parse_trace
-from recycle_compiler.fleet.traces.trace import Event, Grid, Trace
+from recycle_compiler.fleet.traces.trace import FleetEvent, FleetTrace, JobGrid
 
-GRID = Grid(pipelines=2, stages=2)
+GRID = JobGrid(pipelines=2, stages=2)
 
 
 def fleet(nodes: str, *events: tuple[float, str], gpus_per_node: int | None = None, tensor: int = 1) -> Fleet:
     """Machines by one letter; an event is `+a` or `-a`."""
-    named = tuple(Event(at, word[1:], word[0] == "+") for at, word in events)
-    return Fleet(Trace("t", 100.0, tuple(nodes), named), lay_out(2, 2, tensor, gpus_per_node))
+    named = tuple(FleetEvent(at, word[1:], word[0] == "+") for at, word in events)
+    return Fleet(FleetTrace("t", 100.0, tuple(nodes), named), lay_out(2, 2, tensor, gpus_per_node))
 
 
 def workers(*names: str) -> frozenset[Worker]:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recycle_compiler.fleet.page import COLOURS, MOST_STEPS, page, steps
-from recycle_compiler.fleet.report import Entry, Outcome, Point, Report
+from recycle_compiler.fleet.report import FleetPoint, FleetReport, LogEntry, PolicyOutcome
 from recycle_compiler.viz.picture import PALETTES
 
 VOID = {"meta", "input", "link"}
@@ -35,10 +35,10 @@ class Balance(HTMLParser):
             assert self.open.pop() == tag
 
 
-def report(job: str = "figure3", policy: str = "oobleck", points: int = 3) -> Report:
-    timeline = tuple(Point(12 * i / points, 12 - i % 3, 5.0 - i % 4) for i in range(points))
-    log = (Entry(4.0, 11, 0.2, 0.5, 4.0, "1:2 failed"),)
-    return Report(
+def report(job: str = "figure3", policy: str = "oobleck", points: int = 3) -> FleetReport:
+    timeline = tuple(FleetPoint(12 * i / points, 12 - i % 3, 5.0 - i % 4) for i in range(points))
+    log = (LogEntry(4.0, 11, 0.2, 0.5, 4.0, "1:2 failed"),)
+    return FleetReport(
         job=job,
         trace="every 4h",
         about="3 events.",
@@ -49,9 +49,9 @@ def report(job: str = "figure3", policy: str = "oobleck", points: int = 3) -> Re
         reference=5.0,
         gpu_hours_down=16.0,
         outcomes=(
-            Outcome("ours", "as measured", 4.5, 0.9, 28.8, 0.1, 400.0, 2.0, timeline, log),
-            Outcome(policy, "templates", 4.0, 0.8, 57.6, 0.3, 380.0, 9.0, timeline, log),
-            Outcome("bamboo", "out of memory", None),
+            PolicyOutcome("ours", "as measured", 4.5, 0.9, 28.8, 0.1, 400.0, 2.0, timeline, log),
+            PolicyOutcome(policy, "templates", 4.0, 0.8, 57.6, 0.3, 380.0, 9.0, timeline, log),
+            PolicyOutcome("bamboo", "out of memory", None),
         ),
     )
 
@@ -115,7 +115,9 @@ def luminance(colour: str) -> float:
 
 
 def test_nobody_can_run() -> None:
-    nothing = Report("j", "t", "", "samples/s", 1.0, 4, 4, 0.0, 0.0, (Outcome("ours", "no room", None),))
+    nothing = FleetReport(
+        "j", "t", "", "samples/s", 1.0, 4, 4, 0.0, 0.0, (PolicyOutcome("ours", "no room", None),)
+    )
     assert data_of(page(nothing))["policies"][0]["note"] == "no room"
 
 
@@ -131,7 +133,7 @@ def integral(curve: list[tuple[float, float]], hours: float) -> float:
 def test_means_keep_the_work(shares: list[float], hours: float) -> None:
     count = 3 * MOST_STEPS
     times = sorted({0.0, *(hours * (index + shares[index % len(shares)]) / count for index in range(count))})
-    timeline = [Point(at, 1, float(index % 7)) for index, at in enumerate(times) if at < hours]
+    timeline = [FleetPoint(at, 1, float(index % 7)) for index, at in enumerate(times) if at < hours]
     curve = steps(timeline, hours, lambda point: point.throughput)
     whole = integral([(point.hours, point.throughput) for point in timeline], hours)
     assert len(curve) <= MOST_STEPS

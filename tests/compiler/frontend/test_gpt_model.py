@@ -13,7 +13,7 @@ from recycle_compiler.frontend.gpt_model import (
     DEFAULT_OVERHEAD,
     DEVICES,
     GptModel,
-    Run,
+    ModelRun,
     layer_costs,
     stage_costs,
     stage_work,
@@ -29,8 +29,10 @@ GPT3_175B = GptModel(layers=96, hidden=12288, heads=96, sequence=2048, vocabular
 MEGATRON_145B = GptModel(layers=80, hidden=12288, heads=96, sequence=2048, vocabulary=51200)
 
 
-def run(stages: int = 1, pipelines: int = 1, tensor: int = 1, micro: int = 1, device: str = "a100") -> Run:
-    return Run(stages, pipelines, tensor, micro, DEVICES[device], DEFAULT_EFFICIENCY_PPM)
+def run(
+    stages: int = 1, pipelines: int = 1, tensor: int = 1, micro: int = 1, device: str = "a100"
+) -> ModelRun:
+    return ModelRun(stages, pipelines, tensor, micro, DEVICES[device], DEFAULT_EFFICIENCY_PPM)
 
 
 @pytest.mark.parametrize(

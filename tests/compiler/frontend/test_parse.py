@@ -8,7 +8,7 @@ from recycle_compiler.diagnostics import Span
 from recycle_compiler.frontend import syntax_errors
 from recycle_compiler.frontend.format import one_line
 from recycle_compiler.frontend.parse import parse_syntax
-from recycle_compiler.frontend.syntax import Block, Listing, Name, Quantity, Quoted, Setting
+from recycle_compiler.frontend.syntax import Block, Listing, Name, Quantity, Quoted, SyntaxSetting
 
 TOKENS = [
     "{",
@@ -31,7 +31,7 @@ TOKENS = [
 ]
 
 
-def entries(text: str) -> tuple[Setting | Block | Name, ...]:
+def entries(text: str) -> tuple[SyntaxSetting | Block | Name, ...]:
     parsed = parse_syntax(f"job a {{ {text} }}")
     assert parsed.diagnostics == ()
     assert parsed.job is not None
@@ -40,7 +40,7 @@ def entries(text: str) -> tuple[Setting | Block | Name, ...]:
 
 def value(text: str) -> object:
     (setting,) = entries(f"k = {text}")
-    assert isinstance(setting, Setting)
+    assert isinstance(setting, SyntaxSetting)
     return setting.value
 
 
@@ -50,7 +50,7 @@ def test_places_count_from_one() -> None:
     assert parsed.job.start == Span(2, 2, 5)
     assert parsed.job.name == Name("a", Span(2, 7, 8))
     (setting,) = parsed.job.braces.entries
-    assert setting == Setting(
+    assert setting == SyntaxSetting(
         Name("b", Span(3, 2, 3)), Quantity("12", Name("ms", Span(3, 9, 11)), Span(3, 6, 11))
     )
 
@@ -67,11 +67,11 @@ def test_numbers_keep_their_spelling(text: str, digits: str, unit: str | None) -
 
 
 def test_a_unit_is_a_word_of_its_own() -> None:
-    assert [entry.key.text for entry in entries("b = 60 seed = 0") if isinstance(entry, Setting)] == [
+    assert [entry.key.text for entry in entries("b = 60 seed = 0") if isinstance(entry, SyntaxSetting)] == [
         "b",
         "seed",
     ]
-    assert [type(entry) for entry in entries("b = 60 sec")] == [Setting, Name]
+    assert [type(entry) for entry in entries("b = 60 sec")] == [SyntaxSetting, Name]
 
 
 def test_lists_may_hold_units_words_and_a_last_comma() -> None:
@@ -122,7 +122,7 @@ def test_text_is_taken_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("words", "example"), [(words, one) for words, examples in syntax_errors.MALFORMED for one in examples]
 )
-def test_every_malformed_example_gets_its_own_words(words: syntax_errors.Words, example: str) -> None:
+def test_every_malformed_example_gets_its_own_words(words: syntax_errors.ErrorWords, example: str) -> None:
     first = parse_syntax(example).diagnostics[0]
     assert (first.code, first.hint) == (words.code, words.hint)
     assert first.message.startswith(words.message.split("{found}")[0])

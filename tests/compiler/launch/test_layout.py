@@ -2,7 +2,7 @@
 
 import pytest
 
-from recycle_compiler.launch.layout import LayoutError, lay_out
+from recycle_compiler.launch.layout import NodeLayoutError, lay_out
 
 
 def test_as_few_nodes_as_will_do() -> None:
@@ -14,12 +14,12 @@ def test_as_few_nodes_as_will_do() -> None:
 def test_the_ranks_of_a_worker_stay_together() -> None:
     layout = lay_out(2, 3, 2, workers_per_node=3)
     assert (layout.processes, layout.nodes) == (12, 6)
-    with pytest.raises(LayoutError, match="the 4 tensor-parallel ranks of a worker share a node"):
+    with pytest.raises(NodeLayoutError, match="the 4 tensor-parallel ranks of a worker share a node"):
         lay_out(2, 2, 4, workers_per_node=3)
 
 
 def test_too_few_nodes() -> None:
-    with pytest.raises(LayoutError, match=r"12 worker processes .* which takes 3 such nodes"):
+    with pytest.raises(NodeLayoutError, match=r"12 worker processes .* which takes 3 such nodes"):
         lay_out(4, 3, 1, workers_per_node=5, nodes=2)
 
 

@@ -14,7 +14,7 @@ from recycle_compiler.passes.assign_slots import AssignSlots
 from recycle_compiler.passes.build_graph import BuildGraph
 from recycle_compiler.passes.canonicalize_schedule import CanonicalizeSchedule
 from recycle_compiler.passes.normalize_failures import NormalizeFailures
-from recycle_compiler.passes.pipeline import Pass, PassError, Pipeline, Step
+from recycle_compiler.passes.pipeline import Pass, PassDone, PassError, Pipeline
 from recycle_compiler.passes.split_backward import SplitBackward
 from recycle_compiler.passes.standard import GRAPH_PASSES, LOWERING_PASSES, all_passes
 from recycle_compiler.scheduling.search import Effort
@@ -62,7 +62,7 @@ def test_composing_changes_nothing() -> None:
 
 
 def test_observers_see_every_pass() -> None:
-    seen: list[Step] = []
+    seen: list[PassDone] = []
     made = GRAPH_PASSES.run(Target(unit_job(1, 1, 1), ()), [seen.append])
     assert [(step.number, step.done) for step in seen] == list(enumerate(GRAPH_PASSES.steps, start=1))
     assert [step.rest for step in seen] == [GRAPH_PASSES.steps[number:] for number in range(1, 6)]

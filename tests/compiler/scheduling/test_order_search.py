@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from recycle_compiler.ir.target import Target
 from recycle_compiler.scheduling import loops
 from recycle_compiler.scheduling.budget import Goal, Noise
-from recycle_compiler.scheduling.loops import Moving
+from recycle_compiler.scheduling.loops import MoveBudget
 from recycle_compiler.scheduling.moves import heap_in, heap_out
 from recycle_compiler.scheduling.order_search import reorder
 from recycle_compiler.scheduling.problem import Ints
@@ -37,7 +37,7 @@ def test_a_weight_gives_way_to_what_others_wait_for() -> None:
 def test_moves_are_timed_as_whole_orders_are(target: Target, warmth: int, reach: int, seed: int) -> None:
     begin = constructed(routed_problem(target.job, target.failed))
     mean = int(begin.clock.loops.duration.mean())
-    moving = Moving(2_000, 0, mean * warmth // 100, 50, reach, seed)
+    moving = MoveBudget(2_000, 0, mean * warmth // 100, 50, reach, seed)
     order, late, timed = begin.clock.loops.moved(*begin[1:], moving)
     assert late == _late(begin, order)
     assert late <= _late(begin, begin.order)
@@ -48,7 +48,7 @@ def test_moves_are_timed_as_whole_orders_are(target: Target, warmth: int, reach:
 @pytest.mark.parametrize("seed", [0, 5, 1 << 29, 100, 101])
 def test_compiled_and_plain_loops_agree(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     begin = constructed(routed_problem(unit_job(4, 2, 6, capacity=(4, 4, 4, 4))))
-    moving = Moving(5_000, 0, SLOT, 100, seed=seed)
+    moving = MoveBudget(5_000, 0, SLOT, 100, seed=seed)
     plain, late, timed = begin.clock.loops.moved(*begin[1:], moving)
     monkeypatch.setattr(loops, "LARGE", 0)
     compiled = Clock(begin.clock.problem).loops.moved(*begin[1:], moving)

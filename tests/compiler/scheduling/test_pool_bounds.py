@@ -16,7 +16,7 @@ from recycle_compiler.planner.compile import plan_failed
 from recycle_compiler.scheduling.bounds import Bound, lower_bound, stage_bounds
 from recycle_compiler.scheduling.pool_bounds import pooled_idle, pooled_span
 from recycle_compiler.scheduling.problem import Problem, rerouted
-from recycle_compiler.scheduling.rules import NO_LIMIT, Setting, greedy_priority, rule_of, small_rules
+from recycle_compiler.scheduling.rules import NO_LIMIT, RuleSetting, greedy_priority, rule_of, small_rules
 from recycle_compiler.scheduling.timing import Clock
 from tests.support.jobs import SLOT, figure3, routed_problem, small_targets, unit_job
 
@@ -25,7 +25,7 @@ LIVE_TARGETS = small_targets().filter(lambda target: all(target.hosts))
 
 DEPTHS = st.sampled_from((-NO_LIMIT, -1, 0, 2))
 SETTINGS = st.builds(
-    Setting,
+    RuleSetting,
     ahead=st.sampled_from((0, 1, 3, NO_LIMIT)),
     defer=st.sampled_from((0, 1, 2, NO_LIMIT)),
     depth=st.tuples(DEPTHS, DEPTHS),
@@ -253,7 +253,7 @@ def routed_anyhow(draw: st.DrawFn) -> Problem:
 
 @settings(max_examples=200)
 @given(routed_anyhow(), st.lists(SETTINGS, min_size=1, max_size=4), st.lists(st.integers(0, 71), max_size=4))
-def test_no_rule_beats_a_bound(problem: Problem, tuned: list[Setting], numbers: list[int]) -> None:
+def test_no_rule_beats_a_bound(problem: Problem, tuned: list[RuleSetting], numbers: list[int]) -> None:
     clock, grid = Clock(problem), list(small_rules(problem))
     ruled = [(greedy_priority(problem), grid[number % len(grid)]) for number in numbers]
     ruled += [(greedy_priority(problem, each.last_first), rule_of(problem, each)) for each in tuned]

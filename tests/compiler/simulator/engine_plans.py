@@ -13,7 +13,7 @@ from recycle_compiler.ir.target import Target
 from recycle_compiler.ir.text import parse_schedule
 from recycle_compiler.passes.assign_buffers import AssignBuffers
 from recycle_compiler.passes.insert_transfers import InsertTransfers
-from recycle_compiler.simulator.engine import Outcome, run_streams
+from recycle_compiler.simulator.engine import SimulatedRun, run_streams
 from recycle_compiler.simulator.streams import streams_from
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Instruction, Opcode
@@ -49,7 +49,7 @@ def streams_of(program: Streams) -> Lists:
     return {worker: list(stream) for worker, stream in program.items()}
 
 
-def run(program: Streams, streams: Lists) -> Outcome:
+def run(program: Streams, streams: Lists) -> SimulatedRun:
     """The plan with other streams."""
     return run_streams(streams_from(streams, program.job.pipelines), program.job, program.release)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from recycle_compiler.ir.failure import Worker
 from recycle_compiler.ir.streams import Streams
 from recycle_compiler.simulator.engine import run_streams
-from recycle_compiler.simulator.errors import DeadlockError, StreamError, WrongMessageError
+from recycle_compiler.simulator.errors import DeadlockError, StuckStreamsError, WrongMessageError
 from recycle_compiler.simulator.streams import streams_from
 from recycle_runtime.plan.assembly import assemble
 from recycle_runtime.plan.isa import RECEIVES, USES_NEIGHBOUR, Opcode
@@ -64,7 +64,7 @@ def test_two_of_a_pair_in_the_wrong_order(program: Streams, data: st.DataObject)
     one, other = listed[number], listed[number + 1]
     stream = streams[one.worker]
     stream[one.position], stream[other.position] = stream[other.position], stream[one.position]
-    with pytest.raises(StreamError):
+    with pytest.raises(StuckStreamsError):
         run(program, streams)
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from recycle_compiler.cli.main import main
 from recycle_compiler.verifier.plan import MOST_OF_A_KIND, cells, where
-from recycle_compiler.verifier.report import Rule
+from recycle_compiler.verifier.report import VerifierRule
 from recycle_compiler.verifier.verify import verify_plan
 from recycle_runtime.plan.bundle import Bundle, join_bundle
-from recycle_runtime.plan.bundle_index import Index, Layout
+from recycle_runtime.plan.bundle_index import ColumnLayout, Index
 from recycle_runtime.plan.isa import Opcode
 from tests.compiler.verifier.test_verify_bundle_file import written
 from tests.compiler.verifier.tiny_plans import split_plan
@@ -29,7 +29,7 @@ def bomb(bundle: Bundle, instructions: int) -> Bundle:
     index = Index(**{each.name: getattr(bundle, each.name) for each in fields(Index)})
     lengths = (instructions, *(1 for _ in bundle.layouts[0].lengths[1:]))
     columns = bytes([Opcode.FORWARD + 1]) * sum(lengths) + bytes(6 * sum(lengths))
-    layout = Layout((1,) * 7, lengths, hashlib.sha256(columns).digest())
+    layout = ColumnLayout((1,) * 7, lengths, hashlib.sha256(columns).digest())
     return Bundle.parse(join_bundle(replace(index, layouts=(layout,)), [columns]))
 
 
@@ -39,7 +39,7 @@ def test_a_plan_of_far_too_many_instructions_is_not_decoded(monkeypatch: pytest.
     assert sum(map(len, small.packed_plans)) < 50_000
     monkeypatch.setattr(Bundle, "columns", None)
     (violation,) = verify_plan(small, 0).violations
-    assert violation.rule is Rule.OP_COUNT and "found 3000002" in violation.message
+    assert violation.rule is VerifierRule.OP_COUNT and "found 3000002" in violation.message
 
 
 def test_violations_of_one_kind_have_an_end() -> None:
@@ -50,7 +50,7 @@ def test_violations_of_one_kind_have_an_end() -> None:
 def test_a_reason_is_a_line_of_words() -> None:
     for reason in ("", "load\x1b[31m", "load of stage 2", "tail of stage 1 through stage 7", "a" * 2000):
         report = verify_plan(split_plan().with_entry(reason=reason), 0)
-        assert [each.rule for each in report.violations] == [Rule.CLAIM_REASON], reason
+        assert [each.rule for each in report.violations] == [VerifierRule.CLAIM_REASON], reason
     assert verify_plan(split_plan().with_entry(reason="tail of stage 1 through stage 0"), 0).passed
 
 

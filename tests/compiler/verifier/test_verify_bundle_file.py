@@ -5,7 +5,7 @@ import numpy as np
 from recycle_compiler.backends.bundle import bundle_bytes
 from recycle_compiler.ir.failure import Worker, failure_set
 from recycle_compiler.ir.streams import Claims, Streams
-from recycle_compiler.verifier.report import Rule
+from recycle_compiler.verifier.report import VerifierRule
 from recycle_compiler.verifier.verify import verify_bundle, verify_plan
 from recycle_runtime.plan.bundle import Bundle
 from tests.compiler.verifier.memory_bundle import MemoryBundle
@@ -39,4 +39,4 @@ def test_what_fails_in_memory_fails_from_a_file() -> None:
     bundle = split_plan().moved((1, 0), "recv_gradient p1 m1 i1 @0", before="recv_gradient p1 m0 i0 @0")
     bundle = bundle.with_entry(makespan=12)
     rules = [violation.rule for violation in verify_bundle(written(bundle))]
-    assert rules == [Rule.MESSAGE_ORDER, Rule.CLAIM_MAKESPAN]
+    assert rules == [VerifierRule.MESSAGE_ORDER, VerifierRule.CLAIM_MAKESPAN]

@@ -6,7 +6,7 @@ import pytest
 
 from recycle_compiler.ir.failure import Worker
 from recycle_compiler.ir.job import Techniques
-from recycle_compiler.verifier.report import Rule
+from recycle_compiler.verifier.report import VerifierRule
 from recycle_compiler.verifier.verify import verify_bundle, verify_plan
 from recycle_runtime.plan.bundle import BundleError
 from recycle_runtime.plan.isa import Instruction
@@ -16,33 +16,39 @@ from tests.compiler.verifier.tiny_plans import coupled_plan, found, split_plan
 
 def test_a_false_makespan() -> None:
     (violation,) = verify_plan(split_plan().with_entry(makespan=12), 0).violations
-    assert (violation.rule, violation.message) == (Rule.CLAIM_MAKESPAN, "claims 12, the streams take 13")
+    assert (violation.rule, violation.message) == (
+        VerifierRule.CLAIM_MAKESPAN,
+        "claims 12, the streams take 13",
+    )
 
 
 def test_a_period_that_is_too_long() -> None:
     (violation,) = verify_plan(split_plan().with_entry(period=16), 0).violations
-    assert (violation.rule, violation.message) == (Rule.CLAIM_PERIOD, "claims 16, the streams take 15")
+    assert (violation.rule, violation.message) == (
+        VerifierRule.CLAIM_PERIOD,
+        "claims 16, the streams take 15",
+    )
 
 
 def test_a_period_that_is_too_short() -> None:
     bundle = split_plan().with_entry(period=14, lower_bound=14)
-    assert [violation.message for violation in found(bundle, Rule.CLAIM_PERIOD)] == [
+    assert [violation.message for violation in found(bundle, VerifierRule.CLAIM_PERIOD)] == [
         "claims 14, the streams take 15",
         "claims 14, the load of stage 1 alone takes 15",
     ]
-    (violation,) = found(bundle, Rule.ITERATION_OVERLAP)
+    (violation,) = found(bundle, VerifierRule.ITERATION_OVERLAP)
     assert violation.worker == Worker(0, 1)
 
 
 @pytest.mark.parametrize("period", [0, -5, 10**40])
 def test_a_period_without_sense(period: int) -> None:
-    assert found(split_plan().with_entry(period=period), Rule.CLAIM_PERIOD)
+    assert found(split_plan().with_entry(period=period), VerifierRule.CLAIM_PERIOD)
 
 
 @pytest.mark.parametrize("bound", [0, -1, 16])
 def test_a_bound_outside_what_it_bounds(bound: int) -> None:
     (violation,) = verify_plan(split_plan().with_entry(lower_bound=bound), 0).violations
-    assert violation.rule is Rule.CLAIM_BOUND
+    assert violation.rule is VerifierRule.CLAIM_BOUND
     assert violation.message == f"a lower bound must be between 1 and the period 15, got {bound}"
 
 
@@ -50,13 +56,13 @@ def test_a_bound_outside_what_it_bounds(bound: int) -> None:
 def test_windows_without_sense(release: tuple[int, ...]) -> None:
     assert [
         violation.rule for violation in verify_plan(split_plan().with_entry(release=release), 0).violations
-    ] == [Rule.CLAIM_RELEASE]
+    ] == [VerifierRule.CLAIM_RELEASE]
 
 
 def test_times_count_from_zero() -> None:
     (violation,) = verify_plan(split_plan().with_entry(release=(1, 0)), 0).violations
     assert (violation.rule, violation.message) == (
-        Rule.CLAIM_RELEASE,
+        VerifierRule.CLAIM_RELEASE,
         "the first op must start at 0, got 1",
     )
 
@@ -71,30 +77,30 @@ def test_a_bound_that_a_plan_with_more_failures_beats() -> None:
         Entry(failed=((0, 1),), period=20, lower_bound=18),
         Entry(failed=((1, 0), (1, 1)), period=17),
     )
-    (violation,) = (v for v in found(_two_plans(fewer, more), Rule.CLAIM_BOUND) if v.plan == 0)
+    (violation,) = (v for v in found(_two_plans(fewer, more), VerifierRule.CLAIM_BOUND) if v.plan == 0)
     assert violation.message == "claims that nothing beats 18, but plan 1, with no more workers, takes 17"
     slower = replace(more, period=18)
-    assert found(_two_plans(fewer, slower), Rule.CLAIM_BOUND) == []
+    assert found(_two_plans(fewer, slower), VerifierRule.CLAIM_BOUND) == []
 
 
 def test_bounds_of_plans_that_cannot_be_compared() -> None:
     one = Entry(failed=((0, 0),), period=20, lower_bound=18)
     other = Entry(failed=((0, 1),), period=17, lower_bound=17)
-    assert found(_two_plans(one, other), Rule.CLAIM_BOUND) == []
+    assert found(_two_plans(one, other), VerifierRule.CLAIM_BOUND) == []
 
 
 def test_without_adaptive_whole_pipelines_are_compared() -> None:
     """A loss on either stage leaves one whole pipeline; with adaptive the two cannot be compared."""
     one = Entry(failed=((0, 0),), period=20, lower_bound=18)
     other = Entry(failed=((0, 1),), period=17, lower_bound=17)
-    (violation,) = found(_two_plans(one, other, Techniques(adaptive=False)), Rule.CLAIM_BOUND)
+    (violation,) = found(_two_plans(one, other, Techniques(adaptive=False)), VerifierRule.CLAIM_BOUND)
     assert violation.plan == 0
-    assert found(_two_plans(one, other), Rule.CLAIM_BOUND) == []
+    assert found(_two_plans(one, other), VerifierRule.CLAIM_BOUND) == []
 
 
 def test_two_plans_for_one_state() -> None:
     bundle = _two_plans(Entry(failed=((0, 0), (1, 1))), Entry(failed=((1, 1), (0, 0))))
-    (violation,) = found(bundle, Rule.INDEX_STATE)
+    (violation,) = found(bundle, VerifierRule.INDEX_STATE)
     assert (violation.plan, violation.message) == (1, "is for the same failure state as plan 0")
 
 
@@ -107,14 +113,14 @@ def test_two_plans_for_one_state() -> None:
     ],
 )
 def test_a_state_without_sense(failed: tuple[Cell, ...], message: str) -> None:
-    (violation,) = found(split_plan().with_entry(failed=failed), Rule.INDEX_STATE)
+    (violation,) = found(split_plan().with_entry(failed=failed), VerifierRule.INDEX_STATE)
     assert violation.message == message
 
 
 def test_a_header_that_differs_from_the_job() -> None:
     (violation,) = verify_bundle(replace(split_plan(), stated_stages=3))
     assert (violation.rule, violation.message) == (
-        Rule.INDEX_SHAPE,
+        VerifierRule.INDEX_SHAPE,
         "the bundle states 3 stages, its job has 2",
     )
 
@@ -122,19 +128,23 @@ def test_a_header_that_differs_from_the_job() -> None:
 @pytest.mark.parametrize("text", ["", "job x\n", "\x00\xff"])
 def test_a_job_that_cannot_be_read(text: str) -> None:
     bundle = replace(split_plan(), text=text)
-    assert [violation.rule for violation in verify_bundle(bundle)] == [Rule.INDEX_SHAPE]
+    assert [violation.rule for violation in verify_bundle(bundle)] == [VerifierRule.INDEX_SHAPE]
     assert not verify_plan(bundle, 0).passed
 
 
 def test_a_job_beyond_counting() -> None:
-    assert [v.rule for v in verify_bundle(split_plan().with_job(forward=(10**30, 1)))] == [Rule.INDEX_SHAPE]
-    assert [v.rule for v in verify_bundle(split_plan().with_job(pipelines=10**9))] == [Rule.INDEX_SHAPE]
+    assert [v.rule for v in verify_bundle(split_plan().with_job(forward=(10**30, 1)))] == [
+        VerifierRule.INDEX_SHAPE
+    ]
+    assert [v.rule for v in verify_bundle(split_plan().with_job(pipelines=10**9))] == [
+        VerifierRule.INDEX_SHAPE
+    ]
 
 
 def test_a_live_worker_without_a_stream() -> None:
     bundle = coupled_plan()
     streams = {worker: stream for worker, stream in bundle.streams[0].items() if worker != (1, 1)}
-    (violation,) = found(replace(bundle, streams=(streams,)), Rule.INDEX_WORKER)
+    (violation,) = found(replace(bundle, streams=(streams,)), VerifierRule.INDEX_WORKER)
     assert (violation.worker, violation.message) == ((1, 1), "is live, but has no stream")
 
 
@@ -143,7 +153,7 @@ def test_a_live_worker_without_a_stream() -> None:
 )
 def test_a_stream_for_nobody(worker: Cell, why: str) -> None:
     (violation,) = verify_plan(split_plan().with_stream(worker, ()), 0).violations
-    assert (violation.rule, violation.worker, violation.message) == (Rule.INDEX_WORKER, worker, why)
+    assert (violation.rule, violation.worker, violation.message) == (VerifierRule.INDEX_WORKER, worker, why)
 
 
 def test_a_stream_that_cannot_be_read() -> None:
@@ -155,13 +165,13 @@ def test_a_stream_that_cannot_be_read() -> None:
 
     whole = split_plan()
     torn = Torn(whole.job, whole.plans, whole.streams)
-    (violation,) = found(torn, Rule.STREAM_UNREADABLE)
+    (violation,) = found(torn, VerifierRule.STREAM_UNREADABLE)
     assert (violation.worker, violation.message) == (Worker(1, 0), "the stream of worker 1:0 is cut off")
 
 
 def test_a_stage_that_nobody_may_run() -> None:
     bundle = split_plan().with_entry(failed=((0, 1), (1, 1)))
-    assert "no live worker may run stage 1" in [v.message for v in found(bundle, Rule.CLAIM_PERIOD)]
+    assert "no live worker may run stage 1" in [v.message for v in found(bundle, VerifierRule.CLAIM_PERIOD)]
 
 
 def test_a_violation_reads_as_a_line() -> None:

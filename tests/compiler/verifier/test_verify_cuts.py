@@ -14,7 +14,7 @@ from recycle_compiler.ir.job import JobSpec, Techniques
 from recycle_compiler.ir.layout import Layout, absent_cells, halved, job_of_layout
 from recycle_compiler.planner.compile import plan_failed
 from recycle_compiler.verifier.cuts import verify_cuts
-from recycle_compiler.verifier.report import Rule, Violation
+from recycle_compiler.verifier.report import VerifierRule, Violation
 from recycle_compiler.verifier.verify import verify_bundle, verify_plans
 from recycle_runtime.plan.bundle import Bundle
 from tests.compiler.verifier.memory_bundle import Entry, MemoryBundle
@@ -53,7 +53,7 @@ def with_layers(bundle: MemoryBundle, **changes: Any) -> MemoryBundle:
     return bundle.with_job(layer_costs=replace(bundle.job.layer_costs, **changes))
 
 
-def of(bundle: MemoryBundle, rule: Rule) -> list[Violation]:
+def of(bundle: MemoryBundle, rule: VerifierRule) -> list[Violation]:
     return [violation for violation in verify_bundle(bundle) if violation.rule is rule]
 
 
@@ -70,7 +70,7 @@ def test_every_rule_holds_under_other_cuts_too(good: MemoryBundle) -> None:
     recut = good.recuts[1]
     broken = with_cut(good, recut.with_stream((0, 1), recut.streams[0][0, 1][:-1]), 1)
     (violation,) = verify_bundle(broken)
-    assert violation.rule is Rule.FINISH_STEPS
+    assert violation.rule is VerifierRule.FINISH_STEPS
     assert str(violation).startswith("cut 1, plan 0, worker 0:1")
     wrong = with_cut(good, recut.with_entry(makespan=1), 1)
     assert [str(one) for one in verify_bundle(wrong)] == [
@@ -87,7 +87,7 @@ def test_an_index_that_states_another_cut(good: MemoryBundle) -> None:
     wrong = Misstated(good.job, good.plans, good.streams, recuts=good.recuts)
     (violation,) = verify_bundle(wrong)
     assert (violation.rule, violation.message) == (
-        Rule.INDEX_SHAPE,
+        VerifierRule.INDEX_SHAPE,
         "the bundle states (1, 5) layers per chunk, its job has (3, 3)",
     )
 
@@ -107,14 +107,14 @@ def test_an_index_that_states_another_cut(good: MemoryBundle) -> None:
     ],
 )
 def test_another_model(good: MemoryBundle, changes: dict[str, Any], message: str) -> None:
-    violations = of(with_cut_job(good, **changes), Rule.CUT_MODEL)
+    violations = of(with_cut_job(good, **changes), VerifierRule.CUT_MODEL)
     assert [(one.cut, one.plan) for one in violations] == [(0, None)]
     assert violations[0].message.startswith(message)
 
 
 def test_several_chunks_on_a_stage(good: MemoryBundle) -> None:
     job = replace(good.recuts[0].job, chunk_stages=(0, 2, 1))
-    violations = of(with_cut(good, replace(good.recuts[0], job=job)), Rule.CUT_MODEL)
+    violations = of(with_cut(good, replace(good.recuts[0], job=job)), VerifierRule.CUT_MODEL)
     assert [one.message for one in violations] == [
         "does not have one range of layers on each stage, but (0, 2, 1)"
     ]
@@ -122,8 +122,8 @@ def test_several_chunks_on_a_stage(good: MemoryBundle) -> None:
 
 def test_a_job_of_whole_stages_has_no_other_cuts(good: MemoryBundle) -> None:
     whole = good.with_job(layer_costs=None)
-    assert [one.cut for one in of(whole, Rule.CUT_MODEL)] == [0, 1]
-    bounds = of(whole, Rule.CLAIM_OVER_CUTS)
+    assert [one.cut for one in of(whole, VerifierRule.CUT_MODEL)] == [0, 1]
+    bounds = of(whole, VerifierRule.CLAIM_OVER_CUTS)
     # Every plan that claims a bound over all cuts.
     assert [(one.cut, one.plan) for one in bounds] == [(None, 0), (None, 1), (None, 2), (0, 0), (1, 0)]
 
@@ -149,7 +149,7 @@ def _one_more(job: JobSpec, name: str, stage: int) -> dict[str, Any]:
 )
 def test_stages_that_do_not_cost_what_their_layers_do(good: MemoryBundle, name: str, stage: int) -> None:
     job = good.recuts[0].job
-    (violation,) = of(with_cut_job(good, **_one_more(job, name, stage)), Rule.CUT_COSTS)
+    (violation,) = of(with_cut_job(good, **_one_more(job, name, stage)), VerifierRule.CUT_COSTS)
     was = getattr(job, name)[stage]
     assert (violation.cut, violation.message) == (
         0,
@@ -160,7 +160,7 @@ def test_stages_that_do_not_cost_what_their_layers_do(good: MemoryBundle, name: 
 def test_what_stays_for_w_is_that_of_the_layers(good: MemoryBundle) -> None:
     job = good.recuts[0].job
     less = (job.kept_for_weight[0] - 1, *job.kept_for_weight[1:])
-    (violation,) = of(with_cut_job(good, kept_for_weight=less), Rule.CUT_COSTS)
+    (violation,) = of(with_cut_job(good, kept_for_weight=less), VerifierRule.CUT_COSTS)
     assert violation.message == "kept_for_weight of stage 0 is 1999, its layers 0 to 1 give 2000"
 
 
@@ -168,10 +168,10 @@ def test_the_reduction_is_that_of_the_workers_of_the_stage(good: MemoryBundle) -
     """Stages of 2, 2 and 4 workers: a half, a half and three quarters of the ring, rounded up."""
     job = good.recuts[0].job
     ringed = with_cut_job(with_layers(good, reduce=(5,) * 6), reduce=(5, 5, 8))
-    wrong = [one.message for one in of(ringed, Rule.CUT_COSTS) if one.cut == 0]
+    wrong = [one.message for one in of(ringed, VerifierRule.CUT_COSTS) if one.cut == 0]
     assert (job.reduce, wrong) == ((0, 0, 0), [])
     ringed = with_cut_job(with_layers(good, reduce=(5,) * 6), reduce=(5, 5, 7))
-    wrong = [one.message for one in of(ringed, Rule.CUT_COSTS) if one.cut == 0]
+    wrong = [one.message for one in of(ringed, VerifierRule.CUT_COSTS) if one.cut == 0]
     assert wrong == ["reduce of stage 2 is 7, its layers 4 to 5 give 8"]
 
 
@@ -179,7 +179,7 @@ def test_the_reduction_is_that_of_the_workers_of_the_stage(good: MemoryBundle) -
 def test_room_that_the_state_of_layers_does_not_leave(
     good: MemoryBundle, capacity: int | None, said: str
 ) -> None:
-    (violation,) = of(with_cut_job(good, capacity=(20_000, capacity, 20_000)), Rule.CUT_COSTS)
+    (violation,) = of(with_cut_job(good, capacity=(20_000, capacity, 20_000)), VerifierRule.CUT_COSTS)
     assert violation.message == (f"stage 1 has {said} for activations, the state of its layers leaves 20000")
 
 
@@ -196,19 +196,19 @@ def test_a_layer_that_too_few_workers_hold(good: MemoryBundle) -> None:
 def test_state_and_activations_that_do_not_fit_together(good: MemoryBundle) -> None:
     """Layer 5 takes so much that stage 2 of cut 0 has no room; a stated room does not help."""
     heavy = with_layers(good, resident=(2000,) * 5 + (19_000,))
-    violations = [one for one in of(heavy, Rule.CUT_MEMORY) if one.cut == 0]
+    violations = [one for one in of(heavy, VerifierRule.CUT_MEMORY) if one.cut == 0]
     assert {(one.plan, one.worker and one.worker.stage) for one in violations} == {(0, 2), (1, 2)}
     # Which schedule of this period the solver finds, and so how many activations, is not the same everywhere.
     assert re.fullmatch(
         r"the state of layers 4 to 5 takes 21000, activations up to [4-8]000, capacity is 24000",
         violations[0].message,
     )
-    assert of(with_layers(heavy, capacity=None), Rule.CUT_MEMORY) == []
+    assert of(with_layers(heavy, capacity=None), VerifierRule.CUT_MEMORY) == []
 
 
 def test_a_bound_over_cuts_above_that_of_its_own_cut(good: MemoryBundle) -> None:
     violations = of(
-        with_cut(good, good.recuts[1].with_entry(bound_over_cuts=73_001), 1), Rule.CLAIM_OVER_CUTS
+        with_cut(good, good.recuts[1].with_entry(bound_over_cuts=73_001), 1), VerifierRule.CLAIM_OVER_CUTS
     )
     assert [(one.cut, one.plan, one.message) for one in violations] == [
         (
@@ -228,12 +228,12 @@ def test_a_bound_over_cuts_above_that_of_its_own_cut(good: MemoryBundle) -> None
 
 def test_a_bound_over_cuts_that_a_plan_beats(good: MemoryBundle) -> None:
     """The plan for 8 workers under the own cut claims 51; cut 0 takes 50 with as many."""
-    (violation,) = of(good.with_entry(bound_over_cuts=51_000), Rule.CLAIM_OVER_CUTS)
+    (violation,) = of(good.with_entry(bound_over_cuts=51_000), VerifierRule.CLAIM_OVER_CUTS)
     assert str(violation) == (
         "plan 0: claim-over-cuts: claims that no plan of any cut for 8 workers beats 51000, but plan 0 of "
         "cut 0, with 8 workers, takes 50000"
     )
-    assert of(good.with_entry(bound_over_cuts=49_000), Rule.CLAIM_OVER_CUTS) == []
+    assert of(good.with_entry(bound_over_cuts=49_000), VerifierRule.CLAIM_OVER_CUTS) == []
 
 
 def test_a_plan_for_fewer_workers_beats_a_bound_too(good: MemoryBundle) -> None:
@@ -241,7 +241,7 @@ def test_a_plan_for_fewer_workers_beats_a_bound_too(good: MemoryBundle) -> None:
     slow = replace(good, plans=tuple(replace(plan, period=90_000) for plan in good.plans))
     claims = {"period": 80_000, "lower_bound": 75_000, "bound_over_cuts": 74_000}
     slow = with_cut(slow, slow.recuts[0].with_entry(**claims))
-    (violation,) = (one for one in of(slow, Rule.CLAIM_OVER_CUTS) if one.cut == 0)
+    (violation,) = (one for one in of(slow, VerifierRule.CLAIM_OVER_CUTS) if one.cut == 0)
     assert "for 8 workers beats 74000, but plan 0 of cut 1, with 6 workers, takes 73000" in violation.message
 
 
@@ -260,12 +260,12 @@ def test_halves_cost_half_and_a_little_more(good: MemoryBundle) -> None:
     assert [each for each in verify_cuts(split) if each.cut == 0] == []
     assert [report for report in verify_plans(split) if report.violations] == []
     cheaper = split.with_job(split_ppm=50_000)
-    assert any("forward" in each.message for each in of(cheaper, Rule.CUT_COSTS))
+    assert any("forward" in each.message for each in of(cheaper, VerifierRule.CUT_COSTS))
 
 
 def test_halves_need_a_job_that_allows_them(good: MemoryBundle) -> None:
     forbidden = halves(good, 40_000).with_job(split_ppm=None)
-    (found,) = of(forbidden, Rule.CUT_MODEL)
+    (found,) = of(forbidden, VerifierRule.CUT_MODEL)
     assert "micro-batches" in found.message
 
 

@@ -10,13 +10,13 @@ from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.layout import Layout, absent_cells, halved, job_of_layout
 from recycle_compiler.planner.compile import plan_failed
 from recycle_compiler.scheduling.search import Effort
-from recycle_compiler.verifier.report import Rule
+from recycle_compiler.verifier.report import VerifierRule
 from recycle_compiler.verifier.verify import verify_bundle
 from recycle_runtime.plan.bundle import Bundle
 from tests.support.layers import jobs_and_layouts
 
 
-def violations(job: JobSpec, derived: JobSpec, layout: Layout) -> list[tuple[Rule, str]]:
+def violations(job: JobSpec, derived: JobSpec, layout: Layout) -> list[tuple[VerifierRule, str]]:
     own = plan_failed(job, (), effort=Effort().least())
     recut = plan_failed(derived, absent_cells(derived, layout), effort=Effort().least())
     bundle = Bundle.parse(bundle_bytes(source="", plans=[own], recuts=[[recut]]))
@@ -38,6 +38,6 @@ def test_micro_batches_split_in_two(pair: tuple[JobSpec, Layout], over: int) -> 
     split = replace(job, split_ppm=over)
     derived = job_of_layout(halved(split), layout)
     assert violations(split, derived, layout) == []
-    assert Rule.CUT_MODEL in {rule for rule, _ in violations(job, derived, layout)}
+    assert VerifierRule.CUT_MODEL in {rule for rule, _ in violations(job, derived, layout)}
     cheaper = replace(derived, forward=(derived.forward[0] + 1, *derived.forward[1:]))
-    assert {rule for rule, _ in violations(split, cheaper, layout)} == {Rule.CUT_COSTS}
+    assert {rule for rule, _ in violations(split, cheaper, layout)} == {VerifierRule.CUT_COSTS}

@@ -3,7 +3,7 @@
 import pytest
 
 from recycle_compiler.ir.job import Techniques
-from recycle_compiler.verifier.report import Rule
+from recycle_compiler.verifier.report import VerifierRule
 from recycle_compiler.verifier.verify import verify_plan
 from recycle_runtime.plan.isa import Instruction, Opcode
 from tests.compiler.verifier.memory_bundle import Entry, MemoryBundle
@@ -18,7 +18,7 @@ from tests.compiler.verifier.tiny_plans import (
 
 
 def test_a_missing_op() -> None:
-    (violation,) = found(split_plan().without((0, 1), "backward_weight p1 m0 b1"), Rule.OP_COUNT)
+    (violation,) = found(split_plan().without((0, 1), "backward_weight p1 m0 b1"), VerifierRule.OP_COUNT)
     assert violation.message == (
         "p1 m0 on stage 1 needs 1 backward, or 1 backward input and 1 backward weight, found 0, 1 and 0"
     )
@@ -26,14 +26,14 @@ def test_a_missing_op() -> None:
 
 def test_an_op_that_runs_twice() -> None:
     bundle = split_plan().inserted((0, 1), "forward p0 m0 b0 i0", before="reduce")
-    assert [violation.message for violation in found(bundle, Rule.OP_COUNT)] == [
+    assert [violation.message for violation in found(bundle, VerifierRule.OP_COUNT)] == [
         "p0 m0 on stage 1 needs 1 forward, found 2"
     ]
 
 
 def test_a_backward_both_whole_and_split() -> None:
     bundle = split_plan().inserted((0, 1), "backward p0 m0 b0", before="reduce")
-    assert len(found(bundle, Rule.OP_COUNT)) == 1
+    assert len(found(bundle, VerifierRule.OP_COUNT)) == 1
 
 
 def test_parts_on_two_workers() -> None:
@@ -41,7 +41,7 @@ def test_parts_on_two_workers() -> None:
     bundle = coupled_plan()
     streams = streams_from_orders(bundle.job, orders)
     streams[1, 1] = (Instruction(Opcode.BACKWARD, 1, 0, 1, 1), *streams[1, 1])
-    (violation,) = found(MemoryBundle(bundle.job, bundle.plans, (streams,)), Rule.OP_HOST)
+    (violation,) = found(MemoryBundle(bundle.job, bundle.plans, (streams,)), VerifierRule.OP_HOST)
     assert violation.worker == (1, 1)
     assert violation.message == "backward of p0 m1 on stage 1 runs here, its forward on worker 0:1"
 
@@ -54,18 +54,18 @@ def test_parts_on_two_workers() -> None:
     ],
 )
 def test_parts_in_the_wrong_order(text: str, before: str) -> None:
-    (violation,) = found(split_plan().moved((0, 1), text, before), Rule.OP_ORDER)
+    (violation,) = found(split_plan().moved((0, 1), text, before), VerifierRule.OP_ORDER)
     assert violation.worker == (0, 1)
 
 
 def test_a_split_backward_when_decouple_is_off() -> None:
     bundle = split_plan().with_job(techniques=Techniques(decouple=False))
-    assert len(found(bundle, Rule.TECHNIQUE_OFF)) == 16
+    assert len(found(bundle, VerifierRule.TECHNIQUE_OFF)) == 16
 
 
 def test_work_on_a_broken_pipeline_when_adaptive_is_off() -> None:
     bundle = split_plan().with_job(techniques=Techniques(adaptive=False))
-    (violation,) = found(bundle, Rule.TECHNIQUE_OFF)
+    (violation,) = found(bundle, VerifierRule.TECHNIQUE_OFF)
     assert violation.message == (
         "adaptive is off: micro-batches take 2 routes, only 1 whole pipelines are left"
     )
@@ -100,7 +100,7 @@ def test_work_on_a_broken_pipeline_when_adaptive_is_off() -> None:
     ],
 )
 def test_fields_out_of_range(worker: tuple[int, int], old: str, new: str, words: str) -> None:
-    (violation,) = found(split_plan().replaced(worker, old, new), Rule.FIELD_RANGE)
+    (violation,) = found(split_plan().replaced(worker, old, new), VerifierRule.FIELD_RANGE)
     assert violation.worker == worker
     assert words in violation.message
 
@@ -108,18 +108,20 @@ def test_fields_out_of_range(worker: tuple[int, int], old: str, new: str, words:
 def test_an_unknown_opcode() -> None:
     odd = Instruction(99)  # pyright: ignore[reportArgumentType]
     bundle = split_plan()
-    (violation,) = found(bundle.with_stream((0, 0), [odd, *bundle.streams[0][0, 0]]), Rule.FIELD_RANGE)
+    (violation,) = found(
+        bundle.with_stream((0, 0), [odd, *bundle.streams[0][0, 0]]), VerifierRule.FIELD_RANGE
+    )
     assert (violation.position, violation.message) == (0, "unknown opcode 99")
 
 
 def test_a_load_that_is_missing() -> None:
-    (violation,) = found(split_plan().without((0, 1), "load p1 m1 b3"), Rule.LOAD_PLACE)
+    (violation,) = found(split_plan().without((0, 1), "load p1 m1 b3"), VerifierRule.LOAD_PLACE)
     assert violation.message == "forward p1 m1 has no load directly before it"
 
 
 def test_a_load_too_early() -> None:
     bundle = split_plan().moved((0, 0), "load p0 m1 b1", before="forward p0 m0 b0")
-    assert len(found(bundle, Rule.LOAD_PLACE)) == 4
+    assert len(found(bundle, VerifierRule.LOAD_PLACE)) == 4
 
 
 def test_a_load_on_an_inner_stage() -> None:
@@ -128,29 +130,33 @@ def test_a_load_on_an_inner_stage() -> None:
     streams = streams_from_orders(job, orders)
     bundle = MemoryBundle(job, (Entry(release=(0, 0, 0), makespan=7, period=10),), (streams,))
     assert verify_plan(bundle, 0).violations == ()
-    (violation,) = found(bundle.inserted((0, 1), "load p0 m0 b0", "forward p0 m0 b0 i0"), Rule.LOAD_PLACE)
+    (violation,) = found(
+        bundle.inserted((0, 1), "load p0 m0 b0", "forward p0 m0 b0 i0"), VerifierRule.LOAD_PLACE
+    )
     assert violation.message == "load p0 m0 on stage 1: only the first and the last stage load"
 
 
 @pytest.mark.parametrize("text", ["reduce", "optimizer", "validate"])
 def test_a_missing_step_at_the_end(text: str) -> None:
-    (violation,) = found(split_plan().without((1, 0), text), Rule.FINISH_STEPS)
+    (violation,) = found(split_plan().without((1, 0), text), VerifierRule.FINISH_STEPS)
     assert violation.message == f"a staggered stream has 1 {text}, found 0"
 
 
 def test_steps_at_the_end_in_the_wrong_order() -> None:
-    (violation,) = found(split_plan().moved((1, 0), "optimizer", before="reduce"), Rule.FINISH_STEPS)
+    (violation,) = found(split_plan().moved((1, 0), "optimizer", before="reduce"), VerifierRule.FINISH_STEPS)
     assert violation.message == "a staggered stream must end with reduce, optimizer, validate"
 
 
 def test_work_behind_the_reduction() -> None:
     bundle = split_plan().moved((1, 0), "reduce", before="backward_weight p1 m1 b1")
-    assert len(found(bundle, Rule.FINISH_STEPS)) == 1
+    assert len(found(bundle, VerifierRule.FINISH_STEPS)) == 1
 
 
 def test_a_barrier_where_there_must_be_none_and_the_other_way_round() -> None:
-    assert len(found(split_plan().inserted((1, 0), "barrier", before="reduce"), Rule.FINISH_STEPS)) == 1
-    (violation,) = found(coupled_plan().without((1, 1), "barrier"), Rule.FINISH_STEPS)
+    assert (
+        len(found(split_plan().inserted((1, 0), "barrier", before="reduce"), VerifierRule.FINISH_STEPS)) == 1
+    )
+    (violation,) = found(coupled_plan().without((1, 1), "barrier"), VerifierRule.FINISH_STEPS)
     assert violation.message == "a non-staggered stream has 1 barrier, found 0"
 
 
@@ -159,11 +165,11 @@ def test_streams_with_nothing_in_them() -> None:
     streams = {worker: () for worker in bundle.streams[0]}
     (violation,) = verify_plan(MemoryBundle(bundle.job, bundle.plans, (streams,)), 0).violations
     assert (violation.rule, violation.message) == (
-        Rule.OP_COUNT,
+        VerifierRule.OP_COUNT,
         "8 forwards are needed, found 0 usable instructions in all",
     )
 
 
 def test_a_job_much_larger_than_its_streams_is_refused_at_once() -> None:
     bundle = split_plan().with_job(microbatches=10**12)
-    assert [violation.rule for violation in verify_plan(bundle, 0).violations] == [Rule.OP_COUNT]
+    assert [violation.rule for violation in verify_plan(bundle, 0).violations] == [VerifierRule.OP_COUNT]

@@ -6,9 +6,9 @@ import numpy as np
 
 from recycle_compiler.ir.failure import Worker, failure_set
 from recycle_compiler.ir.job import Techniques
-from recycle_compiler.verifier.plan import Plan, locate, stream_table
-from recycle_compiler.verifier.replay import Timeline, replay
-from recycle_compiler.verifier.report import Rule
+from recycle_compiler.verifier.plan import CheckedPlan, locate, stream_table
+from recycle_compiler.verifier.replay import ReplayedTimes, replay
+from recycle_compiler.verifier.report import VerifierRule
 from recycle_compiler.verifier.times import check_claims, check_dependencies
 from recycle_compiler.verifier.verify import verify_plan
 from recycle_runtime.plan.isa import Opcode
@@ -16,11 +16,11 @@ from tests.compiler.verifier.memory_bundle import Entry, MemoryBundle
 from tests.compiler.verifier.tiny_plans import coupled_plan, found, split_plan, streams_from_orders, tiny_job
 
 
-def _replayed(bundle: MemoryBundle) -> tuple[Plan, Timeline]:
+def _replayed(bundle: MemoryBundle) -> tuple[CheckedPlan, ReplayedTimes]:
     table = stream_table([(Worker(*worker), stream) for worker, stream in bundle.streams[0].items()], 2)
     grids = (locate(table, bundle.job, opcode) for opcode in _COMPUTE)
     entry = bundle.plans[0]
-    plan = Plan(0, bundle.job, entry, failure_set(entry.failed), entry.release, table, *grids)
+    plan = CheckedPlan(0, bundle.job, entry, failure_set(entry.failed), entry.release, table, *grids)
     stuck, timeline = replay(plan)
     assert stuck == []
     return plan, timeline
@@ -29,7 +29,7 @@ def _replayed(bundle: MemoryBundle) -> tuple[Plan, Timeline]:
 _COMPUTE = (Opcode.FORWARD, Opcode.BACKWARD, Opcode.BACKWARD_INPUT, Opcode.BACKWARD_WEIGHT)
 
 
-def _shifted(timeline: Timeline, op: int, start: int) -> Timeline:
+def _shifted(timeline: ReplayedTimes, op: int, start: int) -> ReplayedTimes:
     starts, ends = timeline.start.copy(), timeline.end.copy()
     ends[op] += start - starts[op]
     starts[op] = start
@@ -61,7 +61,7 @@ def test_two_ops_at_once() -> None:
     plan, timeline = _replayed(split_plan())
     weight = int(np.flatnonzero(plan.table.opcode[timeline.row] == Opcode.BACKWARD_WEIGHT)[-1])
     rules = {violation.rule for violation in check_dependencies(plan, _shifted(timeline, weight, 11))}
-    assert rules == {Rule.WORKER_OVERLAP}
+    assert rules == {VerifierRule.WORKER_OVERLAP}
 
 
 def test_a_reduction_before_the_work_is_done() -> None:
@@ -69,7 +69,7 @@ def test_a_reduction_before_the_work_is_done() -> None:
     early = replace(timeline, reduce_start=(0, timeline.reduce_start[1]))
     (violation,) = check_dependencies(plan, early)
     assert (violation.rule, violation.message) == (
-        Rule.DEPENDENCY,
+        VerifierRule.DEPENDENCY,
         "reduction of stage 0 starts at 0, its work ends at 11",
     )
 
@@ -84,12 +84,12 @@ def test_an_op_before_its_window() -> None:
     plan, timeline = _replayed(split_plan())
     closed = replace(plan, release=(0, 2))
     (violation,) = check_claims(closed, timeline)
-    assert (violation.rule, violation.worker) == (Rule.CLAIM_RELEASE, (0, 1))
+    assert (violation.rule, violation.worker) == (VerifierRule.CLAIM_RELEASE, (0, 1))
 
 
 def test_weight_gradient_before_input_gradient_breaks_a_dependency() -> None:
     bundle = split_plan().moved((0, 1), "backward_weight p0 m0 b0", before="backward_input p0 m0 b0")
-    (violation,) = found(bundle, Rule.DEPENDENCY)
+    (violation,) = found(bundle, VerifierRule.DEPENDENCY)
     assert violation.message == (
         "backward weight of p0 m0 on stage 1 starts at 2, its backward input allows 4"
     )
@@ -101,15 +101,20 @@ def test_ops_that_wait_for_each_other() -> None:
     orders = {(0, 0): "F00 B00 F01 B01", (0, 1): "F01 B01 F00 B00"}
     bundle = MemoryBundle(job, (Entry(),), (streams_from_orders(job, orders),))
     report = verify_plan(bundle, 0)
-    assert {violation.rule for violation in report.violations} == {Rule.REPLAY_STUCK, Rule.DEADLOCK}
+    assert {violation.rule for violation in report.violations} == {
+        VerifierRule.REPLAY_STUCK,
+        VerifierRule.DEADLOCK,
+    }
     assert report.makespan is None
-    messages = [violation.message for violation in report.violations if violation.rule is Rule.REPLAY_STUCK]
+    messages = [
+        violation.message for violation in report.violations if violation.rule is VerifierRule.REPLAY_STUCK
+    ]
     assert messages[0] == "backward p0 m0 waits for backward p0 m0 at 8 of 0:1, which never runs"
 
 
 def test_more_memory_than_there_is() -> None:
-    assert found(split_plan().with_job(capacity=(2, 4)), Rule.MEMORY) == []
-    (violation,) = found(split_plan().with_job(capacity=(2, 3)), Rule.MEMORY)
+    assert found(split_plan().with_job(capacity=(2, 4)), VerifierRule.MEMORY) == []
+    (violation,) = found(split_plan().with_job(capacity=(2, 3)), VerifierRule.MEMORY)
     assert violation.message == "holds 4 of activations at time 7, stage 1 has room for 3"
 
 
@@ -118,16 +123,16 @@ def test_memory_between_the_parts_of_a_backward() -> None:
     report = verify_plan(bundle, 0)
     assert report.violations == ()
     assert report.peak_memory[2] == ((0, 1), 22)
-    assert len(found(bundle.with_job(capacity=(20, 21)), Rule.MEMORY)) == 1
+    assert len(found(bundle.with_job(capacity=(20, 21)), VerifierRule.MEMORY)) == 1
 
 
 def test_a_coupled_backward_holds_everything_to_its_end() -> None:
     bundle = coupled_plan().with_job(activation=(10, 10), kept_for_weight=(0, 0), capacity=(20, 10))
     assert verify_plan(bundle, 0).violations == ()
-    assert len(found(bundle.with_job(capacity=(19, 9)), Rule.MEMORY)) == 4
+    assert len(found(bundle.with_job(capacity=(19, 9)), VerifierRule.MEMORY)) == 4
 
 
 def test_no_stagger_needs_every_stage_to_end() -> None:
     bundle = split_plan().with_job(techniques=Techniques(stagger=False))
-    (violation,) = found(bundle, Rule.CLAIM_PERIOD)
+    (violation,) = found(bundle, VerifierRule.CLAIM_PERIOD)
     assert violation.message == "claims 15, the streams take 16"

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from recycle_compiler.ir.job import JobSpec, Techniques
-from recycle_compiler.verifier.report import Rule, Violation
+from recycle_compiler.verifier.report import VerifierRule, Violation
 from recycle_compiler.verifier.verify import verify_bundle
 from recycle_runtime.plan.isa import NONE, USES_CHUNK, Instruction, Opcode
 from tests.compiler.verifier.memory_bundle import Cell, Entry, MemoryBundle, Streams, instruction
@@ -38,7 +38,7 @@ def tiny_job(
     return replace(plain, name="tiny", **({**ops, **held, "optimizer": (2,) * stages} | times))
 
 
-def found(bundle: MemoryBundle, rule: Rule) -> list[Violation]:
+def found(bundle: MemoryBundle, rule: VerifierRule) -> list[Violation]:
     """The violations of one rule, when the bundle is verified as a whole."""
     return [violation for violation in verify_bundle(bundle) if violation.rule is rule]
 

@@ -11,7 +11,7 @@ import pytest
 from recycle_compiler.ir.failure import Worker
 from recycle_compiler.ir.ops import OpKind
 from recycle_compiler.ir.schedule import Schedule, WorkEdge
-from recycle_compiler.viz.plan_page import Run, Side, document_of, plan_page
+from recycle_compiler.viz.plan_page import DrawnRun, PageSide, document_of, plan_page
 from recycle_compiler.viz.shell import embedded
 
 
@@ -65,7 +65,7 @@ def test_durations_that_are_not_the_jobs(tiny: Schedule) -> None:
 
 def test_a_step_of_a_run(tiny: Schedule) -> None:
     start, end = tiny.start.astype(np.float64) + 0.25, tiny.end.astype(np.float64) + 0.5
-    run = Run(start, end, 14_000.0, "step 3 took 14 ms")
+    run = DrawnRun(start, end, 14_000.0, "step 3 took 14 ms")
     document = document_of(tiny, run=run)
     assert document["measured"] and document["period"] == 14_000.0
     assert document["lower_bound"] == tiny.claims.period
@@ -85,7 +85,7 @@ def test_added_edges_are_between_ops_as_the_page_counts_them(tiny: Schedule) -> 
 def test_names_are_text(tiny: Schedule) -> None:
     name = "</script><script>alert(1)</script>&"
     named = replace(tiny, job=replace(tiny.job, name=name))
-    text = plan_page(name, [Side("a", (document_of(named),))])
+    text = plan_page(name, [PageSide("a", (document_of(named),))])
     assert text.count("<script") == 2 and "alert(1)</script>" not in text
     found = re.search(r'id="data">(.*?)</script>', text, re.DOTALL)
     assert found is not None

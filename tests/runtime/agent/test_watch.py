@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from recycle_runtime.agent.process_signs import Signs, exit_of
-from recycle_runtime.agent.watch import Ended, Limits, Process, ProcessWatch, WatchClock
+from recycle_runtime.agent.watch import Ended, Process, ProcessWatch, WatchClock, WatchLimits
 from recycle_runtime.program.user_frames import user_frames
 from recycle_runtime.protocol.heartbeat_board import Board, BoardLine
 
@@ -19,7 +19,7 @@ from recycle_runtime.protocol.heartbeat_board import Board, BoardLine
 class Node:
     """A board, a watch, and children that do as they are told."""
 
-    def __init__(self, folder: Path, limits: Limits) -> None:
+    def __init__(self, folder: Path, limits: WatchLimits) -> None:
         self.board = Board(folder / "board", 4)
         self.watch = ProcessWatch(self.board, limits)
         self.pids: list[int] = []
@@ -71,7 +71,7 @@ class Node:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Generator[Node]:
-    found = Node(tmp_path, Limits(heartbeat=0.5, first_heartbeat=1.0, instruction=0.5, first_step=60.0))
+    found = Node(tmp_path, WatchLimits(heartbeat=0.5, first_heartbeat=1.0, instruction=0.5, first_step=60.0))
     yield found
     found.end()
 
@@ -179,7 +179,7 @@ class Told:
     def __init__(self, folder: Path, instruction: float = 100.0) -> None:
         self.real, self.signs = 0.0, Signs(is_stopped=False, is_busy=False, processor=1.0)
         self.board = Board(folder / "board", 1)
-        limits = Limits(heartbeat=1.0, instruction=instruction)
+        limits = WatchLimits(heartbeat=1.0, instruction=instruction)
         self.watch = ProcessWatch(self.board, limits, WatchClock(lambda: self.real), lambda _: self.signs)
         self.watch.processes[0] = Process(0, -1, 0)
         self.killed: list[str] = []
@@ -280,8 +280,8 @@ def test_a_board_is_shared(tmp_path: Path) -> None:
 
 def test_a_process_that_is_taken_apart_counts_as_ended_once(tmp_path: Path) -> None:
     ending: dict[int, str] = {}
-    node = Node(tmp_path, Limits())
-    node.watch = ProcessWatch(node.board, Limits(), exit_of=ending.get)
+    node = Node(tmp_path, WatchLimits())
+    node.watch = ProcessWatch(node.board, WatchLimits(), exit_of=ending.get)
     try:
         pid = node.start(0, lambda: time.sleep(60))
         descriptor = node.watch.processes[0].descriptor

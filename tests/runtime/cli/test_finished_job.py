@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from recycle_runtime.agent.agent import Agent, AgentOptions, JobOverError
-from recycle_runtime.agent.watch import Limits
+from recycle_runtime.agent.watch import WatchLimits
 from recycle_runtime.checkpoint.manifest import origin_of
 from recycle_runtime.cli.main import main
 from recycle_runtime.coordinator.journal import FILE, Journal
@@ -170,7 +170,7 @@ def test_an_agent_that_comes_later_does_not_wait(tmp_path: Path) -> None:
         token=new_token(),
         workers_per_node=2,
         state=tmp_path / "node",
-        limits=Limits(),
+        limits=WatchLimits(),
         address_file=str(address),
     )
     agent = Agent(options, idle)

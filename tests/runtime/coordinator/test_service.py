@@ -24,7 +24,7 @@ from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.protocol.messages.observers import Hello, JobEnded, JobEvent, Observe, ToObserver
 from recycle_runtime.protocol.messages.store import StoreGet, StoreOpen
 from recycle_runtime.protocol.messages.wire import FromWorker, Message
-from recycle_runtime.testing.timetable import PlannedReturn, Timetable
+from recycle_runtime.testing.timetable import FaultTimetable, PlannedReturn
 from tests.runtime.coordinator.fake_job import HEAVY
 from tests.runtime.protocol.raw_client import RawClient
 from tests.runtime.protocol.test_messages import ANY_MESSAGE, some
@@ -198,7 +198,7 @@ def test_any_messages_in_any_order(
 @pytest.fixture
 def alone(running: Running, tmp_path: Path) -> Generator[Any]:
     """A coordinator without connections, of which one worker should return at once."""
-    hooks = Timetable(returns=(PlannedReturn((1, 0), 0),))
+    hooks = FaultTimetable(returns=(PlannedReturn((1, 0), 0),))
     made: Any = Service(
         JobOptions(
             running.plan,

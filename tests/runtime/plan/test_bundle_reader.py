@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from recycle_runtime.plan import bundle as reader
-from recycle_runtime.plan.bundle import Bundle, BundleError, Layout, PlanEntry, join_bundle
+from recycle_runtime.plan.bundle import Bundle, BundleError, ColumnLayout, PlanEntry, join_bundle
 from recycle_runtime.plan.bundle_index import Index, pack_index
 from recycle_runtime.plan.codec import LARGEST_PLAN
 from recycle_runtime.plan.isa import NONE, Instruction, Opcode
@@ -28,8 +28,8 @@ def encode(*streams: Sequence[Instruction]) -> bytes:
     return bytes(number + 1 for column in zip(*rows, strict=True) for number in column)
 
 
-def layout(data: bytes, *lengths: int) -> Layout:
-    return Layout(WIDTHS, lengths, hashlib.sha256(data).digest())
+def layout(data: bytes, *lengths: int) -> ColumnLayout:
+    return ColumnLayout(WIDTHS, lengths, hashlib.sha256(data).digest())
 
 
 FORWARD = (Instruction(Opcode.LOAD, 0, 0, 0, 0), Instruction(Opcode.FORWARD, 0, 0, 0, 0))

@@ -8,7 +8,7 @@ from recycle_compiler.backends.bundle import write_bundle
 from recycle_compiler.ir.failure import failure_set
 from recycle_compiler.planner.compile import plan_failed
 from recycle_runtime.plan.bundle import Bundle
-from recycle_runtime.plan.plan_choice import MissingPlanError, NoPlanError, choose_plan, parse_workers
+from recycle_runtime.plan.plan_choice import MissingPlanError, NoFittingPlanError, choose_plan, parse_workers
 from tests.support.jobs import figure3
 
 
@@ -37,7 +37,7 @@ def test_peers_take_each_others_roles(bundle: Bundle) -> None:
 def test_no_plan(bundle: Bundle) -> None:
     with pytest.raises(MissingPlanError, match="recyclec plan JOB --failed 0:0,0:1"):
         choose_plan(bundle, [(0, 1), (0, 0)])
-    with pytest.raises(NoPlanError, match="there is no worker 3:0: pipelines go from 0 to 2"):
+    with pytest.raises(NoFittingPlanError, match="there is no worker 3:0: pipelines go from 0 to 2"):
         choose_plan(bundle, [(3, 0)])
 
 

@@ -12,9 +12,9 @@ from recycle_runtime.testing.timetable import (
     KINDS,
     MIDDLE,
     MOMENTS,
+    FaultTimetable,
     PlannedFault,
     PlannedReturn,
-    Timetable,
     parse_faults,
     parse_returns,
 )
@@ -56,7 +56,7 @@ def test_any_words(word: str) -> None:
 
 
 def test_a_fault_happens_once() -> None:
-    planned = Timetable((PlannedFault("kill", (0, 0), 3), PlannedFault("kill", (0, 0), 9)))
+    planned = FaultTimetable((PlannedFault("kill", (0, 0), 3), PlannedFault("kill", (0, 0), 9)))
     assert planned.faults((0, 0)) == (InjectedFault("kill", 3, -1), InjectedFault("kill", 9, -1))
     assert planned.faults((1, 0)) == ()
     planned.injected((0, 0), InjectedFault("kill", 3, -1))
@@ -64,7 +64,9 @@ def test_a_fault_happens_once() -> None:
 
 
 def test_a_worker_returns_as_often_as_it_should() -> None:
-    planned = Timetable((), (PlannedReturn((0, 0), 9), PlannedReturn((0, 0), 4), PlannedReturn((1, 0), 6)))
+    planned = FaultTimetable(
+        (), (PlannedReturn((0, 0), 9), PlannedReturn((0, 0), 4), PlannedReturn((1, 0), 6))
+    )
     assert planned.due_to_join(3) == []
     assert planned.due_to_join(9) == [(0, 0), (1, 0)]
     planned.started((0, 0))
@@ -75,7 +77,7 @@ def test_a_worker_returns_as_often_as_it_should() -> None:
 
 
 def test_what_was_before_a_restart_has_happened() -> None:
-    planned = Timetable(
+    planned = FaultTimetable(
         (PlannedFault("kill", (0, 0), 3), PlannedFault("kill", (0, 0), 9)),
         (PlannedReturn((0, 0), 4), PlannedReturn((1, 0), 5), PlannedReturn((0, 0), 12)),
     )

@@ -7,7 +7,7 @@ import pytest
 
 from recycle_compiler.ir.job import JobSpec, Techniques
 from recycle_runtime.launcher.local import RunError, RunOptions, run_local
-from recycle_runtime.plan.plan_choice import NoPlanError
+from recycle_runtime.plan.plan_choice import NoFittingPlanError
 from tests.runtime.training import compare
 from tests.support.jobs import ALL, unit_job
 
@@ -64,5 +64,5 @@ def test_a_rank_that_fails_is_named(tmp_path: Path, how: str, said: str) -> None
     program = compare.changed(tmp_path, SLICED, FAILS.format(how=how))
     options = RunOptions(compare.plan_file(tmp_path, job(), []), program, 3, first_step_timeout=300.0)
     # Both workers of the stage fail; whether the second does before the job has to end is a matter of time.
-    with pytest.raises((RunError, NoPlanError), match=r"rank 1 of worker [01]:1[, ].*" + said):
+    with pytest.raises((RunError, NoFittingPlanError), match=r"rank 1 of worker [01]:1[, ].*" + said):
         run_local(options)

@@ -25,7 +25,7 @@ import torch
 
 from recycle_runtime.agent.agent import Agent, AgentOptions
 from recycle_runtime.agent.relay import Relay
-from recycle_runtime.agent.watch import Limits
+from recycle_runtime.agent.watch import WatchLimits
 from recycle_runtime.checkpoint.checkpoint_folder import CheckpointFolder
 from recycle_runtime.checkpoint.manifest import SHARD_FILE, TENSORS_FILE
 from recycle_runtime.coordinator.neighbour_copies import CompleteCopy, prepare
@@ -60,7 +60,7 @@ from tests.runtime.world.sharded import KeepingOptimizer, ShardedEngine, Sharded
 
 TOKEN = "the token of this world"
 _PATIENCE = Patience(standstill=60.0, first_step=90.0, leaving=8.0, last_leaving=90.0)
-_LIMITS = Limits(heartbeat=1.5, first_heartbeat=20.0, instruction=20.0, first_step=60.0)
+_LIMITS = WatchLimits(heartbeat=1.5, first_heartbeat=20.0, instruction=20.0, first_step=60.0)
 _QUIET_SECONDS = 900.0
 """After the last fault, within which a job has to end."""
 _LEAVING_SECONDS = 120.0

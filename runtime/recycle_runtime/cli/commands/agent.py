@@ -56,7 +56,7 @@ def run(arguments: Namespace, output: Output) -> int:
     from recycle_runtime.agent.preload import preload
     from recycle_runtime.agent.process_table import PROCESSES, ProcessTable
     from recycle_runtime.agent.processes import KernelProcesses
-    from recycle_runtime.agent.watch import Limits
+    from recycle_runtime.agent.watch import WatchLimits
     from recycle_runtime.coordinator.patience import group_timeout
     from recycle_runtime.files import FolderTakenError
     from recycle_runtime.protocol.codec import WireError
@@ -107,7 +107,7 @@ def run(arguments: Namespace, output: Output) -> int:
             return work_with_script(mine, script, member.worker, member.tp_rank, line, board, _hooks(faults))
         return work_with_program(mine, member.worker, member.tp_rank, line, board, _hooks(faults))
 
-    limits = Limits(
+    limits = WatchLimits(
         heartbeat=given.heartbeat_timeout,
         instruction=given.instruction_timeout,
         first_step=given.first_step_timeout,

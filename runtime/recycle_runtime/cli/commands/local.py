@@ -29,7 +29,7 @@ from recycle_runtime.launcher.local import (
 from recycle_runtime.options.run import LOCAL, RunOptions, WatchOptions
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.chrome_trace import chrome_trace
-from recycle_runtime.plan.plan_choice import NoPlanError
+from recycle_runtime.plan.plan_choice import NoFittingPlanError
 from recycle_runtime.protocol.messages.observers import Generation
 
 
@@ -73,7 +73,7 @@ def run(arguments: Namespace, output: Output) -> int:
     requests = StopRequests()
     try:
         check_failed(bundle, options.failed)
-    except NoPlanError as error:
+    except NoFittingPlanError as error:
         raise UsageError(f"--failed: {error}") from None
     try:
         check_beginning(bundle, options)
@@ -90,7 +90,7 @@ def run(arguments: Namespace, output: Output) -> int:
                 with naming(arguments.trace):
                     trace.write(chrome_trace(result.events, about))
                     trace.close()
-    except NoPlanError as error:
+    except NoFittingPlanError as error:
         raise UserError(str(error), NO_PLAN) from None
     except RunError as error:
         signalled = requests.number

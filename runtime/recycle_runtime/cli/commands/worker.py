@@ -12,7 +12,7 @@ from recycle_runtime.cli.options.training import check_device, check_files, work
 from recycle_runtime.cli.output import DONE, NO_PLAN, Output, UsageError, UserError
 from recycle_runtime.cli.parser import Arguments
 from recycle_runtime.options.run import WORKER, extended
-from recycle_runtime.plan.plan_choice import NoPlanError, choose_plan
+from recycle_runtime.plan.plan_choice import NoFittingPlanError, choose_plan
 
 _TIMEOUT = 1800.0
 
@@ -59,7 +59,7 @@ def run(arguments: Namespace, output: Output) -> int:
     bundle = Bundle.read(given.bundle)
     try:
         choice = choose_plan(bundle, given.failed)
-    except NoPlanError as error:
+    except NoFittingPlanError as error:
         raise UserError(str(error), NO_PLAN) from None
     if place not in choice.roles:
         raise UsageError(f"worker {arguments.worker} is among the failed ones or does not exist")

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, settings
 
-from recycle_compiler.analysis.explain.critical_path import CriticalPath, Step, StepKind, critical_path
+from recycle_compiler.analysis.explain.critical_path import CriticalPath, PathStep, StepKind, critical_path
 from recycle_compiler.analysis.explain.timeline import timeline_of
 from recycle_compiler.backends.replay import replay
 from recycle_compiler.ir.failure import failure_set
@@ -16,7 +16,7 @@ from tests.compiler.analysis.explain.hand_made import ONE_PIPELINE, TWO_WINDOWS,
 from tests.support.jobs import ALL, DECOUPLED, NONE, SLOT, figure3, small_targets
 
 
-def told(step: Step) -> str:
+def told(step: PathStep) -> str:
     """`0:1 F0.0..I0.1 5` or `transfer 1`, in slots."""
     what = step.kind.value
     if step.worker is not None:

@@ -8,8 +8,8 @@ from recycle_compiler.analysis.explain.what_if import (
     BOUNDS,
     NONE,
     PLANS,
-    Change,
-    Outcome,
+    JobVariant,
+    WhatIfOutcome,
     changes_to,
     mode_for,
     what_if,
@@ -32,7 +32,7 @@ def planned(capacity: tuple[int | None, ...] | None, *failed: tuple[int, int]) -
     return replay(plan_failed(figure3(capacity), failure_set(failed)))
 
 
-def named(outcomes: tuple[Outcome, ...]) -> dict[str, Outcome]:
+def named(outcomes: tuple[WhatIfOutcome, ...]) -> dict[str, WhatIfOutcome]:
     return {outcome.what: outcome for outcome in outcomes}
 
 
@@ -71,13 +71,13 @@ def test_memory_is_added_in_whole_activations() -> None:
 
 def test_more_memory_includes_less() -> None:
     less, more, other = (
-        Change("", figure3(capacity), relaxes=True)
+        JobVariant("", figure3(capacity), relaxes=True)
         for capacity in ((4, 3, 2, 1), (4, None, 2, 2), (5, 3, 2, 1))
     )
     assert more.includes(less)
     assert not less.includes(more)
     assert not other.includes(more)
-    assert not Change("", figure3(4, replace(ALL, stagger=False)), True).includes(less)
+    assert not JobVariant("", figure3(4, replace(ALL, stagger=False)), True).includes(less)
 
 
 def test_running_example_with_more_memory() -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from recycle_compiler.analysis.trace_diff.matching import op_name
-from recycle_compiler.analysis.trace_diff.trace_file import Ran, Trace
+from recycle_compiler.analysis.trace_diff.trace_file import Ran, RunTrace
 from recycle_compiler.ir.failure import Worker, worker_at
 from recycle_compiler.ir.ops import Op, OpKind
 from recycle_compiler.ir.schedule import Schedule
@@ -12,9 +12,9 @@ Durations = Callable[[int, Op], float]
 """How long an op takes in a step."""
 
 
-def as_planned(schedule: Schedule, tick: float, steps: int = 3) -> Trace:
+def as_planned(schedule: Schedule, tick: float, steps: int = 3) -> RunTrace:
     """Every op at its time, a tick taking so many microseconds; one step a period after the other."""
-    return Trace(
+    return RunTrace(
         tuple(
             Ran(
                 op_name(op),
@@ -32,7 +32,7 @@ def as_planned(schedule: Schedule, tick: float, steps: int = 3) -> Trace:
     )
 
 
-def simulated(schedule: Schedule, steps: int, duration: Durations, latency: float = 0.0) -> Trace:
+def simulated(schedule: Schedule, steps: int, duration: Durations, latency: float = 0.0) -> RunTrace:
     """Every op as soon as it can: its worker is free, its input is there, `latency` after it was made.
 
     As in a real run, an op enters when its worker is free and waits inside for its input.
@@ -54,7 +54,7 @@ def simulated(schedule: Schedule, steps: int, duration: Durations, latency: floa
             found.append(Ran(op_name(op), step, worker, entered, free[worker], 0.0))
         for stage in range(schedule.job.stages):
             finish(stage, step, free, last, duration, found)
-    return Trace(tuple(found), schedule.failed)
+    return RunTrace(tuple(found), schedule.failed)
 
 
 def key(op: Op, stage: int) -> tuple[str, int, int, int]:

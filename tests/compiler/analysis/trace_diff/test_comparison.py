@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recycle_compiler.analysis.trace_diff.breakdown import main_reasons
-from recycle_compiler.analysis.trace_diff.comparison import Comparison, NoSuchStep, compare_with_run
+from recycle_compiler.analysis.trace_diff.comparison import NoSuchStep, TraceComparison, compare_with_run
 from recycle_compiler.analysis.trace_diff.matching import failed_in, renamed
 from recycle_compiler.analysis.trace_diff.text import comparison_text, verdict
-from recycle_compiler.analysis.trace_diff.trace_file import Ran, Trace, TraceError
+from recycle_compiler.analysis.trace_diff.trace_file import Ran, RunTrace, TraceError
 from recycle_compiler.backends.replay import replay
 from recycle_compiler.ir.failure import Worker, failure_set, worker_at
 from recycle_compiler.ir.ops import Op, OpKind
@@ -35,7 +35,7 @@ def microseconds(op: Op) -> float:
     return op.duration / 1_000
 
 
-def parts_add_up(comparison: Comparison) -> bool:
+def parts_add_up(comparison: TraceComparison) -> bool:
     parts = comparison.longer + comparison.uneven + comparison.waiting
     return parts == pytest.approx(comparison.time - comparison.planned)
 
@@ -103,7 +103,7 @@ def test_waiting_that_the_trace_sets_apart_is_no_work(plan: Schedule) -> None:
         waited = 0.0 if op.name[0] in "RO" else op.end - op.start - work
         return op._replace(start=op.start + waited, waited=waited)
 
-    found = compare_with_run(plan, Trace(tuple(map(apart, bare.ops)), ()))
+    found = compare_with_run(plan, RunTrace(tuple(map(apart, bare.ops)), ()))
     assert (found.longer, found.uneven) == pytest.approx((0, 0), abs=1e-3)
     assert found.waiting == pytest.approx(found.time - found.planned) and found.waiting > 0
     assert all(row.median == pytest.approx(row.planned) for row in found.op_times)
@@ -155,7 +155,7 @@ def test_another_order_is_told(tiny: Schedule) -> None:
     ops = tuple(
         op._replace(name=swapped.get(op.name, op.name)) if op.worker == (0, 1) else op for op in trace.ops
     )
-    found = compare_with_run(tiny, Trace(ops, trace.failed))
+    found = compare_with_run(tiny, RunTrace(ops, trace.failed))
     assert [(other.worker, other.planned, other.ran) for other in found.other_order] == [
         (Worker(0, 1), "W0.0", "W1.0")
     ]
@@ -185,18 +185,18 @@ def test_a_trace_of_other_ops_is_refused(tiny: Schedule, damage: str, words: str
         "no time": tuple(op._replace(start=0.0, end=0.0) for op in ops),
     }
     with pytest.raises(TraceError, match=words):
-        compare_with_run(tiny, Trace(damaged[damage], trace.failed))
+        compare_with_run(tiny, RunTrace(damaged[damage], trace.failed))
 
 
 def test_who_failed(tiny: Schedule) -> None:
     trace = as_planned(tiny, 1.0, steps=1)
-    assert failed_in(Trace(trace.ops, None), 2, 2) == tiny.failed == failed_in(trace, 2, 2)
+    assert failed_in(RunTrace(trace.ops, None), 2, 2) == tiny.failed == failed_in(trace, 2, 2)
     with pytest.raises(TraceError, match="the plan has no worker 1:0, only 1 pipelines of 2 stages"):
         failed_in(trace, 1, 2)
     with pytest.raises(TraceError, match="worker 0:0 failed, says the trace, and yet it has run ops"):
-        failed_in(Trace(trace.ops, failure_set([(0, 0), (1, 1)])), 2, 2)
+        failed_in(RunTrace(trace.ops, failure_set([(0, 0), (1, 1)])), 2, 2)
     with pytest.raises(TraceError, match="worker 1:1 has run no op"):
-        failed_in(Trace(trace.ops, ()), 2, 2)
+        failed_in(RunTrace(trace.ops, ()), 2, 2)
 
 
 def test_peers_may_run_under_other_names(tiny: Schedule) -> None:

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from recycle_compiler.analysis.trace_diff.torch_profiler import Grid, is_profile, trace_of_profiles
+from recycle_compiler.analysis.trace_diff.torch_profiler import RankGrid, is_profile, trace_of_profiles
 from recycle_compiler.analysis.trace_diff.trace_file import Ran, TraceError
 from recycle_compiler.cli.main import main
 from recycle_compiler.ir.failure import Worker
 
-ALONE = Grid(pipelines=1, stages=1, tensor=1)
+ALONE = RankGrid(pipelines=1, stages=1, tensor=1)
 
 
 def event(category: str, name: str, start: float, length: float, **args: Any) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def test_kernels_say_when_an_op_ran() -> None:
 
 def test_ranks_are_workers() -> None:
     profiles = [step(1, 1000, rank=rank) for rank in (0, 1, 2, 3, 6)]
-    grid = Grid(pipelines=2, stages=2, tensor=2)
+    grid = RankGrid(pipelines=2, stages=2, tensor=2)
     assert trace_of_profiles(profiles, grid).workers == (Worker(0, 0), Worker(1, 0), Worker(1, 1))
     assert trace_of_profiles(profiles, grid).ops[4].name == "F1.0"
 

@@ -3,14 +3,14 @@
 from dataclasses import replace
 
 from recycle_compiler.fleet.policy import Change, Worker
-from recycle_compiler.fleet.setting import ChangeCosts, Known, Setting, make_setting
+from recycle_compiler.fleet.setting import ChangeCosts, FleetSetting, Known, make_setting
 from recycle_compiler.ir.job import JobSpec
 from tests.support.jobs import unit_job
 
 GIB = 1 << 30
 
 
-def unit_setting(stages: int = 4, pipelines: int = 3, microbatches: int = 6, layers: int = 2) -> Setting:
+def unit_setting(stages: int = 4, pipelines: int = 3, microbatches: int = 6, layers: int = 2) -> FleetSetting:
     """Every op takes one slot, a slot is a second, memory is not limited."""
     job = unit_job(stages, pipelines, microbatches)
     return make_setting(job, (), Known(layers=(layers,) * stages, costs=ChangeCosts()))

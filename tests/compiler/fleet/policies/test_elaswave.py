@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from recycle_compiler.fleet.policies.elaswave import Elaswave, Resized
 from recycle_compiler.fleet.policies.layers import layers_of
-from recycle_compiler.fleet.setting import ChangeCosts, Known, Setting, make_setting
+from recycle_compiler.fleet.setting import ChangeCosts, FleetSetting, Known, make_setting
 from tests.compiler.fleet.policies.settings import comeback, failure, unit_setting
 from tests.support.jobs import unit_job
 
 
-def resized(setting: Setting) -> Resized:
+def resized(setting: FleetSetting) -> Resized:
     return Resized(setting.job, layers_of(setting))
 
 

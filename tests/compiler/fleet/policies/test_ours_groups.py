@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from recycle_compiler.fleet.course import Course
 from recycle_compiler.fleet.our_plans import OurCut, fastest_period, our_cuts
 from recycle_compiler.fleet.policies.ours import Ours
-from recycle_compiler.fleet.setting import CutPlans, Setting
+from recycle_compiler.fleet.setting import CutPlans, FleetSetting
 from recycle_compiler.ir.failure import failed_per_stage
 from recycle_compiler.ir.groups import GroupedLayout, absent_of_groups, job_of_groups, parse_any_layout
 from recycle_compiler.planner.compile import plan_failed
@@ -22,7 +22,7 @@ LAYOUT = "4x5,4x5@16+8x1@2"
 PERIOD = 23_000
 
 
-def in_groups(layer_bytes: int = GIGABYTE) -> Setting:
+def in_groups(layer_bytes: int = GIGABYTE) -> FleetSetting:
     """With a plan for eleven workers that is faster than any under one cut, and one that covers a failure."""
     given = layered(layer_bytes)
     layout = parse_any_layout(LAYOUT)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from recycle_compiler.fleet.course import Course
 from recycle_compiler.fleet.our_plans import fastest_period, healthy_period
 from recycle_compiler.fleet.policies.ours import Ours
-from recycle_compiler.fleet.setting import ChangeCosts, CutPlans, Known, Setting, make_setting
+from recycle_compiler.fleet.setting import ChangeCosts, CutPlans, FleetSetting, Known, make_setting
 from recycle_compiler.ir.failure import failed_per_stage
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.layers import LayerCosts
@@ -36,7 +36,7 @@ def layered_job(layer_bytes: int = GIGABYTE) -> JobSpec:
 
 def layered(
     layer_bytes: int = GIGABYTE, costs: ChangeCosts = COSTS, others: Mapping[str, int] = OTHERS
-) -> Setting:
+) -> FleetSetting:
     job = layered_job(layer_bytes)
     plans = [Planned(counts, period) for counts, period in OWN.items()]
     recuts: list[CutPlans] = []

@@ -9,7 +9,7 @@ import pytest
 from recycle_compiler.diagnostics import CompileError
 from recycle_compiler.fleet.machines import Fleet, lay_out
 from recycle_compiler.fleet.traces.read import parse_trace, read_trace
-from recycle_compiler.fleet.traces.trace import Draw, Event, Grid, Trace
+from recycle_compiler.fleet.traces.trace import Draw, FleetEvent, FleetTrace, JobGrid
 
 RECORDED = Path(__file__).parents[4].parent / "shared" / "data" / "traces" / "infinitehbd.json"
 DAY = 86400.0
@@ -21,9 +21,11 @@ def record(node: str, days: float, starts: bool, kind: str = "GPU") -> dict[str,
     return {"node_id": node, "event_time": days, "event_type": event, "fault_type": fault}
 
 
-def read(*records: dict[str, Any], machines: int = 2, watched: int = 2, kinds: tuple[str, ...] = ()) -> Trace:
+def read(
+    *records: dict[str, Any], machines: int = 2, watched: int = 2, kinds: tuple[str, ...] = ()
+) -> FleetTrace:
     draw = Draw(machines, watched, kinds)
-    return parse_trace(json.dumps(records, indent=1), "faults.json", Grid(1, 2, draw))
+    return parse_trace(json.dumps(records, indent=1), "faults.json", JobGrid(1, 2, draw))
 
 
 def test_faults_of_a_machine_that_overlap_are_one() -> None:
@@ -33,9 +35,9 @@ def test_faults_of_a_machine_that_overlap_are_one() -> None:
     )  # fmt: skip
     assert sorted(trace.nodes) == ["a", "b"] and trace.span == 10 * DAY
     assert trace.events == (
-        Event(1 * DAY, "a", False),
-        Event(4 * DAY, "a", True),
-        Event(8 * DAY, "b", False),
+        FleetEvent(1 * DAY, "a", False),
+        FleetEvent(4 * DAY, "a", True),
+        FleetEvent(8 * DAY, "b", False),
     )
 
 
@@ -45,10 +47,10 @@ def test_faults_that_follow_each_other_at_once_are_one() -> None:
         record("b", 4, False),
     )  # fmt: skip
     assert [event for event in trace.events if event.node == "a"] == [
-        Event(DAY, "a", False),
-        Event(3 * DAY, "a", True),
+        FleetEvent(DAY, "a", False),
+        FleetEvent(3 * DAY, "a", True),
     ]
-    assert Event(0.0, "b", False) in trace.events
+    assert FleetEvent(0.0, "b", False) in trace.events
 
 
 def test_kinds() -> None:
@@ -90,15 +92,15 @@ def test_more_machines_than_were_watched() -> None:
 )
 def test_mistakes(text: str, words: str) -> None:
     with pytest.raises(CompileError) as caught:
-        parse_trace(text, "faults.json", Grid(1, 2))
+        parse_trace(text, "faults.json", JobGrid(1, 2))
     assert words in caught.value.render()
 
 
 @pytest.mark.skipif(not RECORDED.exists(), reason="needs ../shared/data/traces")
 def test_the_recorded_cluster() -> None:
-    few, more = (read_trace(RECORDED, Grid(4, 8, Draw(machines)), seed=3) for machines in (32, 36))
+    few, more = (read_trace(RECORDED, JobGrid(4, 8, Draw(machines)), seed=3) for machines in (32, 36))
     assert more.nodes[:32] == few.nodes and len(more.nodes) == 36
-    whole = read_trace(RECORDED, Grid(4, 8, Draw(400)))
+    whole = read_trace(RECORDED, JobGrid(4, 8, Draw(400)))
     assert whole.span == pytest.approx(348.9798 * DAY) and len(whole.nodes) == 400
     # 584 faults, of which 2 lie within others and 14 take no time.
     assert sum(not event.added for event in whole.events) == 584 - 2 - 14

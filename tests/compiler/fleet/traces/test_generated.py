@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from recycle_compiler.diagnostics import CompileError
 from recycle_compiler.fleet.traces.generated import (
-    Group,
+    FailureGroup,
     Machines,
     Repair,
     Words,
@@ -14,12 +14,12 @@ from recycle_compiler.fleet.traces.generated import (
     is_words,
     parse_words,
 )
-from recycle_compiler.fleet.traces.trace import Trace, duration_text, seconds_of
+from recycle_compiler.fleet.traces.trace import FleetTrace, duration_text, seconds_of
 
 HOUR = 3600.0
 
 
-def made(text: str, machines: int = 24, gpus: int = 1, hours: float = 12, seed: int = 0) -> Trace:
+def made(text: str, machines: int = 24, gpus: int = 1, hours: float = 12, seed: int = 0) -> FleetTrace:
     return generate(parse_words(text), Machines(machines, gpus), hours * HOUR, seed)
 
 
@@ -59,7 +59,7 @@ def test_what_words_mean() -> None:
         "poisson",
         3.6e6,
         Repair(14400.0),
-        (Group(8, 0.2), Group(32, 0.1)),
+        (FailureGroup(8, 0.2), FailureGroup(32, 0.1)),
     )
 
 

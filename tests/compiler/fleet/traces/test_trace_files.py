@@ -7,14 +7,14 @@ import pytest
 
 from recycle_compiler.diagnostics import CompileError
 from recycle_compiler.fleet.traces.read import parse_trace, read_trace
-from recycle_compiler.fleet.traces.trace import Event, Grid, Trace
+from recycle_compiler.fleet.traces.trace import FleetEvent, FleetTrace, JobGrid
 
-GRID = Grid(pipelines=3, stages=4)
+GRID = JobGrid(pipelines=3, stages=4)
 REAL = Path(__file__).parents[5] / "shared" / "data" / "traces"
 EXAMPLES = Path(__file__).parents[4] / "examples" / "traces"
 
 
-def parsed(source: str, seed: int = 0) -> Trace:
+def parsed(source: str, seed: int = 0) -> FleetTrace:
     return parse_trace(source, "a.trace", GRID, seed)
 
 
@@ -25,7 +25,7 @@ def refusal(source: str) -> str:
     return caught.value.render()
 
 
-def check_possible(trace: Trace) -> None:
+def check_possible(trace: FleetTrace) -> None:
     """Sorted, nobody comes who is there, nobody goes who is not."""
     there = set(trace.nodes)
     assert list(trace.events) == sorted(trace.events, key=lambda event: event.at)
@@ -37,12 +37,14 @@ def check_possible(trace: Trace) -> None:
 
 def test_node_events() -> None:
     trace = parsed("0,add,a\r\n0, add ,b\n\n# a comment\n1500,remove,a\n90000,add,c\n")
-    assert trace == Trace("a.trace", 90.0, ("a", "b"), (Event(1.5, "a", False), Event(90.0, "c", True)))
+    assert trace == FleetTrace(
+        "a.trace", 90.0, ("a", "b"), (FleetEvent(1.5, "a", False), FleetEvent(90.0, "c", True))
+    )
 
 
 def test_time_counts_from_the_first_line() -> None:
     trace = parsed("5000,add,a\n6000,remove,a\n")
-    assert (trace.nodes, trace.span, trace.events) == (("a",), 1.0, (Event(1.0, "a", False),))
+    assert (trace.nodes, trace.span, trace.events) == (("a",), 1.0, (FleetEvent(1.0, "a", False),))
 
 
 def test_count_samples() -> None:
@@ -68,9 +70,9 @@ def test_json_lines_with_a_number_of_machines() -> None:
     )
     assert (trace.nodes, trace.span, trace.whole) == (("node0", "node1", "node2"), 100.0, False)
     assert trace.events == (
-        Event(90.0, "node1", False),
-        Event(90.0, "node2", False),
-        Event(100.0, "node1", True),
+        FleetEvent(90.0, "node1", False),
+        FleetEvent(90.0, "node2", False),
+        FleetEvent(100.0, "node1", True),
     )
 
 
@@ -83,7 +85,11 @@ def test_json_lines_without_machines_have_those_of_the_job() -> None:
 def test_json_lines_of_workers() -> None:
     trace = parsed('{"at": 0, "failed": ["2:3"]}\n{"at": 60, "returned": ["2:3"], "failed": ["0:00"]}\n')
     assert trace.by_worker
-    assert trace.events == (Event(0.0, "2:3", False), Event(60.0, "0:0", False), Event(60.0, "2:3", True))
+    assert trace.events == (
+        FleetEvent(0.0, "2:3", False),
+        FleetEvent(60.0, "0:0", False),
+        FleetEvent(60.0, "2:3", True),
+    )
 
 
 @pytest.mark.parametrize(

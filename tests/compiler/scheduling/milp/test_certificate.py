@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 
-from recycle_compiler.scheduling.milp.certificate import Ints, Rows, meets, refutes
+from recycle_compiler.scheduling.milp.certificate import Ints, SparseRows, meets, refutes
 
 
 def ints(*values: int) -> Ints:
     return np.array(values, dtype=np.int64)
 
 
-def apart(factor: int, gap: int) -> Rows:
+def apart(factor: int, gap: int) -> SparseRows:
     """factor * x <= 0 and factor * (y - x) <= 0 with y at least `gap`, which fails for every gap above 0."""
-    return Rows(
+    return SparseRows(
         limit=ints(0, 0),
         offset=ints(0, 1, 3),
         column=ints(0, 1, 0),

@@ -9,7 +9,7 @@ from recycle_compiler.scheduling.milp.groups import (
     BACKWARD,
     FORWARD,
     WEIGHT,
-    Span,
+    GrainSpan,
     groups_by_route,
     lay_out,
     pooled_group,
@@ -92,8 +92,8 @@ def test_staggered_windows_open_with_the_first_forward_and_close_in_time() -> No
 def test_spans_of_a_lone_microbatch_close_on_its_chain() -> None:
     problem = routed_problem(unit_job(3, 1, 1, None, DECOUPLED, optimizer=2))
     layout = lay_out(problem, groups_by_route(problem), 7 + 2)
-    assert layout.spans[0] == (Span(0, 0), Span(5, 5), Span(6, 6))
-    assert layout.spans[2] == (Span(2, 2), Span(3, 3), Span(4, 6))
+    assert layout.spans[0] == (GrainSpan(0, 0), GrainSpan(5, 5), GrainSpan(6, 6))
+    assert layout.spans[2] == (GrainSpan(2, 2), GrainSpan(3, 3), GrainSpan(4, 6))
     assert not layout.is_empty
     assert lay_out(problem, groups_by_route(problem), 6 + 2).is_empty
 
