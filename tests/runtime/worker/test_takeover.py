@@ -89,7 +89,9 @@ def test_while_others_die(tmp_path: Path, wide: str) -> None:
     faults = ["half-open=0:1@5.99", "half-open=2:0@5.0", "kill=1:1@5", "kill=1:0@15", "half-open=0:1@15"]
     outcome = disturbed(tmp_path, wide, 30, faults)
     assert len(outcome.faults) == len(faults)
-    assert sorted(cause[:3] for cause in failed_in(outcome)) == ["1:0", "1:1"]
+    # A kill in the middle of a recovery need not be a cause of another one.
+    assert {cause[:3] for cause in failed_in(outcome)} <= {"1:0", "1:1"}
+    assert outcome.rows[-1].live == outcome.rows[0].live - 2
 
 
 @pytest.mark.slow
