@@ -62,6 +62,7 @@ class _Open:
     """Asked for, and not complete."""
 
     folder: str
+    stays: bool
     first: Member
     """Who asked first."""
     attempt: _Attempt
@@ -197,7 +198,7 @@ class Saves(Participant):
         if (known := self._results.get(key)) is not None:
             return [Send(member, known)]
         if (wanted := self._open.get(key)) is None:
-            wanted = self._open[key] = _Open(message.folder, member, self._attempt())
+            wanted = self._open[key] = _Open(message.folder, message.stays, member, self._attempt())
             return [BeginSave(wanted.attempt.number, message.step, message.folder)]
         if wanted.folder != message.folder:
             here, there = message.folder or "memory", wanted.folder or "memory"
@@ -257,9 +258,11 @@ class Saves(Participant):
         )
 
     def _finish(self, key: _Key, path: str, why: str | None) -> list[Order]:
-        del self._open[key]
+        wanted = self._open.pop(key)
         result = self._results[key] = Saved(*key, path, why)
         step = result.step
-        words = f"saved after {step} steps: {path}" if why is None else f"not saved after {step} steps: {why}"
         told = [Send(member, result) for member in self.job.roster.active()]
-        return [Note({"saved": result}), Tell(words), *told]
+        if why is not None:
+            return [Note({"saved": result}), Tell(f"not saved after {step} steps: {why}"), *told]
+        words = [Tell(f"saved after {step} steps: {path}")] if wanted.stays else []
+        return [Note({"saved": result}), *words, *told]

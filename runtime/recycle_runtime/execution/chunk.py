@@ -16,6 +16,7 @@ from recycle_runtime.execution.forward_random import ForwardRandom
 from recycle_runtime.execution.kept_buffers import LayerBuffers
 from recycle_runtime.execution.layer import Layer
 from recycle_runtime.execution.loss_check import LossCheck
+from recycle_runtime.execution.norm_statistics import NormStatistics
 from recycle_runtime.execution.optimizer import (
     LayerOptimizers,
     LayerUndo,
@@ -128,6 +129,7 @@ class Chunk:
         self._loss_check = LossCheck(setting.program.path, setting.program.loss_function, self.module)
         self.split: Split = prepare(self.module)
         self.buffers = LayerBuffers([layer.buffers for layer in self.layers])
+        self.statistics = NormStatistics(self.module)
         options = StepOptions(
             clip_norm=setting.program.clip_norm,
             clip_value=setting.program.clip_value,

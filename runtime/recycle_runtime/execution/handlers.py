@@ -173,6 +173,7 @@ class OpHandlers:
         """Forget what a broken run of a step has left, and be ready for this one."""
         for chunk in self._chunks.values():
             chunk.buffers.begin(step)
+            chunk.statistics.begin(self._job.pipelines * self._job.microbatches)
             chunk.split.refresh()
         self._step = step
         self.finiteness.begin(step)
@@ -253,11 +254,14 @@ class OpHandlers:
             # What came from another chunk wants its gradient back; data does not.
             tensor.requires_grad_(not chunk.is_first and tensor.is_floating_point())
         buffer.graph = self._graph_for(instruction, buffer)
+        index = self._index(instruction)
+        chunk.statistics.before_forward(index)
         if buffer.graph is not None:
-            buffer.graph.forward(buffer.inputs, buffer.target, self._now, self._index(instruction))
+            buffer.graph.forward(buffer.inputs, buffer.target, self._now, index)
             buffer.outputs, buffer.share = buffer.graph.outputs, None
         else:
             buffer.outputs = self._computed(chunk, instruction, buffer)
+        chunk.statistics.after_forward(index)
         buffer.target = None
         self._note(instruction, "loss" if chunk.is_last else "forward", buffer.outputs)
         if chunk.is_last:

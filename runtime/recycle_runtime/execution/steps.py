@@ -89,6 +89,8 @@ class WorkerSteps:
         start = self._transport.start_peer_sum
         tied = None if self._tied_sum is None else partial(start, self._tied_sum)
         sums = partial(self._transport.start_peer_sums, chunk) if self._ownership else None
+        # Before gradients are there, with which the step may be made without this group.
+        self._chunks[chunk].statistics.finish(partial(start, chunk))
         self._chunks[chunk].stepper.reduce(partial(start, chunk), tied, sums)
         return True
 

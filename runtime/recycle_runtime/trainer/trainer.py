@@ -213,7 +213,7 @@ class Trainer:
         (`--checkpoint FOLDER --resume`), exported and read, and is never deleted. `SaveError` on all workers
         if it cannot be written.
         """
-        saved = self._save(str(Path(folder).absolute()))
+        saved = self._save(str(Path(folder).absolute()), stays=True)
         return Path(saved.path)
 
     def state_dict(self, *, through: str | Path | None = None) -> dict[str, torch.Tensor]:
@@ -222,7 +222,7 @@ class Trainer:
         All workers call it. Parameters come by way of files, which go again: in a folder of the coordinator,
         or in the folder `through`. On several nodes, it must be one that all of them have.
         """
-        saved = self._save("" if through is None else str(Path(through).absolute()))
+        saved = self._save("" if through is None else str(Path(through).absolute()), stays=False)
         folder = Path(saved.path)
         if not self.is_main or not folder.is_dir():
             return {}
@@ -234,12 +234,12 @@ class Trainer:
             (folder / FILE).unlink(missing_ok=True)
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _save(self, folder: str) -> Saved:
+    def _save(self, folder: str, *, stays: bool) -> Saved:
         with preserved_random():
             step = self._boundary()
             number = self._saves.get(step, 0)
             self._saves = {step: number + 1}
-            saved = self._requests.save(step, number, folder)
+            saved = self._requests.save(step, number, folder, stays=stays)
         if saved.error is not None:
             raise SaveError(f"cannot save to {saved.path}: {saved.error}")
         return saved

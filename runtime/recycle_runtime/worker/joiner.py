@@ -120,6 +120,7 @@ class Joiner:
         self._catch_up = None if chunk.has_shards else CatchUp(chunk.stepper, progress)
         if self._catch_up is None:
             chunk.stepper.load_state_dict(progress)
+        chunk.statistics.record()
         self._states: dict[str, Any] = {}
         """By name, once they are there."""
         self._incoming = Incoming(device, self._take)
@@ -142,10 +143,12 @@ class Joiner:
             load()
         else:
             self._catch_up.catch_up(load)
+        self._chunk.statistics.catch_up()
         return True
 
     def give_up(self) -> None:
         """The group is left before the state has come."""
+        self._chunk.statistics.forget()
         if self._catch_up is not None:
             self._catch_up.give_up()
 

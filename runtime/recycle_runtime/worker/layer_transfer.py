@@ -22,7 +22,7 @@ from recycle_runtime.protocol.messages.generations import Copied
 from recycle_runtime.protocol.messages.layer_moves import LayersToMove
 from recycle_runtime.protocol.surroundings import Surroundings
 from recycle_runtime.state.image import Image
-from recycle_runtime.state.layer_state import Clones, LayerState, copied, state_name
+from recycle_runtime.state.layer_state import Clones, LayerState, as_settled, copied, state_name
 from recycle_runtime.state.tree import take_apart
 from recycle_runtime.worker.held_chunks import HeldChunks
 from recycle_runtime.worker.state_stream import Incoming, Outgoing
@@ -111,11 +111,16 @@ class LayerDonor:
         """What the last step was made of; a step that was left out has no gradients."""
         record, stepper = self._chunks.record, self._chunks.stepper_state
         is_left_out = record is not None and record.factor == 0.0
+        with as_settled(list(self._chunks.values())):
+            buffers = {
+                layer.number: {name: value.clone() for name, value in layer.module.named_buffers()}
+                for layer in self._layers
+            }
         for layer in self._layers:
             gradients = None if is_left_out else self._gradients.get(layer.number)
-            tree, tensors = take_apart({"gradients": gradients, "stepper": stepper})
+            made = {"gradients": gradients, "buffers": buffers[layer.number], "stepper": stepper}
             name = state_name(self._chunks.setting, layer.number)
-            yield LayerState(name, {"step": self._chunks.applied}, tree, tensors)
+            yield LayerState(name, {"step": self._chunks.applied}, *take_apart(made))
 
 
 class LayerJoiner:
@@ -237,6 +242,8 @@ class _Source:
             else:
                 assert step == self.applied + 1, "a step is missing"
                 _make_step(layer, state["gradients"])
+                for buffer, value in layer.module.named_buffers():
+                    value.copy_(state["buffers"][buffer])
             self.stepper_state = state["stepper"]
         if self.applied is None:
             self.size, self.arrived = image.data.numel(), self._surroundings.now()

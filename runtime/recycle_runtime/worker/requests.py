@@ -447,9 +447,9 @@ class Requests:
         if wanted is not None and wanted.step < applied:
             self._say(EvaluationRequest(wanted.step, wanted.number))
 
-    def save(self, step: int, number: int, folder: str) -> Saved:
+    def save(self, step: int, number: int, folder: str, *, stays: bool) -> Saved:
         """Save the model before a step, and wait until it is complete, or cannot be."""
-        request = SaveRequest(step, number, folder)
+        request = SaveRequest(step, number, folder, stays)
         with self._changed:
             self._save = request
             self._last_save = step, number

@@ -97,6 +97,15 @@ def test_an_error_is_the_answer_to_all() -> None:
     ]
 
 
+def test_what_is_read_and_deleted_is_not_said_to_be_saved() -> None:
+    saves = begun("/kept/a")
+    shares = [share("/made/b", stage) for stage in range(2)]
+    assert saves.wants(D, SaveRequest(4, 1, "", stays=False)) == [BeginSave(1, 4, "")]
+    saves.begun(1, "/made/b", None)
+    assert [saves.hear(A, shares[0]), *saves.hear(B, shares[1])][1:]
+    assert saves.closed(1, None) == [Note({"saved": Saved(4, 1, "/made/b", None)})]
+
+
 def test_scripts_that_save_to_different_folders() -> None:
     why = begun("/kept/a").wants(D, SaveRequest(4, 0, "/other"))
     assert isinstance(why, str) and why.startswith("the script of worker 1:1 saves to /other, and that of")

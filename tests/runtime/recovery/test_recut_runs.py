@@ -16,6 +16,21 @@ from tests.support.layers import layer_costs, layered_job
 
 FIVE, FOUR = "4x3,2x2", "3x2,3x2"
 """The best layouts for five workers and for four; the second has the job's own cut."""
+NORMED = """
+
+class Normed(Layer):
+    def __init__(self, number):
+        super().__init__(number)
+        self.norm = nn.BatchNorm1d(WIDTH, dtype=torch.float64)
+
+    def forward(self, value):
+        return super().forward(self.norm(value))
+
+
+def layers():
+    return [(f"blocks.{number}", (Normed if number in (2, 4) else Layer)(number)) for number in range(6)]
+"""
+"""Layers that travel have running statistics."""
 PER_STEP = 12
 MOST_RUNS = 4
 
@@ -79,9 +94,12 @@ def test_a_failure_is_rerouted_and_then_recut(tmp_path: Path, recuttable: str) -
 @pytest.mark.slow
 def test_there_and_back_again(tmp_path: Path, recuttable: str) -> None:
     """Two failures, each re-routed and then re-cut; one worker comes back, then the other."""
-
+    program = tmp_path / "normed.py"
+    program.write_text(Path(LAYERED).read_text() + NORMED)
     faults, returns = ["kill=1:1@5", "kill=0:0@25"], ["1:1@40", "0:0@60"]
-    outcome = run_until(tmp_path, recuttable, faults, returns, has_recut("3x3,3x3"), steps=150)
+    outcome = run_until(
+        tmp_path, recuttable, faults, returns, has_recut("3x3,3x3"), steps=150, program=str(program)
+    )
     found = plans_in_order(outcome)
     assert found[:4] == ["0 0", "0 1", FIVE, "4x2,2x2"]
     assert {"1 1", FIVE} <= set(found[4:])

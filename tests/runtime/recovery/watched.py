@@ -172,13 +172,7 @@ def check(folder: Path, outcome: Outcome, alone: Alone) -> None:
         stage = int(path.name.split("-")[2])
         state: dict[str, torch.Tensor] = torch.load(path, map_location="cpu", weights_only=True)["model"]
         for name, tensor in alone.states[stage].items():
-            if not _is_statistic(name):
-                torch.testing.assert_close(state[name], tensor, rtol=1e-9, atol=1e-9)
-
-
-def _is_statistic(name: str) -> bool:
-    """Each worker has its own of these, from the micro-batches that it ran."""
-    return name.rpartition(".")[2] in ("running_mean", "running_var", "num_batches_tracked")
+            torch.testing.assert_close(state[name], tensor, rtol=1e-9, atol=1e-9)
 
 
 class _Watchdog:

@@ -47,8 +47,6 @@ CPU = torch.device("cpu")
 STEPS = 3
 """Under each cut."""
 
-STATISTICS = {f"norm.{name}" for name in ("running_mean", "running_var", "num_batches_tracked")}
-
 Held = dict[Worker, dict[int, Chunk]]
 
 
@@ -128,8 +126,8 @@ def stand(held: Held, step: int) -> None:
             chunk.stand(step, None)
 
 
-def check(held: Held, program: str, per_step: int, losses: list[float], *, buffers: bool) -> None:
-    """Losses, parameters, and buffers if one worker has run everything, are those of one process."""
+def check(held: Held, program: str, per_step: int, losses: list[float]) -> None:
+    """Losses, parameters and buffers are those of one process."""
     alone = train_alone(program, 1, per_step, len(losses))
     assert losses == pytest.approx(alone.losses, rel=1e-12)
     found: dict[str, torch.Tensor] = {}
@@ -138,8 +136,7 @@ def check(held: Held, program: str, per_step: int, losses: list[float], *, buffe
             found |= chunk.module.state_dict()
     assert found.keys() == alone.states[0].keys()
     for name, tensor in alone.states[0].items():
-        if buffers or name not in STATISTICS:
-            torch.testing.assert_close(found[name], tensor, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(found[name], tensor, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +168,7 @@ def test_one_worker_with_all_layers(tmp_path: Path, cuts: list[tuple[int, ...]],
         assert number == 0 or not any(chunk.stepper.gradients.bytes_held for chunk in before)
         assert [len(chunk.layers) for chunk in held[0, 0].values()] == list(cut)
         losses += run(bundle, held, number * STEPS, (number + 1) * STEPS)
-    check(held, program, 4, losses, buffers=True)
+    check(held, program, 4, losses)
 
 
 @pytest.mark.parametrize("clip", [0.05, 0.5])
@@ -191,7 +188,7 @@ def test_layers_that_change_their_worker(tmp_path: Path, clip: float) -> None:
         for worker, home in homes.items()
     }
     losses += run(after, converted, STEPS, 2 * STEPS)
-    check(converted, program, 6, losses, buffers=False)
+    check(converted, program, 6, losses)
 
 
 PLAIN = """
@@ -224,7 +221,7 @@ def test_micro_batches_split_in_two_forth_and_back(tmp_path: Path, clip: float, 
             stand(held, len(losses))
             held = {worker: convert(chunks.values(), bundle, 0) for worker, chunks in held.items()}
         losses += run(bundle, held, len(losses), len(losses) + STEPS)
-    check(held, program, 4, losses, buffers=False)
+    check(held, program, 4, losses)
 
 
 def received(own: Mapping[int, Chunk], donors: Mapping[int, Chunk], after: Bundle, stage: int) -> list[Layer]:
@@ -286,7 +283,7 @@ def test_layers_that_are_not_here_are_named_and_nothing_changes(tmp_path: Path) 
     with pytest.raises(LayersMissingError, match=r"layers \[4, 5\] are not here"):
         convert(held[0, 0].values(), other, 0)
     losses += run(one, held, 1, 3)
-    check(held, LAYERED, 4, losses, buffers=True)
+    check(held, LAYERED, 4, losses)
 
 
 def test_a_program_in_whole_stages_is_not_cut_anew(tmp_path: Path) -> None:

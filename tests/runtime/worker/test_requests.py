@@ -170,7 +170,7 @@ def test_a_save_is_settled_written_when_ordered_and_written_again_in_another_gro
     talk = started(4)
     request = SaveRequest(4, 0, "/kept")
     first, second = (SaveShare(path, {}, 0, None) for path in ("/a", "/b"))
-    call = talk.script(lambda: talk.requests.save(4, 0, "/kept"))
+    call = talk.script(lambda: talk.requests.save(4, 0, "/kept", stays=True))
     assert talk.due(4) == Save(None)
     talk.requests.saved(None)
     assert talk.requests.next(4) is Next.WAIT

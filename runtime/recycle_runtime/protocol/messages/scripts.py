@@ -84,6 +84,8 @@ class SaveRequest:
     """Of the save among those before the same step."""
     folder: str
     """Empty for one that the coordinator chooses."""
+    stays: bool = True
+    """False for files that are read and deleted at once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,17 @@ WIDTH = 8
 LAYERS = 4
 
 
+def norm() -> nn.Module:
+    return nn.BatchNorm1d(WIDTH, dtype=torch.float64)
+
+
 def build_stage(stage: int, stages: int) -> nn.Module:
     layers: dict[str, nn.Module] = {}
     for index in range(LAYERS):
         if index * stages // LAYERS == stage:
             torch.manual_seed(index)
             layers[f"linear{index}"] = nn.Linear(WIDTH, WIDTH, dtype=torch.float64)
-            layers[f"norm{index}"] = nn.BatchNorm1d(WIDTH, dtype=torch.float64)
+            layers[f"norm{index}"] = norm()
             layers[f"tanh{index}"] = nn.Tanh()
     return nn.Sequential(OrderedDict(layers))
 
