@@ -5,7 +5,7 @@
 
 Each cell is a run of 2 stages x 2 pipelines with a decoupled, staggered plan, over gloo; one worker is
 killed in the middle of a step and comes back. Losses, parameters, buffers and a loss in evaluation mode are
-compared with those of a plain loop in one process: in float64, except for bf16 (autocast over float32 weights).
+compared with those of a plain loop in one process, in float64 but for bf16 (autocast over float32 weights).
 """
 
 import argparse

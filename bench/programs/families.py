@@ -1,4 +1,4 @@
-"""Trains a small model of a family of `transformers`, with recyclec or in a plain loop (`bench.model_matrix`).
+"""Trains a small model of `transformers`, with recyclec or in a plain loop, for `bench.model_matrix`.
 
 python families.py FAMILY FEATURE --steps 6 -o FOLDER --plain
 recycle-run local PLAN families.py FAMILY FEATURE --steps 6 -o FOLDER
