@@ -73,6 +73,8 @@ class GradientPart:
         self._clean = [_version(view) for view in self.views]
         self.present = [False] * len(self.parameters)
         """Which parameters have a gradient on some peer, once the flags are read."""
+        self._flagged: set[int] = set()
+        """Whose flags are raised, if they have a gradient."""
         self._must_read = False
         self._readback = Readback()
         self._replayed: set[int] = set()
@@ -85,6 +87,7 @@ class GradientPart:
     def zero(self) -> None:
         self.flat.zero_()
         self._replayed.clear()
+        self._flagged.clear()
         self._clean = self.versions()
         self.attach()
 
@@ -120,17 +123,18 @@ class GradientPart:
                 view.copy_(gradient.to_dense() if gradient.is_sparse else gradient.detach())
             parameter.grad = view
 
-    def raise_flags(self) -> None:
-        versions = enumerate(zip(self.views, self._clean, strict=True))
-        unwritten = [
-            index
-            for index, (view, clean) in versions
-            if _version(view) == clean and index not in self._replayed
-        ]
-        self._flags.fill_(1)
-        for index in unwritten:
-            self._flags[index] = self.views[index].ne(0).any()
-        self._must_read = bool(unwritten)
+    def raise_flags(self, places: Iterable[int]) -> None:
+        """Of gradients that are complete, and not summed yet: once in a step."""
+        if not self._flagged:
+            self._flags.fill_(1)
+            self._must_read = False
+        for index in places:
+            if index in self._flagged:
+                continue
+            self._flagged.add(index)
+            if _version(self.views[index]) == self._clean[index] and index not in self._replayed:
+                self._flags[index] = self.views[index].ne(0).any()
+                self._must_read = True
 
     def is_written(self, index: int) -> bool:
         """Whether a parameter has a gradient here."""
@@ -140,6 +144,7 @@ class GradientPart:
 
     def read_flags(self) -> None:
         """Reading means waiting for the device, so it is done only where the answer is open."""
+        self._flagged.clear()
         if not self._must_read:
             self.present = [True] * len(self.views)
             return
@@ -236,6 +241,10 @@ class Bucket(NamedTuple):
     @property
     def parameters(self) -> list[torch.Tensor]:
         return [self.part.parameters[place] for place in self.places]
+
+    def raise_flags(self) -> None:
+        """Before the sum: see which parameters have a gradient here."""
+        self.part.raise_flags(self.places)
 
     @property
     def is_in_place(self) -> bool:
@@ -472,7 +481,7 @@ class FlatGradients:
             if copy.is_written:
                 first.view.add_(copy.view)
         for part in (*self._own, *self._tied):
-            part.raise_flags()
+            part.raise_flags(range(len(part.parameters)))
 
     def look(self) -> None:
         """After the sum over peers: see which parameters have a gradient on any of them."""

@@ -189,6 +189,7 @@ class Stepper:
         for bucket, mark in zip(self.gradients.buckets, complete, strict=False):
             if not bucket.is_in_place:
                 break
+            bucket.raise_flags()
             self._early.append(start_sums(bucket.sums, goes_on=bool(self._early), after=mark))
 
     def drop_sums(self) -> None:
