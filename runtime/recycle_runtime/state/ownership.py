@@ -180,8 +180,8 @@ class Ownership:
         self._copies += [ShardCopy(layer.number, shard, source, peer) for peer in wanted if peer not in there]
 
     def gather(self) -> None:
-        """Weights go from those who answer for their shards to peers that do not own them, in the precision in
-        which they are used."""
+        """Weights go from those who answer for their shards to peers that do not own them, in the precision
+        in which they are used."""
         before: _Gather | None = None
         for layers in self._together():
             # Memory for two messages: one on its way, one being unpacked.
@@ -223,8 +223,10 @@ class Ownership:
         own.run()
         return _Gather(self._start(sums) if sums else None, others)
 
-    def _packs(self, layers: Sequence[Layer]) -> dict[tuple[tuple[int, ...], torch.dtype], list[torch.Tensor]]:
-        """Weights of some layers that not all peers own, by owners, of which the first sends them, and type."""
+    def _packs(
+        self, layers: Sequence[Layer]
+    ) -> dict[tuple[tuple[int, ...], torch.dtype], list[torch.Tensor]]:
+        """Weights of some layers that not all peers own, by type and owners, of which the first sends."""
         found: dict[tuple[tuple[int, ...], torch.dtype], list[torch.Tensor]] = {}
         for layer in layers:
             for shard, rows in enumerate(layer.shards):
