@@ -47,7 +47,7 @@ START_SECONDS, TASK_SECONDS = {"cuda": 60.0, "cpu": 300.0}, {"cuda": 150.0, "cpu
 """The longest that processes may take to start, and for a task."""
 CLIP_NORM = 1000.0
 """The norm is computed in every step, and not reached: a clipped step is another test."""
-MIB = 1 << 20
+MIB, GIB = 1 << 20, 1 << 30
 
 _SMALL = {"BLOCKS": 10, "WIDTH": 1536, "HEADS": 12, "GROUPS": 4, "WIDE": 4224, "TOKENS": 16_000}
 _TINY = {"BLOCKS": 3, "WIDTH": 64, "HEADS": 4, "GROUPS": 2, "WIDE": 192, "TOKENS": 128}
@@ -281,6 +281,7 @@ def run(folder: Path, device: str, parts: Sequence[str] = PARTS) -> None:
             found.setdefault(part, {})[task.name] = row
             path.write_text(json.dumps(found, indent=1))
             print(f"{part}: {task.name}: {_words(row)}", flush=True)
+    print(markdown(plan_rows(found, folder)), flush=True)
 
 
 def together(rows: Sequence[Row]) -> Row:
@@ -315,6 +316,8 @@ def _words(row: Row) -> str:
         words.append(
             f"{per_parameter(row, 'allocated'):.2f} allocated, {row['highest'] / MIB:,.0f} MiB at most"
         )
+    if "seconds to build" in row:
+        words.append(f"built in {row['seconds to build']:.1f} s, agreed in {row['seconds to agree']:.1f} s")
     return ", ".join(words)
 
 
@@ -342,6 +345,7 @@ def report(folder: Path) -> None:
     profile = found.get("profile", {}).get("llama", {})
     print(markdown(rest_rows(found)))
     print(markdown(use_rows(found, profile, folder)))
+    print(markdown(plan_rows(found, folder)))
     for part, rows in (("large", large_rows), ("steps", step_rows)):
         if part in found:
             print(markdown(rows(found[part])))
@@ -395,6 +399,52 @@ def use_rows(found: Mapping[str, dict[str, Row]], profile: Row, folder: Path) ->
         plan = _mib({"planned": counted}, "planned")
         rows.append((str(peers), name, plan, *beyond, of_both, *used, _step(row), apart))
     return rows
+
+
+def plan_rows(found: Mapping[str, dict[str, Row]], folder: Path) -> list[tuple[str, ...]]:
+    """GiB that a plan counts and the most that a worker has had, by torch and by all of the process: the
+    context of CUDA and NCCL's buffers are measured, and counted as they are."""
+    head = (
+        "d",
+        "plan",
+        "planned GiB",
+        "highest GiB",
+        "ratio",
+        "beside torch",
+        "planned in all",
+        "of a device",
+    )
+    rows: list[tuple[str, ...]] = [head]
+    for peers, name, row in _of_peers(found):
+        counted = bytes_of_plan(found, folder, peers, name)
+        if counted is None or "highest" not in row:
+            continue
+        sizes = (counted, row["highest"])
+        beside = row["driver"]
+        rows.append(
+            (
+                str(peers),
+                name,
+                *(f"{size / GIB:.3f}" for size in sizes),
+                f"{row['highest'] / counted:.3f}",
+                f"{beside / GIB:.3f}",
+                f"{(counted + beside) / GIB:.3f}",
+                f"{row['device'] / GIB:.2f}",
+            )
+        )
+    return rows
+
+
+def bytes_of_plan(found: Mapping[str, dict[str, Row]], folder: Path, peers: int, name: str) -> int | None:
+    """What a worker of a plan holds at most, as it is counted: for each parameter; and activations with what
+    ops need beside them, or weights on their way, whichever is more."""
+    profile = found.get("profile", {}).get("llama", {})
+    row = found.get(str(peers), {}).get(name, {})
+    activations, aim = _planned(folder, peers, name, profile), goal(name, peers)
+    if activations is None or aim is None or "parameters" not in row:
+        return None
+    moving = max(activations + profile["working"], row.get("messages", 0))
+    return round(aim * row["parameters"]) + moving
 
 
 def _mib(row: Row, name: str) -> str:

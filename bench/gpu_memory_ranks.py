@@ -5,12 +5,14 @@ bf16 autocast over float32 weights: DistributedDataParallel with gradients that 
 same with ZeroRedundancyOptimizer, and FSDP2 with a gather and a reduction for every layer and micro-batch.
 """
 
+import faulthandler
 import gc
 import inspect
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from datetime import timedelta
+from itertools import pairwise
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -18,6 +20,7 @@ import torch
 
 from bench.nccl_grid import PIPELINES, STAGES, Schedule, one_schedule, rounds_of
 from recycle_runtime.execution.chunk import Chunk, Graphs, UndoMemory, build_chunks
+from recycle_runtime.execution.optimizer.gradients import BUCKET_BYTES
 from recycle_runtime.execution.session import Role, Session
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Instruction, Opcode
@@ -30,6 +33,8 @@ from recycle_runtime.transport.interface import grid_of
 
 dist: Any = torch.distributed
 _PATIENCE = timedelta(seconds=60)
+_STANDS_SECONDS = 100.0
+"""After so long a task says where its threads are."""
 
 
 class Timing(NamedTuple):
@@ -86,7 +91,10 @@ def serve(rank: int, port: int, pipe: Connection, device: str, is_ours: bool) ->
         place = Place(rank, dist.PrefixStore(f"task/{number}", store), where)
         if where.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
+        # One that stands shows where.
+        faulthandler.dump_traceback_later(_STANDS_SECONDS, exit=False)
         found = METHODS[task.method](task, place)
+        faulthandler.cancel_dump_traceback_later()
         gc.collect()
         if where.type == "cuda":
             torch.cuda.empty_cache()
@@ -98,6 +106,8 @@ def _start(device: str, is_ours: bool) -> torch.device:
 
     Threads of both sleep while they wait for the device: six that spin take the cores from NCCL's own.
     """
+    # Threads of six processes beside each other take the cores from NCCL's own.
+    torch.set_num_threads(1)
     if is_ours or device == "cpu":
         return choose.device_of(device)
     choose._sleep_while_waiting()  # pyright: ignore[reportPrivateUsage]
@@ -119,6 +129,10 @@ def bytes_in(tensors: Iterable[Any]) -> int:
     """Of what is here of tensors that may be in shards."""
     local = [tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in tensors]
     return sum(tensor.numel() * tensor.element_size() for tensor in local)
+
+
+def bytes_in_one(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
 
 
 def state_tensors(optimizer: Any) -> list[torch.Tensor]:
@@ -179,7 +193,7 @@ class Watch:
 
 def ours(task: Task, place: Place) -> Row:
     """A worker of a plan."""
-    device, watch = place.device, Watch(task, place.device)
+    device, watch, began = place.device, Watch(task, place.device), time.monotonic()
     bundle = Bundle.read(task.plan)
     worker = bundle.workers(0)[place.rank]
     stream, grid = bundle.stream(0, worker), grid_of(bundle, bundle.workers(0))
@@ -187,6 +201,7 @@ def ours(task: Task, place: Place) -> Row:
     chunks = build_chunks(
         load_program(task.program), bundle, worker[1], 0, device, graphs=task.graphs, undo=task.undo
     )
+    built = time.monotonic()
     held: list[int] = []
     is_watched = False
 
@@ -200,12 +215,40 @@ def ours(task: Task, place: Place) -> Row:
     # One more than are timed: to look at memory before every instruction takes time.
     next(iter(chunks.values())).data.ends_at = task.timing.steps + 1
     session.agree()
+    synchronize(device)
+    agreed = time.monotonic()
     row = watch.train(lambda number: session.run(number).loss, lambda: held_between_steps(chunks.values()))
     rest, is_watched = allocated(device), True
     session.run(task.timing.steps)
     session.settle()
     session.close()
-    return {**row, "held": max(held) - rest}
+    messages = gathered_bytes(chunks.values()) if bundle.owners else 0
+    return {
+        **row,
+        "held": max(held) - rest,
+        "messages": messages,
+        "seconds to build": built - began,
+        "seconds to agree": agreed - built,
+    }
+
+
+def gathered_bytes(chunks: Iterable[Chunk]) -> int:
+    """The most memory of weights on their way from owners: those of two messages."""
+    most = 0
+    for chunk in chunks:
+        sizes = [sum(map(bytes_in_one, layer.parameters)) for layer in chunk.layers if layer.shards]
+        groups = [0]
+        for size in sizes:
+            groups[-1] += size
+            if groups[-1] >= BUCKET_BYTES:
+                groups.append(0)
+        most = max(most, *(one + other for one, other in pairwise([0, *groups])))
+    return most
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
 
 
 def held_between_steps(chunks: Iterable[Chunk]) -> Row:
@@ -232,7 +275,7 @@ def planned(task: Task, place: Place) -> Row:
     costs = profile(load_program(task.program), Options(stages=1, device=place.device.type, repeat=2)).stages[
         0
     ]
-    return {"saved": costs.saved_bytes, "kept": costs.kept_bytes}
+    return {"saved": costs.saved_bytes, "kept": costs.kept_bytes, "working": costs.working_bytes}
 
 
 def most_held(stream: Sequence[Instruction], saved: int, kept: int) -> int:

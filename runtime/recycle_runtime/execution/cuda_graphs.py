@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import torch
 
 from recycle_runtime.execution.chunk import Chunk
+from recycle_runtime.execution.optimizer.gradients import Written
 from recycle_runtime.execution.shapes import as_tuple
 from recycle_runtime.program.copies import has_hooks
 from recycle_runtime.program.errors import ProgramError
@@ -47,6 +48,14 @@ class InputSpec(NamedTuple):
     """Of the loss of the micro-batch in that of the step."""
     splits: bool
     """Whether the weights' gradients come later."""
+
+
+class _WeightGraph(NamedTuple):
+    """Some gradients of weights."""
+
+    graph: Any
+    """None where there is nothing to compute."""
+    written: Written
 
 
 class GraphedWork:
@@ -102,9 +111,13 @@ class GraphedWork:
         self._backward = self._captured(backward)
         self._written = accumulated.written_since(before)
         self._gradients = [_taken(tensor) for tensor in self._inputs if tensor.requires_grad]
-        before = accumulated.versions()
-        self._weights = self._captured(works[0].run) if look.splits else None
-        self._written_later = accumulated.written_since(before)
+        groups = accumulated.early_groups if look.splits else []
+        self._weights: list[_WeightGraph] = []
+        """One after which the gradients of a group of parameters are complete, of each; and the rest."""
+        for part in works[0].cut(groups) if look.splits else ():
+            before = accumulated.versions()
+            graph = None if part.is_empty else self._captured(part.run)
+            self._weights.append(_WeightGraph(graph, accumulated.written_since(before)))
 
     def forward(
         self, inputs: Sequence[torch.Tensor], target: torch.Tensor | None, step: int, index: int
@@ -127,11 +140,17 @@ class GraphedWork:
         self._chunk.stepper.gradients.touch(self._written)
         return [gradient.clone() for gradient in self._gradients]
 
-    def run(self) -> None:
-        """The gradients of the weights, where they come later."""
-        assert self._weights is not None, "B has computed them"
-        self._weights.replay()
-        self._chunk.stepper.gradients.touch(self._written_later)
+    def run(
+        self, groups: Sequence[Sequence[torch.Tensor]] = (), after_group: Callable[[], None] = lambda: None
+    ) -> None:
+        """The gradients of the weights, where they come later; groups are those of the capture, or none."""
+        assert self._weights, "B has computed them"
+        for number, (graph, written) in enumerate(self._weights):
+            if graph is not None:
+                graph.replay()
+                self._chunk.stepper.gradients.touch(written)
+            if number < len(groups):
+                after_group()
 
     def _captured(self, work: Callable[[], None], generators: Iterable[Any] = ()) -> Any:
         graph: Any = torch.cuda.CUDAGraph()

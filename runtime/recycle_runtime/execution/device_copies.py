@@ -74,6 +74,15 @@ class Readback:
         return cast("list[float]", self._host.flatten().tolist())  # pyright: ignore[reportUnknownMemberType]
 
 
+def mark_on(device: torch.device) -> Any:
+    """The end of what the current stream has been given to do, as an event; None on a CPU."""
+    if device.type != "cuda":
+        return None
+    event = torch.cuda.Event()
+    event.record()
+    return event
+
+
 def _stream(device: torch.device, way: str) -> torch.cuda.Stream:
     key = (device, way)
     if key not in _streams:

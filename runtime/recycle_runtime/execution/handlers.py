@@ -12,14 +12,16 @@ the next, is handed over here and reaches no transport.
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from recycle_runtime.execution.backward_watch import BackwardWatch
 from recycle_runtime.execution.chunk import Chunk
 from recycle_runtime.execution.cuda_graphs import ChunkGraphs, GraphedWork, InputSpec
-from recycle_runtime.execution.device_copies import Readback, to_device
+from recycle_runtime.execution.device_copies import Readback, mark_on, to_device
 from recycle_runtime.execution.finiteness import Finiteness
 from recycle_runtime.execution.foreign_parameters import refuse_foreign
 from recycle_runtime.execution.interpreter import Handler, RunAgain
@@ -27,6 +29,7 @@ from recycle_runtime.execution.shapes import Looks, Shapes, as_tuple
 from recycle_runtime.execution.split_backward import WeightWork
 from recycle_runtime.plan.isa import NONE, Instruction, Opcode
 from recycle_runtime.plan.worker_ids import Worker, numbered_worker
+from recycle_runtime.program.cutting import Stage
 from recycle_runtime.transport.interface import Arrival, Pending, Transport
 
 GRADIENTS_UNDER_WAY = 2
@@ -35,6 +38,10 @@ GRADIENTS_UNDER_WAY = 2
 
 class Steps(Protocol):
     """Reduction, optimizer and validation: see `steps.WorkerSteps`."""
+
+    def begin_sums(self, chunk: int, complete: Sequence[Any]) -> None:
+        """Sum gradients of a chunk that are complete, behind these marks of device work."""
+        ...
 
     def reduce(self, chunk: int) -> bool:
         """Sum gradients of a chunk over its holders; False if the step must be run again first."""
@@ -140,6 +147,10 @@ class OpHandlers:
         self._losses_of_step = 0
         """How many there will be, if that is known."""
         self._gradients_sent: dict[Worker, deque[Pending]] = {}
+        self._last_works: dict[int, Instruction] = {}
+        """The last B or W of each chunk in a step: with it, gradients become complete."""
+        self._watches: dict[int, BackwardWatch] = {}
+        """Of a backward that is the last."""
         self._step: int | None = None
         can_capture = device.type == "cuda" and self._parts == 1
         self._graphs = {
@@ -164,6 +175,8 @@ class OpHandlers:
         self._losses_of_step = sum(
             each.opcode is Opcode.FORWARD and self._chunks[each.chunk].is_last for each in stream
         )
+        works = (each for each in stream if each.opcode in (Opcode.BACKWARD, Opcode.BACKWARD_WEIGHT))
+        self._last_works = {each.chunk: each for each in works}
         loads = (self._place(each)[0] for each in stream if each.opcode is Opcode.LOAD)
         found = list(dict.fromkeys(loads))
         self._loads = frozenset(found)
@@ -193,6 +206,7 @@ class OpHandlers:
         self._losses = 0
         self._loss.take(self._loss_sum)
         self._gradients_sent.clear()
+        self._watches.clear()
 
     def end(self) -> float | None:
         """What this worker adds to the loss of the step; None where losses are not computed."""
@@ -278,7 +292,8 @@ class OpHandlers:
         return self._eagerly(chunk, instruction, buffer)
 
     def _eagerly(self, chunk: Chunk, instruction: Instruction, buffer: Buffer) -> tuple[torch.Tensor, ...]:
-        output = chunk.forward(buffer.inputs, self._now, self._index(instruction))
+        with self._watching(chunk, instruction):
+            output = chunk.forward(buffer.inputs, self._now, self._index(instruction))
         if not chunk.is_last:
             return self._looked_at(chunk, as_tuple(output))
         # The mean over the step has its place where backward begins: that is no work at all.
@@ -287,6 +302,22 @@ class OpHandlers:
         if not loss.requires_grad:
             chunk.program.refuse_constant_loss()
         return self._looked_at(chunk, (loss,))
+
+    @contextmanager
+    def _watching(self, chunk: Chunk, instruction: Instruction) -> Generator[None]:
+        """Around a forward: if its backward is the last of the step, see how far that comes."""
+        last, stage = self._last_works.get(chunk.number), chunk.module
+        is_last = last is not None and last.opcode is Opcode.BACKWARD and _is_same(last, instruction)
+        groups = chunk.stepper.gradients.early_groups if is_last and isinstance(stage, Stage) else []
+        if not groups:
+            yield
+            return
+        watch = self._watches[chunk.number] = BackwardWatch(chunk.layers, groups, self._device)
+        stage.on_value = watch.before_layer
+        try:
+            yield
+        finally:
+            stage.on_value = None
 
     def _looked_at(self, chunk: Chunk, outputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         """The same; the first of a chunk are looked at."""
@@ -351,7 +382,13 @@ class OpHandlers:
     def backward_weight(self, instruction: Instruction) -> None:
         work = self._buffers.pop(instruction.buffer).work
         assert work is not None, "W of a micro-batch whose input gradient was not computed"
-        work.run()
+        chunk, complete = self._chunks[instruction.chunk], list[Any]()
+        if instruction != self._last_works.get(chunk.number):
+            work.run()
+            return
+        groups = chunk.stepper.gradients.early_groups
+        work.run(groups, lambda: complete.append(mark_on(self._device)))
+        self._steps.begin_sums(chunk.number, complete)
 
     def backward(self, instruction: Instruction) -> None:
         buffer, chunk = self._buffers[instruction.buffer], self._chunks[instruction.chunk]
@@ -367,6 +404,10 @@ class OpHandlers:
             del self._buffers[instruction.buffer]
         else:
             self._note(instruction, "backward", buffer.gradients)
+        if instruction == self._last_works.get(chunk.number) and (
+            watch := self._watches.pop(chunk.number, None)
+        ):
+            self._steps.begin_sums(chunk.number, watch.complete)
 
     def barrier(self, _: Instruction) -> None:
         if not self._steps.meets_all:
@@ -479,6 +520,11 @@ class OpHandlers:
     def _index(self, instruction: Instruction) -> int:
         """Of the micro-batch among all of the step; half h of micro-batch u is number 2 u + h."""
         return instruction.pipeline * self._job.microbatches + instruction.microbatch
+
+
+def _is_same(one: Instruction, other: Instruction) -> bool:
+    """True if both work on the same micro-batch."""
+    return (one.pipeline, one.microbatch) == (other.pipeline, other.microbatch)
 
 
 def _gradient(tensor: torch.Tensor) -> torch.Tensor:

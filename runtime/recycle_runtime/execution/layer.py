@@ -202,7 +202,7 @@ class Layer:
 
     def _divide(self, shards: int) -> None:
         """Find out how, if shards are asked for; whoever cannot be divided stays in one piece."""
-        division = division_of(self._program.optimizer, self.parameters, self._told_names())
+        division = self._division()
         if division is Division.TOGETHER:
             raise ProgramError(
                 f"{self._program.path}: the optimizer works on all its parameters together: steps of "
@@ -223,6 +223,15 @@ class Layer:
                 self.shards = cut
             else:
                 self.why_whole = "its groups or rates depend on how large parameters are"
+
+    def _division(self) -> Division:
+        """Found out once for layers that are alike, where the program does not choose by names."""
+        program, names = self._program, self._told_names()
+        looks = tuple((each.shape, *map(str, vars(each).items())) for each in self.parameters)
+        key = "division", looks, tuple(names) if program.optimizer_wants_names else ()
+        if key not in program.made:
+            program.made[key] = division_of(program.optimizer, self.parameters, names)
+        return program.made[key]
 
     def _has_same_groups(self, shards: Sequence[Shard]) -> bool:
         """True if the optimizer of every shard has the groups that the layer's would have."""

@@ -5,9 +5,9 @@ number of the whole model, so a worker adds up what its chunks have before all w
 A step that waits for the norm is made when the last of the worker's chunks is to be stepped.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -42,6 +42,11 @@ class Owners(Protocol):
         """Weights go from owners to all peers."""
         ...
 
+    @property
+    def is_complete(self) -> bool:
+        """True if all shards are where they should be."""
+        ...
+
     def settled(self) -> None:
         """The last step stands, and nothing of the next one has been used."""
         ...
@@ -69,6 +74,8 @@ class WorkerSteps:
         """Chunks that wait for the norm before they are stepped."""
         self._gathers: list[int] = []
         """Those of them whose weights are wanted by their peers after that."""
+        self._is_settled = False
+        """The last step was found to stand before the first REDUCE of this one."""
         for number, chunk in chunks.items():
             chunk.stepper.norm.first_peer = answers_for[number]
 
@@ -78,11 +85,28 @@ class WorkerSteps:
             ownership.on_lack = on_lack
             ownership.agree()
 
+    def begin_sums(self, chunk: int, complete: Sequence[Any]) -> None:
+        """Before REDUCE, start sums of gradients of a chunk that are complete: a mark of device work for each
+        of its first buckets. Nothing is started where the last step has to be made again, or where shards
+        are on their way: workers wait for each other then, and other work of theirs may wait for this one."""
+        if not complete or not self._has_peers:
+            return
+        if not all(ownership.is_complete for ownership in self._ownership.values()):
+            return
+        if not all(stepper.will_stand for stepper in self._steppers):
+            return
+        if not self._is_settled and all(stepper.phase in _BETWEEN_STEPS for stepper in self._steppers):
+            self._settle()
+            self._is_settled = True
+        start = partial(self._transport.start_peer_sums, chunk)
+        self._chunks[chunk].stepper.begin_sums(start, complete)
+
     def reduce(self, chunk: int) -> bool:
         """Sum the gradients of a chunk over its holders; False if the last step was made again, and this one
         must be too."""
         is_first_of_step = all(stepper.phase in _BETWEEN_STEPS for stepper in self._steppers)
-        if is_first_of_step and not self._settle():
+        is_settled, self._is_settled = self._is_settled, False
+        if is_first_of_step and not is_settled and not self._settle():
             for stepper in self._steppers:
                 stepper.discard()
             return False
@@ -150,6 +174,7 @@ class WorkerSteps:
         self._gathers.clear()
         for stepper in self._steppers:
             stepper.norm.drop()
+            stepper.drop_sums()
 
     def _settle(self) -> bool:
         """Whether the last step stands as it was made; all chunks of all workers see the same norm."""

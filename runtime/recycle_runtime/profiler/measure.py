@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -245,7 +246,7 @@ def _measure(
     runs = [run] if half is None else [run, half]
     (ops, *in_half), slowed = _both(lambda: _split(runs, split, watch, options.repeat), receive)
     forward, backward_input, backward_weight = ops
-    saved, kept, handed_on = _memory(run, split, device)
+    saved, kept, handed_on, working = _memory(run, split, device)
     with torch.no_grad():
         outputs = run.forward(run.fresh_inputs())
     boundary = 0 if run.is_last else _bytes(outputs)
@@ -266,6 +267,7 @@ def _measure(
         resident_bytes=to_copy + optimizer.held_bytes + split.bytes_held,
         gradient_bytes=optimizer.gradient_bytes,
         boundary_bytes=boundary,
+        working_bytes=working,
         half=in_half[0] if in_half else None,
         beside_message=None if slowed is None or slowed_backward is None else (*slowed[0], slowed_backward),
     )
@@ -324,19 +326,33 @@ def _once(run: StageRun, split: Split, watch: Stopwatch) -> tuple[int, int, int]
     return forward, first, second
 
 
-def _memory(run: StageRun, split: Split, device: torch.device) -> tuple[int, int, int]:
-    """Bytes held from F to I, and from I to W; and of the former what is handed to the next stage."""
+def _memory(run: StageRun, split: Split, device: torch.device) -> tuple[int, int, int, int]:
+    """Bytes held from F to I, and from I to W; of the former what is handed to the next stage; and the most
+    beside these while one of the three runs."""
+    most = 0
+
+    def watched(work: Callable[[], _Measured]) -> _Measured:
+        nonlocal most
+        if device.type != "cuda":
+            return work()
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        found = work()
+        rest = max(before, torch.cuda.memory_allocated(device))
+        most = max(most, torch.cuda.max_memory_allocated(device) - rest)
+        return found
+
     with counting(device) as held:
         inputs = run.fresh_inputs()
-        outputs = run.forward(inputs)
+        outputs = watched(partial(run.forward, inputs))
         saved = held()
         handed_on = 0 if run.is_last else _own_bytes(outputs, inputs)
-        work = split.backward_input(outputs, run.gradients(outputs))
+        work = watched(partial(split.backward_input, outputs, run.gradients(outputs)))
         _send_gradients(inputs)
         del inputs, outputs
         kept = held()
-        work.run()
-    return saved, kept, handed_on
+        watched(work.run)
+    return saved, kept, handed_on, most
 
 
 def _send_gradients(inputs: Tensors) -> None:

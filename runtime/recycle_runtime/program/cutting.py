@@ -29,6 +29,8 @@ class Stage(nn.Module):
         self._order: list[str] = []
         self.before_layer: Callable[[int], None] | None = None
         """Called with the number of every layer before it runs."""
+        self.on_value: Callable[[int, Any], None] | None = None
+        """Called with what goes into a layer, too; not of a whole model that was cut."""
         given = list(layers)
         self._joined: Any = None
         if given and getattr(given[0][1], "has_whole_names", False):
@@ -53,6 +55,8 @@ class Stage(nn.Module):
         for number, name in enumerate(self._order, self._first):
             if self.before_layer is not None:
                 self.before_layer(number)
+            if self.on_value is not None:
+                self.on_value(number, value)
             layer = self.get_submodule(name)
             value = layer(*cast(Any, value)) if self._spread and isinstance(value, tuple) else layer(value)
         return value

@@ -470,6 +470,11 @@ class Program:
             made = function(given)
         return self._checked("optimizer", made, torch.optim.Optimizer, "a torch.optim.Optimizer")
 
+    @property
+    def optimizer_wants_names(self) -> bool:
+        """True if `optimizer` is given names of parameters."""
+        return wants_names(self._functions["optimizer"])
+
     def schedule(self, optimizer: torch.optim.Optimizer) -> LRScheduler | None:
         """What sets the rates of this optimizer, step by step; None where the program has no schedule."""
         if "schedule" not in self._functions:

@@ -15,7 +15,7 @@ import logging
 import socket
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, cast
 
@@ -24,6 +24,8 @@ import torch
 from recycle_runtime.execution.chunk import Answers, Chunk
 from recycle_runtime.execution.layer import Layer
 from recycle_runtime.execution.optimizer import LayerOptimizers, LayerUndo, OwnedPiece, StartPeerSums
+from recycle_runtime.execution.optimizer.by_layer import bytes_in
+from recycle_runtime.execution.optimizer.gradients import BUCKET_BYTES
 from recycle_runtime.execution.optimizer.shards import elements
 from recycle_runtime.execution.optimizer.undo import Copies
 from recycle_runtime.execution.session import Role
@@ -178,34 +180,73 @@ class Ownership:
         self._copies += [ShardCopy(layer.number, shard, source, peer) for peer in wanted if peer not in there]
 
     def gather(self) -> None:
-        """Weights go from those who answer for their shards to all peers, in the precision in which they are
-        used."""
-        if self._peers == 1 or not self._layers:
-            return
+        """Weights go from those who answer for their shards to peers that do not own them, in the precision
+        in which they are used."""
         before: _Gather | None = None
-        for layer in self._layers:
-            # Memory for two layers: one on its way, one being unpacked.
-            now = self._start_gather(layer)
+        for layers in self._together():
+            # Memory for two messages: one on its way, one being unpacked.
+            now = self._start_gather(layers)
             if before is not None:
                 before.finish()
             before = now
         if before is not None:
             before.finish()
 
-    def _start_gather(self, layer: Layer) -> "_Gather":
+    def _together(self) -> list[list[Layer]]:
+        """Layers whose weights travel together."""
+        found: list[list[Layer]] = []
+        size = BUCKET_BYTES
+        for layer in self._layers:
+            if size >= BUCKET_BYTES:
+                found.append([])
+                size = 0
+            found[-1].append(layer)
+            size += sum(map(bytes_in, layer.parameters))
+        return found
+
+    def _start_gather(self, layers: Sequence[Layer]) -> "_Gather":
         own, others, sums = Copies(), Copies(), list[PeerSum]()
-        for pack in self._packs(layer):
-            sizes = [weight.numel() for weight in pack.weights]
-            for piece, weight in zip(pack.memory.split(sizes), pack.weights, strict=True):
+        for (owners, dtype), weights in self._packs(layers).items():
+            source, takers = owners[0], self._takers(owners)
+            sizes = [weight.numel() for weight in weights]
+            is_here = not takers or self._me == source or self._me in takers
+            device = weights[0].device if is_here else "meta"
+            memory = torch.empty(sum(sizes), dtype=dtype, device=device)
+            for piece, weight in zip(memory.split(sizes), weights, strict=True):
                 shaped = piece.view(weight.shape)
-                if pack.owners[0] == self._me:
+                if self._me == source:
                     own.add(shaped, weight)
-                elif self._me not in pack.owners:
+                elif self._me not in owners:
                     # An owner has them: what an abort leaves of a gather must not take their place.
                     others.add(weight, shaped)
-            sums.append(PeerSum(pack.memory, sources=pack.owners[:1]))
+            sums.append(PeerSum(memory, (source,), takers))
         own.run()
-        return _Gather(self._start(sums), others)
+        return _Gather(self._start(sums) if sums else None, others)
+
+    def _packs(
+        self, layers: Sequence[Layer]
+    ) -> dict[tuple[tuple[int, ...], torch.dtype], list[torch.Tensor]]:
+        """Weights of some layers that not all peers own, by type and owners, of which the first sends."""
+        found: dict[tuple[tuple[int, ...], torch.dtype], list[torch.Tensor]] = {}
+        for layer in layers:
+            for shard, rows in enumerate(layer.shards):
+                owners = tuple(self._held[layer.number, shard])
+                for parameter, each in zip(layer.parameters, rows, strict=True):
+                    if each and len(owners) < self._peers:
+                        weights = found.setdefault((owners, parameter.dtype), [])
+                        weights.append(each.of(parameter.detach()))
+        return found
+
+    def _takers(self, owners: Sequence[int]) -> tuple[int, ...]:
+        """Who is sent weights, one by one; none is named where weights go to all from peer to peer, as there
+        is little that other owners need not have."""
+        others = tuple(peer for peer in range(self._peers) if peer not in owners)
+        return others if 3 * len(others) <= 2 * (self._peers - 1) else ()
+
+    @property
+    def is_complete(self) -> bool:
+        """True if no shard has to be copied."""
+        return not self._copies
 
     def settled(self) -> None:
         """The last step stands: some of the shards that should be elsewhere are copied."""
@@ -332,18 +373,6 @@ class Ownership:
         if pending is not None:
             pending.wait()
 
-    def _packs(self, layer: Layer) -> Iterator["_Pack"]:
-        """Weights of each shard of a layer, by their types, and memory that they travel in."""
-        for shard, rows in enumerate(layer.shards):
-            kinds: dict[torch.dtype, list[torch.Tensor]] = {}
-            for parameter, each in zip(layer.parameters, rows, strict=True):
-                if each:
-                    kinds.setdefault(parameter.dtype, []).append(each.of(parameter.detach()))
-            for dtype, weights in kinds.items():
-                size = sum(weight.numel() for weight in weights)
-                memory = torch.empty(size, dtype=dtype, device=weights[0].device)
-                yield _Pack(tuple(self._held[layer.number, shard]), weights, memory)
-
     def _layer(self, number: int) -> Layer:
         return next(layer for layer in self._layers if layer.number == number)
 
@@ -352,17 +381,8 @@ class LostShardError(RuntimeError):
     """Optimizer state that no live worker holds."""
 
 
-class _Pack(NamedTuple):
-    """Weights that travel together."""
-
-    owners: tuple[int, ...]
-    """Of which the first sends them."""
-    weights: list[torch.Tensor]
-    memory: torch.Tensor
-
-
 class _Gather(NamedTuple):
-    """Weights of a layer, on their way."""
+    """Weights of some layers, on their way."""
 
     pending: Pending | None
     copies: Copies

@@ -402,7 +402,7 @@ class CudaIpcTransport:
         return self.start_peer_sums(chunk, [PeerSum(tensor)])
 
     def start_peer_sums(
-        self, chunk: int, sums: Sequence[PeerSum], *, goes_on: bool = False
+        self, chunk: int, sums: Sequence[PeerSum], *, goes_on: bool = False, after: Any = None
     ) -> Pending | None:
         shared = self._sums[chunk]
         return shared.start(sums) if shared.has_peers else None

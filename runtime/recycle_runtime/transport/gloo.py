@@ -205,7 +205,7 @@ class GlooTransport:
         return holders.allreduce([tensor]) if holders.size() > 1 else None
 
     def start_peer_sums(
-        self, chunk: int, sums: Sequence[PeerSum], *, goes_on: bool = False
+        self, chunk: int, sums: Sequence[PeerSum], *, goes_on: bool = False, after: Any = None
     ) -> Pending | None:
         holders = self._holders[chunk]
         return _PeerSums(holders, sums) if holders.size() > 1 else None

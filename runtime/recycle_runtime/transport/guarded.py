@@ -87,9 +87,9 @@ class GuardedTransport:
         return self._started(lambda: self._inner.start_peer_sum(chunk, tensor))
 
     def start_peer_sums(
-        self, chunk: int, sums: Sequence[PeerSum], *, goes_on: bool = False
+        self, chunk: int, sums: Sequence[PeerSum], *, goes_on: bool = False, after: Any = None
     ) -> Pending | None:
-        return self._started(lambda: self._inner.start_peer_sums(chunk, sums, goes_on=goes_on))
+        return self._started(lambda: self._inner.start_peer_sums(chunk, sums, goes_on=goes_on, after=after))
 
     def start_sum(self, tensor: torch.Tensor) -> Pending | None:
         return self._started(lambda: self._inner.start_sum(tensor))

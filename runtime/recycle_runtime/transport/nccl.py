@@ -420,16 +420,18 @@ class NcclTransport:
         return self._open_sum(chunk, calls, goes_on=False)
 
     def start_peer_sums(
-        self, chunk: int, sums: Sequence[PeerSum], *, goes_on: bool = False
+        self, chunk: int, sums: Sequence[PeerSum], *, goes_on: bool = False, after: Any = None
     ) -> Pending | None:
         peers = self._sums.get(chunk)
         calls = [] if peers is None else [partial(self._sum_together, chunk, peers.communicator, sums)]
         if any(not each.is_copy for each in sums):
-            return self._open_sum(chunk, calls, goes_on=goes_on)
+            return self._open_sum(chunk, calls, goes_on=goes_on, after=after)
         # A copy that is cut off is made again in the next group.
         return None if peers is None else _Sum(self._posted(peers, calls), self._stand_behind)
 
-    def _open_sum(self, chunk: int, calls: Sequence[Callable[[int], None]], *, goes_on: bool) -> Pending:
+    def _open_sum(
+        self, chunk: int, calls: Sequence[Callable[[int], None]], *, goes_on: bool, after: Mark = None
+    ) -> Pending:
         """One more sum of gradients, of the same step as those before or not."""
         peers, opened = self._sums.get(chunk), self._open[chunk]
         if all(each.is_used for each in opened) and not goes_on:
@@ -439,14 +441,15 @@ class NcclTransport:
             opened = self._open[chunk] = []
         if peers is None:
             # Nobody adds to it, but what was computed from a message may be cut off as well.
-            opened.append(_Sum(self._queues.mark(), lambda _: None))
+            opened.append(_Sum(self._queues.mark() if after is None else after, lambda _: None))
         else:
-            opened.append(_Sum(self._posted(peers, calls), self._stand_behind))
+            opened.append(_Sum(self._posted(peers, calls, after), self._stand_behind))
         return opened[-1]
 
-    def _posted(self, end: _End, calls: Sequence[Callable[[int], None]]) -> Mark:
+    def _posted(self, end: _End, calls: Sequence[Callable[[int], None]], after: Mark = None) -> Mark:
         for call in calls:
-            end.last = self._queues.post(end.lane, [self._queues.mark()], call)
+            mark = self._queues.mark() if after is None else after
+            end.last = self._queues.post(end.lane, [mark], call)
         return end.last
 
     def _sum_together(self, chunk: int, communicator: Any, sums: Sequence[PeerSum], stream: int) -> None:

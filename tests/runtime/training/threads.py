@@ -140,7 +140,7 @@ class ThreadTransport:
         return self._start(f"chunk {chunk}", len(self._grid.holders(chunk)), tensor)
 
     def start_peer_sums(
-        self, chunk: int, sums: Sequence[PeerSum], *, goes_on: bool = False
+        self, chunk: int, sums: Sequence[PeerSum], *, goes_on: bool = False, after: Any = None
     ) -> Pending | None:
         size = len(self._grid.holders(chunk))
         me = self._grid.holders(chunk).index(self._worker)

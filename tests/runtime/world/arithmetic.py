@@ -10,7 +10,7 @@ what they do with tensors is done here.
 import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 
@@ -205,18 +205,30 @@ class NumberLayer:
         self.weight.value = int(state["value"])
 
 
+class Summand(NamedTuple):
+    """Instead of `transport.interface.PeerSum`."""
+
+    tensor: "Gradients"
+
+
+class Bucket(NamedTuple):
+    """Instead of `optimizer.gradients.Bucket`."""
+
+    sums: list[Summand]
+
+
 class Gradients:
     """Instead of `optimizer.gradients.FlatGradients`."""
 
     def __init__(self, numbers: Sequence[Number]) -> None:
         self.parameters = list(numbers)
         self.tied_buffers: tuple[Any, ...] = ()
-        self.peer_sums = None
+        self.is_shared_out = False
         self._kept: list[float | None] = []
 
     @property
-    def buffers(self) -> list["Gradients"]:
-        return [self]
+    def buckets(self) -> list[Bucket]:
+        return [Bucket([Summand(self)])]
 
     @property
     def sums(self) -> tuple[float, ...]:

@@ -318,7 +318,7 @@ class TensorSums:
         return self.start_peer_sums(chunk, [PeerSum(tensor)])
 
     def start_peer_sums(
-        self, chunk: int, sums: Sequence[PeerSum], *, goes_on: bool = False
+        self, chunk: int, sums: Sequence[PeerSum], *, goes_on: bool = False, after: Any = None
     ) -> "Arrivals | None":
         holders = self._group.grid.holders(chunk)
         me = holders.index(self._group.worker)

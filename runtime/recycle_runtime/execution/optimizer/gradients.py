@@ -5,8 +5,10 @@
 Reducing, clearing, scaling and measuring are then one operation each. A flag says whether the parameter has a
 gradient in this step at all. Flags travel with the gradients, so peers agree on what the optimizer may touch.
 
-Where optimizer state is in shards, a sum over peers leaves each shard's gradients with its owners, and all
-peers have the flags. What follows is done for the shards that are owned here.
+Sums over peers are made in buckets, the last layers first: the sum of a bucket can begin while gradients of
+the layers before it are still computed. Flags go with the last bucket. Where optimizer state is in shards, a
+sum leaves each shard's gradients with its owners, and all peers have the flags. What follows is done for the
+shards that are owned here.
 
 Parameters that are tied to some of other chunks have a long tensor of their own, which is summed over the
 holders of all of these chunks. Of several copies in one chunk the first takes in the gradients of the others
@@ -16,14 +18,18 @@ before the sum, and gives them the whole after it.
 import math
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
+from itertools import takewhile
 from typing import NamedTuple, cast
 
 import torch
 
 from recycle_runtime.execution.device_copies import Readback
 from recycle_runtime.execution.optimizer.shards import Rows
+from recycle_runtime.program.copies import has_hooks
 from recycle_runtime.transport.interface import PeerSum
 
+BUCKET_BYTES = 25 << 20
+"""Gradients of as many parameters as it takes are summed over peers together."""
 _ALIGNMENT = 128
 """Bytes; what a vector instruction or a memory transaction of a device likes."""
 _ROW = 1024
@@ -53,8 +59,10 @@ class GradientPart:
                 self.sharded = self.values
         self.starts = dict(zip(self.parameters, starts, strict=True))
         """Where the gradient of each begins."""
-        self.owned = self.answered = [(0, self.values)]
         size = self.values + len(self.parameters)
+        self._ranges: list[tuple[int, int, tuple[int, ...]]] = []
+        """From where to where numbers belong to the same owners."""
+        self.keep_whole()
         self.flat = torch.zeros(size, dtype=gradient_dtype(first), device=first.device)
         self._flags = self.flat[self.values :]
         # `.data` gives each view a version counter of its own: it moves when this gradient is written to.
@@ -65,6 +73,8 @@ class GradientPart:
         self._clean = [_version(view) for view in self.views]
         self.present = [False] * len(self.parameters)
         """Which parameters have a gradient on some peer, once the flags are read."""
+        self._flagged: set[int] = set()
+        """Whose flags are raised, if they have a gradient."""
         self._must_read = False
         self._readback = Readback()
         self._replayed: set[int] = set()
@@ -77,6 +87,7 @@ class GradientPart:
     def zero(self) -> None:
         self.flat.zero_()
         self._replayed.clear()
+        self._flagged.clear()
         self._clean = self.versions()
         self.attach()
 
@@ -112,17 +123,18 @@ class GradientPart:
                 view.copy_(gradient.to_dense() if gradient.is_sparse else gradient.detach())
             parameter.grad = view
 
-    def raise_flags(self) -> None:
-        versions = enumerate(zip(self.views, self._clean, strict=True))
-        unwritten = [
-            index
-            for index, (view, clean) in versions
-            if _version(view) == clean and index not in self._replayed
-        ]
-        self._flags.fill_(1)
-        for index in unwritten:
-            self._flags[index] = self.views[index].ne(0).any()
-        self._must_read = bool(unwritten)
+    def raise_flags(self, places: Iterable[int]) -> None:
+        """Of gradients that are complete, and not summed yet: once in a step."""
+        if not self._flagged:
+            self._flags.fill_(1)
+            self._must_read = False
+        for index in places:
+            if index in self._flagged:
+                continue
+            self._flagged.add(index)
+            if _version(self.views[index]) == self._clean[index] and index not in self._replayed:
+                self._flags[index] = self.views[index].ne(0).any()
+                self._must_read = True
 
     def is_written(self, index: int) -> bool:
         """Whether a parameter has a gradient here."""
@@ -132,6 +144,7 @@ class GradientPart:
 
     def read_flags(self) -> None:
         """Reading means waiting for the device, so it is done only where the answer is open."""
+        self._flagged.clear()
         if not self._must_read:
             self.present = [True] * len(self.views)
             return
@@ -149,8 +162,13 @@ class GradientPart:
     def own_views(self) -> list[torch.Tensor]:
         return [self.flat[start:stop] for start, stop in self.owned]
 
-    def share_out(self, pieces: Iterable["OwnedPiece"], me: int) -> list[PeerSum]:
-        """Who owns which numbers from now on; the sums that leave them there."""
+    def keep_whole(self) -> None:
+        """Every peer owns all numbers from now on."""
+        self._ranges = [(0, self.values + len(self.parameters), ())]
+        self.owned = self.answered = [(0, self.values)]
+
+    def share_out(self, pieces: Iterable["OwnedPiece"], me: int) -> None:
+        """Who owns which numbers from now on."""
         found = [
             (self.starts[piece.parameter] + piece.start, piece.owners)
             for piece in pieces
@@ -164,18 +182,74 @@ class GradientPart:
             if before is None or each[1] != before[1]
         ]
         ends = [*(start for start, _ in merged[1:]), self.flat.numel()]
-        ranges = [(start, end, owners) for (start, owners), end in zip(merged, ends, strict=True)]
+        self._ranges = [(start, end, owners) for (start, owners), end in zip(merged, ends, strict=True)]
         self.owned = [
             (start, min(end, self.values))
-            for start, end, owners in ranges
+            for start, end, owners in self._ranges
             if start < self.values and (not owners or me in owners)
         ]
         self.answered = [
             (start, min(end, self.values))
-            for start, end, owners in ranges
+            for start, end, owners in self._ranges
             if start < self.values and (owners[0] if owners else 0) == me
         ]
-        return [PeerSum(self.flat[start:end], takers=owners) for start, end, owners in ranges]
+
+    def buckets(self) -> list["Bucket"]:
+        """Sums over peers, by parameters that lie next to each other; those of the last parameters first."""
+        found: list[Bucket] = []
+        last = len(self.parameters)
+        for place in reversed(range(len(self.parameters))):
+            first = self.starts[self.parameters[place]]
+            end = self.values if last == len(self.parameters) else self.starts[self.parameters[last]]
+            if place and (end - first) * self.flat.element_size() < BUCKET_BYTES:
+                continue
+            found.append(Bucket(self, range(place, last), self._sums(first, end), has_flags=False))
+            last = place
+        return found
+
+    def with_flags(self, bucket: "Bucket") -> "Bucket":
+        """The same, and the sum of the flags."""
+        end = self.starts[self.parameters[bucket.places.stop]] if self._is_inner(bucket) else self.values
+        first = self.starts[self.parameters[bucket.places.start]]
+        sums = self._sums(first, end) + self._sums(self.values, self.flat.numel())
+        if end == self.values:
+            sums = self._sums(first, self.flat.numel())
+        return bucket._replace(sums=sums, has_flags=True)
+
+    def _is_inner(self, bucket: "Bucket") -> bool:
+        return bucket.places.stop < len(self.parameters)
+
+    def _sums(self, first: int, last: int) -> list[PeerSum]:
+        """Of numbers from one to another, by their owners."""
+        return [
+            PeerSum(self.flat[max(start, first) : min(end, last)], takers=owners)
+            for start, end, owners in self._ranges
+            if start < last and end > first
+        ]
+
+
+class Bucket(NamedTuple):
+    """Gradients that are summed over peers together."""
+
+    part: GradientPart
+    places: range
+    """Numbers of their parameters in it."""
+    sums: list[PeerSum]
+    has_flags: bool
+    """True if flags are summed with them: then all gradients of the step must be complete."""
+
+    @property
+    def parameters(self) -> list[torch.Tensor]:
+        return [self.part.parameters[place] for place in self.places]
+
+    def raise_flags(self) -> None:
+        """Before the sum: see which parameters have a gradient here."""
+        self.part.raise_flags(self.places)
+
+    @property
+    def is_in_place(self) -> bool:
+        """False if a gradient was replaced: its value is taken in before it can be summed."""
+        return all(self.part.parameters[place].grad is self.part.views[place] for place in self.places)
 
 
 class OwnedPiece(NamedTuple):
@@ -283,8 +357,11 @@ class FlatGradients:
         self._tied_counts = tied.counts
         self.device = everything[0].device if everything else torch.device("cpu")
         self._kept: list[tuple[list[torch.Tensor], list[bool]]] = []
-        self.peer_sums: list[PeerSum] | None = None
-        """Sums over peers, where optimizer state is in shards."""
+        self.is_shared_out = False
+        """True if a sum over peers leaves gradients with their owners, and nobody has all of them."""
+        self._number = {parameter: number for number, parameter in enumerate(everything)}
+        self.buckets = self._in_turn()
+        """What is summed over peers, in the order in which all of them do so."""
         self._rows: list[tuple[torch.Tensor, torch.Tensor, Rows]] = []
         """Parameters that are rows of others, and have rows of their gradients in a step."""
 
@@ -295,11 +372,38 @@ class FlatGradients:
         shared = {first for first in self._first_of.values()}
         # Copies of a parameter take its whole gradient.
         owned = [piece._replace(owners=()) if piece.parameter in shared else piece for piece in pieces]
-        self.peer_sums = [each for part in self._own for each in part.share_out(owned, me)]
-        for part in (*self._tied, *self._copies):
-            part.answered = [(0, part.values)] if me == 0 else []
+        self.is_shared_out = any(piece.owners for piece in owned)
+        for part in self._parts:
+            part.keep_whole()
+        if self.is_shared_out:
+            for part in self._own:
+                part.share_out(owned, me)
+            for part in (*self._tied, *self._copies):
+                part.answered = [(0, part.values)] if me == 0 else []
+        self.buckets = self._in_turn()
         self._rows = list(rows)
         self._kept.clear()
+
+    def _in_turn(self) -> list[Bucket]:
+        """Last layers first: their gradients are complete first."""
+        found = sorted(
+            (bucket for part in self._own for bucket in part.buckets()),
+            key=lambda bucket: min(map(self._number.__getitem__, bucket.parameters)),
+            reverse=True,
+        )
+        last = {bucket.part: number for number, bucket in enumerate(found)}
+        return [
+            bucket.part.with_flags(bucket) if number == last[bucket.part] else bucket
+            for number, bucket in enumerate(found)
+        ]
+
+    @property
+    def early_groups(self) -> list[list[torch.Tensor]]:
+        """Parameters of each of the first buckets that can be summed before all gradients are complete."""
+        if self._tied or self._copies or any(map(has_hooks, self.parameters)):
+            # Their gradients are complete when those of others are, or when a hook has seen the sum.
+            return []
+        return [bucket.parameters for bucket in takewhile(lambda each: not each.has_flags, self.buckets)]
 
     @property
     def buffers(self) -> list[torch.Tensor]:
@@ -359,7 +463,7 @@ class FlatGradients:
         """Give the memory back, and the parameters up: they have no gradients, and another may own them."""
         for parameter in self.parameters:
             parameter.grad = None
-        for parts in (self._own, self._tied, self._copies):
+        for parts in (self._own, self._tied, self._copies, self.buckets):
             parts.clear()
         self._first_of.clear()
         self._kept.clear()
@@ -377,7 +481,7 @@ class FlatGradients:
             if copy.is_written:
                 first.view.add_(copy.view)
         for part in (*self._own, *self._tied):
-            part.raise_flags()
+            part.raise_flags(range(len(part.parameters)))
 
     def look(self) -> None:
         """After the sum over peers: see which parameters have a gradient on any of them."""

@@ -80,7 +80,9 @@ def idle_optimizer() -> torch.optim.Optimizer:
 class StartPeerSums(Protocol):
     """Starts sums among the holders of a chunk; None if they are done."""
 
-    def __call__(self, sums: Sequence[PeerSum], *, goes_on: bool = False) -> Pending | None: ...
+    def __call__(
+        self, sums: Sequence[PeerSum], *, goes_on: bool = False, after: Any = None
+    ) -> Pending | None: ...
 
 
 def _nobody(_: torch.Tensor) -> Pending | None:
@@ -137,6 +139,8 @@ class Stepper:
         self._options_after: list[dict[str, Any]] = []
         self._has_used_sums = False
         """A step was made with the sums of the last reduction."""
+        self._early: list[Pending | None] = []
+        """Sums of the first buckets, under way before all gradients of the step are complete."""
 
     @property
     def is_optimistic(self) -> bool:
@@ -169,6 +173,29 @@ class Stepper:
         if not self.options.keeps_undo:
             self.undo.forget("steps that wait for the norm are not undone")
 
+    @property
+    def will_stand(self) -> bool:
+        """True if the last step stands as it was made; waits until that is known."""
+        return self.phase is not StepPhase.UNSETTLED or self.options.accepts(self.norm.wait())
+
+    def begin_sums(self, start_sums: StartPeerSums, complete: Sequence[Any]) -> None:
+        """Before REDUCE: sum gradients of the first buckets over the live workers that hold the chunk.
+
+        `complete` has a mark of device work for each of them, behind which its gradients are complete.
+        """
+        self._expect(StepPhase.ACCUMULATING, "sum")
+        # Sums of the last step are not waited for any more: if one is cut off now, it is one of these.
+        self._has_used_sums = False
+        for bucket, mark in zip(self.gradients.buckets, complete, strict=False):
+            if not bucket.is_in_place:
+                break
+            bucket.raise_flags()
+            self._early.append(start_sums(bucket.sums, goes_on=bool(self._early), after=mark))
+
+    def drop_sums(self) -> None:
+        """Let go of those that are under way."""
+        self._early = []
+
     def reduce(
         self,
         start_sum: StartSum,
@@ -185,18 +212,21 @@ class Stepper:
         assert not tied or start_tied_sum is not None, "nobody to sum tied gradients with"
         # First what more workers take part in: all of them begin with it.
         under_way = [start_tied_sum(buffer) for buffer in tied] if start_tied_sum is not None else []
-        if self.gradients.peer_sums is None:
-            under_way += [start_sum(buffer) for buffer in self.gradients.buffers]
-        else:
-            assert start_sums is not None, "nobody to sum shards with"
-            under_way.append(start_sums(self.gradients.peer_sums))
+        under_way += self._early
+        for bucket in self.gradients.buckets[len(self._early) :]:
+            if self.gradients.is_shared_out:
+                assert start_sums is not None, "nobody to sum shards with"
+                under_way.append(start_sums(bucket.sums, goes_on=len(under_way) > len(tied)))
+            else:
+                under_way += [start_sum(each.tensor) for each in bucket.sums]
+        self._early = []
         for pending in under_way:
             if pending is not None:
                 pending.wait()
         self.gradients.look()
         if self.options.clip_value is not None:
             self.gradients.clamp(self.options.clip_value)
-        if start_sums is not None and self.options.validate:
+        if self.gradients.is_shared_out and start_sums is not None and self.options.validate:
             self._squares = self.gradients.sum_of_squares(self._rank)
             pending = start_sums([PeerSum(self._squares)], goes_on=True)
             if pending is not None:
@@ -285,6 +315,7 @@ class Stepper:
         """Throw away the gradients of the step under way, to run it again; the last step stays as it is."""
         if self.phase is StepPhase.REDUCED:
             self.phase = StepPhase.ACCUMULATING
+        self.drop_sums()
         self.gradients.zero()
 
     def take_back(self) -> bool:
@@ -298,6 +329,7 @@ class Stepper:
     def rollback(self) -> None:
         """Go back to before the last step, whatever became of it, and throw away gradients; once per step."""
         self._has_used_sums = False
+        self.drop_sums()
         self.undo.undo()
         self.progress = self._before
         self.record = self.totals = None
@@ -320,6 +352,7 @@ class Stepper:
         """Go on from there; parameters and optimizer state are loaded by the caller."""
         self.progress = self._before = Progress(**state)
         self._has_used_sums = False
+        self.drop_sums()
         self.undo.forget("the state was loaded after the last step")
         self.record = self.totals = None
         self.norm.drop()
@@ -327,7 +360,7 @@ class Stepper:
         self.gradients.zero()
 
     def _measure(self) -> None:
-        in_shards = self.gradients.peer_sums is not None
+        in_shards = self.gradients.is_shared_out
         self.norm.measure(self._squares if in_shards else self.gradients.sum_of_squares(self._rank))
 
     def _make_properly(self, totals: Totals, redone: bool) -> None:

@@ -115,6 +115,11 @@ class Unit(ABC):
         assert weight is not None
         return weight
 
+    @property
+    def trained(self) -> list[nn.Parameter]:
+        """Those that it adds to the gradients of."""
+        return [each for each in self.parameters.values() if each is not None]
+
     def forward(self, input: Tensor) -> Tensor:
         """In place of the module's forward."""
         weight, bias = self.parameters["weight"], self.parameters.get("bias")

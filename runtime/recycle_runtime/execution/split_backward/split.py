@@ -9,7 +9,7 @@ two activations alive until then.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import torch
@@ -116,8 +116,44 @@ class WeightWork:
             sizes[storage.data_ptr()] = storage.nbytes()
         return sum(sizes.values())
 
-    def run(self) -> None:
-        """Accumulate every put-off gradient; what a layer needed is dropped as soon as it has run."""
+    def cut(self, groups: Sequence[Sequence[Tensor]]) -> "list[WeightWork]":
+        """The same in one part for each group of parameters, and one more: after the first so many parts
+        nothing adds to gradients of the first so many groups."""
+        parts = [WeightWork() for _ in range(len(groups) + 1)]
+        layers, self._layers = self._layers, []
+        calls, self._calls = self._calls, {}
+        begin = 0
+        for part, group in zip(parts, groups, strict=False):
+            wanted = set(group)
+            if any(not wanted.isdisjoint(call.parameters) for each in calls.values() for call in each):
+                # Calls come after layers, all of them.
+                part._layers, part._calls = layers[begin:], calls
+                begin, calls = len(layers), {}
+                break
+            adds = (number for number, (unit, *_) in enumerate(layers) if not wanted.isdisjoint(unit.trained))
+            end = max((1 + number for number in adds), default=0)
+            part._layers, begin = layers[begin:end], max(begin, end)
+        parts[-1]._layers, parts[-1]._calls = layers[begin:], calls
+        return parts
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._layers and not self._calls
+
+    def run(
+        self, groups: Sequence[Sequence[Tensor]] = (), after_group: Callable[[], None] = lambda: None
+    ) -> None:
+        """Accumulate every put-off gradient; what a layer needed is dropped as soon as it has run.
+
+        `after_group` is called when all gradients of the first group of parameters are complete, of the
+        second and so on.
+        """
+        for number, part in enumerate(self.cut(groups)):
+            part._run()
+            if number < len(groups):
+                after_group()
+
+    def _run(self) -> None:
         layers, self._layers = self._layers[::-1], []
         calls, self._calls = self._calls, {}
         hooked: Hooked = {}
