@@ -127,8 +127,8 @@ class Ownership:
         self._copies: list[ShardCopy] = []
         """Those that are still to be made."""
         self._lacks_since: float | None = None
-        self.on_lack: Callable[[OwnersLacking], None] | None = None
-        """Called when owners are missing, and when they are not any more."""
+        self.on_change: Callable[[OwnersLacking | None], None] | None = None
+        """Called when other shards are held here; told when owners are missing, or not any more."""
 
     def agree(self) -> None:
         """When a generation begins; all holders of the chunk are here."""
@@ -138,6 +138,7 @@ class Ownership:
         if not self._layers:
             # All have the whole state, and one of them writes it.
             self._chunk.answers = Answers(self._me == self._first)
+            self._tell_change()
             return
         begins = max(each.applied for each in who) == 0
         makers = [n for n, each in enumerate(who) if each.has_read or (begins and each.is_as_built)]
@@ -291,18 +292,20 @@ class Ownership:
             if holders[0] == self._me:
                 answers.setdefault(number, []).append(shard)
         chunk.answers = Answers(self._me == self._first, answers)
-        self._tell_lack()
+        self._tell_change()
 
-    def _tell_lack(self) -> None:
+    def _tell_change(self) -> None:
+        if self.on_change is not None:
+            self.on_change(self._news_of_lack())
+
+    def _news_of_lack(self) -> OwnersLacking | None:
         lacking = sum(len(held) < len(self._wanted[shard]) for (_, shard), held in self._held.items())
         if bool(lacking) == (self._lacks_since is not None):
-            return
+            return None
         now = time.monotonic()
         seconds = 0.0 if self._lacks_since is None else now - self._lacks_since
         self._lacks_since = now if lacking else None
-        if self.on_lack is not None:
-            owners = len(self._wanted[0])
-            self.on_lack(OwnersLacking(self._chunk.number, len(self._held), owners, lacking, seconds))
+        return OwnersLacking(self._chunk.number, len(self._held), len(self._wanted[0]), lacking, seconds)
 
     def _exchange(self) -> tuple[torch.Tensor, list[Holding]]:
         """Holdings of each peer: a table by peer, layer and shard; and what each says about itself."""
