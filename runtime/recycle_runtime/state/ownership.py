@@ -132,6 +132,8 @@ class Ownership:
 
     def agree(self) -> None:
         """When a generation begins; all holders of the chunk are here."""
+        for layer in () if self._chunk.is_whole else self._layers:
+            layer.drop_shards()
         held, who = self._exchange()
         able = [number for number, each in enumerate(who) if each.is_whole]
         self._first = able[0]
