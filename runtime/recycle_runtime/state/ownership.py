@@ -68,7 +68,7 @@ def wanted_owners(
     """Who is to own each shard: `holders` of each have its state now, `hosts` are those of all peers, and
     some of these are `able` to own any.
 
-    As few copies as leave no peer with more than its part; the first is among those that hold it now.
+    Few copies, and no peer with more than its part; the first is among those that hold it now.
     """
     peers = len(hosts)
     each = min(owners, len(able))
@@ -101,6 +101,8 @@ def wanted_owners(
                     (peer - shard) % peers,
                 ),
             )
+            if load[best] >= most:
+                _make_room(found, load, holders, best, [peer for peer in able if load[peer] < most])
             chosen.append(best)
             load[best] += 1
     for shard, chosen in enumerate(found):
@@ -109,6 +111,23 @@ def wanted_owners(
         chosen.remove(first)
         chosen.insert(0, first)
     return [tuple(chosen) for chosen in found]
+
+
+def _make_room(
+    found: list[list[int]],
+    load: list[int],
+    holders: Sequence[frozenset[int]],
+    full: int,
+    roomy: Sequence[int],
+) -> None:
+    """One that owns all it may gives a shard to one that may own more. There is one of which that is no owner,
+    since it owns fewer; a shard whose state `full` does not have costs nothing to give."""
+    to = min(roomy, key=lambda peer: load[peer])
+    given = [shard for shard, chosen in enumerate(found) if full in chosen and to not in chosen]
+    shard = min(given, key=lambda each: full in holders[each])
+    found[shard][found[shard].index(full)] = to
+    load[full] -= 1
+    load[to] += 1
 
 
 class Ownership:
@@ -162,6 +181,7 @@ class Ownership:
                 )
         for layer in self._layers:
             layer.forget_values()
+        self._drop_others()
         self._share_out()
         self.gather()
 
@@ -263,9 +283,11 @@ class Ownership:
             self._held[copy.layer, copy.shard].append(copy.target)
 
     def _drop_others(self) -> None:
-        """Shards that are not to be owned any more."""
+        """Shards that others own, who all have them."""
         for (number, shard), holders in self._held.items():
             wanted = self._wanted[shard]
+            if not set(wanted) <= set(holders):
+                continue
             if self._me in holders and self._me not in wanted:
                 self._layer(number).disown(shard)
             self._held[number, shard] = [peer for peer in wanted if peer in holders]
