@@ -483,14 +483,13 @@ class Attendance:
                 self._fail(member, "is on a node without a heartbeat")
 
     def _can_go_on_without(self, workers: set[Worker]) -> bool:
-        """True if every stage, or every stage of a group, has a worker left that holds its state.
+        """True if others hold everything that these hold.
 
-        A worker that may never be heard of again is none.
+        A worker that may never be heard of again holds nothing.
         """
-        job, unsure = self._job, (*self._returning, *self._doubtful, *self._unheard)
+        unsure = (*self._returning, *self._doubtful, *self._unheard)
         gone = workers | {member.worker for member in unsure}
-        holders = [one for one in job.roster.whole() if one not in gone and job.has_state(one)]
-        return not job.cells.empty_stages(holders) or job.cells.alone(holders) is not None
+        return self._job.can_go_on_with([one for one in self._job.roster.whole() if one not in gone])
 
     # Orders.
 

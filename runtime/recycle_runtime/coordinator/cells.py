@@ -44,6 +44,10 @@ class Cells:
         known = {self.stage(worker) for worker in workers}
         return [stage for stage in range(self.book.stages) if stage not in known]
 
+    def are_enough(self, workers: Collection[Worker]) -> bool:
+        """True if these stand at every stage, or at every stage of a group that can go on alone."""
+        return not self.empty_stages(workers) or self.alone(workers) is not None
+
     def alone(self, workers: Iterable[Worker]) -> tuple[PlanBook, int] | None:
         """With nobody but these: the plans under which one of the groups of pipelines goes on alone, and its
         first stage; None if no group has all of its stages."""

@@ -27,6 +27,7 @@ from recycle_runtime.protocol.messages.generations import (
     Join,
     LeftGroup,
     Reach,
+    ShardsHeld,
     Trace,
 )
 from recycle_runtime.protocol.messages.members import Member
@@ -117,6 +118,11 @@ MEMORY = (
         "who has begun with the generation",
         said=(Began,),
         again="`join` says whether a process trains, and whether it saves",
+    ),
+    Memory(
+        "who holds which shards",
+        said=(ShardsHeld,),
+        again="as the answer to `recall`, and in reports",
     ),
     Memory(
         "where workers stop",

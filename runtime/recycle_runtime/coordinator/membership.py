@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from recycle_runtime.plan.assembly import Worker
-from recycle_runtime.protocol.messages.generations import Report
+from recycle_runtime.protocol.messages.generations import LayerShards, Report
 from recycle_runtime.protocol.messages.members import Member
 
 
@@ -15,6 +15,8 @@ class Entry:
         self.report: Report | None = None
         self.generation = 0
         """The generation that the report was made for."""
+        self.shards: tuple[LayerShards, ...] | None = None
+        """Shards of optimizer state that it holds; None: that is not known."""
         self.boundary: int | None = None
         """The step before which it waits."""
         self.is_joining = False

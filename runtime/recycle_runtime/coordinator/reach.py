@@ -94,7 +94,7 @@ class Reachability:
         return ReachVerdict(
             (),
             f"{_names(nodes[first])} on {first} and {_names(nodes[second])} on {second} do not reach each "
-            "other, and without either of them a stage would have no worker left",
+            "other, and without either of them a stage would have no worker left, or a shard no owner",
         )
 
 

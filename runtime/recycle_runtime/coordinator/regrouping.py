@@ -15,7 +15,7 @@ from typing import NamedTuple
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.plan_book import Assignment
 from recycle_runtime.protocol.messages.checkpoints import CheckpointOrder
-from recycle_runtime.protocol.messages.generations import Go, Report, Sums
+from recycle_runtime.protocol.messages.generations import Go, LayerShards, Report, Sums
 from recycle_runtime.protocol.messages.members import Member
 
 
@@ -78,7 +78,7 @@ def stand(
             if donor is None:
                 return StageGone((member.worker[1],))
             donors[member] = donor
-    if (lost := _lost_shard(reports, holders)) is not None:
+    if (lost := lost_shard({member: reports[member].shards for member in holders})) is not None:
         return lost
     undo = frozenset(member for member, applied in holders.items() if applied == step + 1)
     counted = {
@@ -121,12 +121,12 @@ def _sums(reports: Mapping[Member, Report], holders: Mapping[Member, int], step:
     return Sums(squares, sum(sums.not_finite for sums in open_verdicts.values()))
 
 
-def _lost_shard(reports: Mapping[Member, Report], holders: Mapping[Member, int]) -> StageGone | None:
+def lost_shard(holders: Mapping[Member, Sequence[LayerShards]]) -> StageGone | None:
     """One that none of the holders has; where there are several stages with a layer, any of them will do."""
     held: dict[tuple[int, int], set[int]] = {}
     counts: dict[tuple[int, int], tuple[int, int]] = {}
-    for member in sorted(holders):
-        for each in reports[member].shards:
+    for member, shards in sorted(holders.items()):
+        for each in shards:
             place = each.layer, member.tp_rank
             held.setdefault(place, set()).update(each.held)
             counts.setdefault(place, (each.shards, member.worker[1]))

@@ -76,6 +76,7 @@ from recycle_runtime.coordinator.regrouping import (
     StageGone,
     Standing,
     go_order,
+    lost_shard,
     possible_moves,
     stand,
     takers_of,
@@ -101,6 +102,7 @@ from recycle_runtime.protocol.messages.generations import (
     LeftGroup,
     Move,
     Report,
+    ShardsHeld,
 )
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.protocol.messages.scripts import InScript
@@ -242,6 +244,7 @@ class StateMachine:
         members = self._members = Handlers[Member]()
         members.on(LeftGroup, self._left_group)
         members.on(Began, self._began)
+        members.on(ShardsHeld, self._shards_held)
         members.on(Holding, self._holding)
         members.on(AtBoundary, self._at_boundary)
         members.on(CaughtUp, self._caught_up)
@@ -295,9 +298,18 @@ class StateMachine:
         entry = self.roster.entries[member]
         return entry.is_joining or (not entry.is_active and self.cells.has_room(member.worker))
 
-    def has_state(self, worker: Worker) -> bool:
-        """Whether it holds what it works on, for all that is known; one that joins waits for that."""
-        return self._is_as_at_the_beginning or self.roster.has_state(worker)
+    def can_go_on_with(self, workers: Collection[Worker]) -> bool:
+        """True if these hold, for all that is known, all there is of every stage, or of every stage of a
+        group; one that joins holds nothing yet."""
+        if self._is_as_at_the_beginning:
+            return self.cells.are_enough(workers)
+        holders = {one for one in workers if self.roster.has_state(one)}
+        if not self.book.has_shards:
+            return self.cells.are_enough(holders)
+        entries = {member: entry for member, entry in self.roster.entries.items() if member.worker in holders}
+        silent = {member.worker for member, entry in entries.items() if entry.shards is None}
+        shards = {member: entry.shards for member, entry in entries.items() if entry.shards is not None}
+        return self.cells.are_enough(holders - silent) and lost_shard(shards) is None
 
     @property
     def _is_as_at_the_beginning(self) -> bool:
@@ -488,6 +500,9 @@ class StateMachine:
             return
         entry.report = Report(None, is_fresh=False) if entry.is_outdated else message.report
         entry.generation, entry.is_leaving = message.generation, False
+        if not entry.is_active:
+            # Said again, it is older than what a worker that trains has said of its shards.
+            entry.shards = entry.report.shards
         if self.phase is Phase.RUNNING:
             is_here = not self.roster.is_new(member.worker)
             if not entry.is_active and is_here and self.cells.has_room(member.worker):
@@ -519,6 +534,11 @@ class StateMachine:
             self._ask(lambda one: one.recovered(self.recovery.told().total))
             if self._ends_because is not None:
                 self._stop_at_boundary(self._ends_because)
+
+    def _shards_held(self, member: Member, message: ShardsHeld) -> None:
+        entry = self.roster.entries.get(member)
+        if entry is not None and message.generation >= entry.generation:
+            entry.shards = message.shards
 
     def _mistake_of_work(self) -> str | None:
         assert self.assignment is not None
@@ -754,21 +774,16 @@ class StateMachine:
         return self._standstill.is_long(seconds, is_first=is_first)
 
     def _give_up_late_members(self) -> None:
-        """Processes that do not leave their group in time; the last ones that hold a stage get longer."""
+        """Processes that do not leave their group in time; those who cannot be spared get longer."""
         waited = self._now - self._asked_at if self.phase is Phase.GATHERING else 0.0
         patience = self._patience
         late = self.roster.late() if waited > patience.leaving else ()
         if not late:
             return
-        # One that has just been started has no state, and one that is late itself may never come.
-        held = {
-            self.cells.stage(worker)
-            for worker in self.roster.whole()
-            if worker not in late and self.has_state(worker)
-        }
+        # One that is late itself may never come.
+        is_bearable = self.can_go_on_with([worker for worker in self.roster.whole() if worker not in late])
         for worker in late:
-            has_peer = self.cells.stage(worker) in held
-            if waited > (self._leaving_seconds(worker) if has_peer else patience.last_leaving):
+            if waited > (self._leaving_seconds(worker) if is_bearable else patience.last_leaving):
                 cause = f"{name_of(worker)} did not leave its group"
                 self._worker_failed(WorkerFailed(worker, cause))
 

@@ -194,11 +194,16 @@ class Chunk:
             self.applied - (own is not None),
             None if own is None else Sums(*own),
             can_go_forward=self.stepper.waits_with_sums,
-            shards=tuple(
-                LayerShards(layer.number, len(layer.shards), tuple(sorted(layer.shards_here)))
-                for layer in self.layers
-                if layer.shards
-            ),
+            shards=self.shards,
+        )
+
+    @property
+    def shards(self) -> tuple[LayerShards, ...]:
+        """Of each layer whose optimizer state is in shards, those that are here."""
+        return tuple(
+            LayerShards(layer.number, len(layer.shards), tuple(sorted(layer.shards_here)))
+            for layer in self.layers
+            if layer.shards
         )
 
     def settled(self) -> None:

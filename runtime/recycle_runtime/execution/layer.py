@@ -145,6 +145,12 @@ class Layer:
         self.held.discard(shard)
         self.owned.pop(shard, None)
 
+    def drop_shards(self) -> None:
+        """The state of a peer is on its way here: what was held is old."""
+        self.owned.clear()
+        self.held.clear()
+        self.forget_values()
+
     def forget_values(self) -> None:
         """All shards that are to be owned here have been made."""
         self._values = self.waiting = None

@@ -106,10 +106,10 @@ class Session:
             role.stream, table, role.worker, role.plan, role.bundle.pipelines, before
         )
 
-    def agree(self, on_lack: Callable[[OwnersLacking], None] | None = None) -> None:
-        """Before the first step: who owns which shards of optimizer state; `on_lack` hears of owners that are
-        missing, and when they are not any more."""
-        self.steps.agree(on_lack)
+    def agree(self, on_change: Callable[[OwnersLacking | None], None] | None = None) -> None:
+        """Before the first step: who owns which shards of optimizer state; `on_change` hears when others are
+        held here, and of owners that are missing."""
+        self.steps.agree(on_change)
 
     def run(self, step: int) -> StepReport:
         """One step, as often as it takes to make it properly."""

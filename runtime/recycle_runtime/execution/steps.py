@@ -31,8 +31,9 @@ class OwnersLacking(NamedTuple):
 class Owners(Protocol):
     """Of the shards of a chunk's optimizer state: see `state.ownership`."""
 
-    on_lack: Callable[[OwnersLacking], None] | None
-    """Called when owners are missing, and when they are not any more."""
+    on_change: Callable[[OwnersLacking | None], None] | None
+    """Called when other shards are held here than before; told when owners are missing, and when they are not
+    any more."""
 
     def agree(self) -> None:
         """When a generation begins: who owns what."""
@@ -79,10 +80,10 @@ class WorkerSteps:
         for number, chunk in chunks.items():
             chunk.stepper.norm.first_peer = answers_for[number]
 
-    def agree(self, on_lack: Callable[[OwnersLacking], None] | None = None) -> None:
+    def agree(self, on_change: Callable[[OwnersLacking | None], None] | None = None) -> None:
         """When the group has come together: who owns which shards, and all have the same weights."""
         for ownership in self._ownership.values():
-            ownership.on_lack = on_lack
+            ownership.on_change = on_change
             ownership.agree()
 
     def begin_sums(self, chunk: int, complete: Sequence[Any]) -> None:

@@ -70,7 +70,7 @@ def wanted_owners(
     """Who is to own each shard: `holders` of each have its state now, `hosts` are those of all peers, and
     some of these are `able` to own any.
 
-    As few copies as leave no peer with more than its part; the first is among those that hold it now.
+    Few copies, and no peer with more than its part; the first is among those that hold it now.
     """
     peers = len(hosts)
     each = min(owners, len(able))
@@ -103,6 +103,8 @@ def wanted_owners(
                     (peer - shard) % peers,
                 ),
             )
+            if load[best] >= most:
+                _make_room(found, load, holders, best, [peer for peer in able if load[peer] < most])
             chosen.append(best)
             load[best] += 1
     for shard, chosen in enumerate(found):
@@ -111,6 +113,23 @@ def wanted_owners(
         chosen.remove(first)
         chosen.insert(0, first)
     return [tuple(chosen) for chosen in found]
+
+
+def _make_room(
+    found: list[list[int]],
+    load: list[int],
+    holders: Sequence[frozenset[int]],
+    full: int,
+    roomy: Sequence[int],
+) -> None:
+    """One that owns all it may gives a shard to one that may own more. There is one of which that is no owner,
+    since it owns fewer; a shard whose state `full` does not have costs nothing to give."""
+    to = min(roomy, key=lambda peer: load[peer])
+    given = [shard for shard, chosen in enumerate(found) if full in chosen and to not in chosen]
+    shard = min(given, key=lambda each: full in holders[each])
+    found[shard][found[shard].index(full)] = to
+    load[full] -= 1
+    load[to] += 1
 
 
 class Ownership:
@@ -129,17 +148,20 @@ class Ownership:
         self._copies: list[ShardCopy] = []
         """Those that are still to be made."""
         self._lacks_since: float | None = None
-        self.on_lack: Callable[[OwnersLacking], None] | None = None
-        """Called when owners are missing, and when they are not any more."""
+        self.on_change: Callable[[OwnersLacking | None], None] | None = None
+        """Called when other shards are held here; told when owners are missing, or not any more."""
 
     def agree(self) -> None:
         """When a generation begins; all holders of the chunk are here."""
+        for layer in () if self._chunk.is_whole else self._layers:
+            layer.drop_shards()
         held, who = self._exchange()
         able = [number for number, each in enumerate(who) if each.is_whole]
         self._first = able[0]
         if not self._layers:
             # All have the whole state, and one of them writes it.
             self._chunk.answers = Answers(self._me == self._first)
+            self._tell_change()
             return
         begins = max(each.applied for each in who) == 0
         makers = [n for n, each in enumerate(who) if each.has_read or (begins and each.is_as_built)]
@@ -161,6 +183,7 @@ class Ownership:
                 )
         for layer in self._layers:
             layer.forget_values()
+        self._drop_others()
         self._share_out()
         self.gather()
 
@@ -301,9 +324,11 @@ class Ownership:
             self._held[copy.layer, copy.shard].append(copy.target)
 
     def _drop_others(self) -> None:
-        """Shards that are not to be owned any more."""
+        """Shards that others own, who all have them."""
         for (number, shard), holders in self._held.items():
             wanted = self._wanted[shard]
+            if not set(wanted) <= set(holders):
+                continue
             if self._me in holders and self._me not in wanted:
                 self._layer(number).disown(shard)
             self._held[number, shard] = [peer for peer in wanted if peer in holders]
@@ -332,18 +357,20 @@ class Ownership:
             if holders[0] == self._me:
                 answers.setdefault(number, []).append(shard)
         chunk.answers = Answers(self._me == self._first, answers)
-        self._tell_lack()
+        self._tell_change()
 
-    def _tell_lack(self) -> None:
+    def _tell_change(self) -> None:
+        if self.on_change is not None:
+            self.on_change(self._news_of_lack())
+
+    def _news_of_lack(self) -> OwnersLacking | None:
         lacking = sum(len(held) < len(self._wanted[shard]) for (_, shard), held in self._held.items())
         if bool(lacking) == (self._lacks_since is not None):
-            return
+            return None
         now = time.monotonic()
         seconds = 0.0 if self._lacks_since is None else now - self._lacks_since
         self._lacks_since = now if lacking else None
-        if self.on_lack is not None:
-            owners = len(self._wanted[0])
-            self.on_lack(OwnersLacking(self._chunk.number, len(self._held), owners, lacking, seconds))
+        return OwnersLacking(self._chunk.number, len(self._held), len(self._wanted[0]), lacking, seconds)
 
     def _exchange(self) -> tuple[torch.Tensor, list[Holding]]:
         """Holdings of each peer: a table by peer, layer and shard; and what each says about itself."""

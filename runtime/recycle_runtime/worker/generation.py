@@ -20,7 +20,7 @@ from recycle_runtime.plan.isa import Opcode
 from recycle_runtime.plan.plan_book import stream_of
 from recycle_runtime.plan.work import shares_of
 from recycle_runtime.plan.worker_ids import Worker, worker_text, workers_in
-from recycle_runtime.protocol.messages.generations import CaughtUp, Copied, Go
+from recycle_runtime.protocol.messages.generations import CaughtUp, Copied, Go, ShardsHeld
 from recycle_runtime.protocol.messages.scripts import InScript
 from recycle_runtime.protocol.messages.steps import (
     FirstGradients,
@@ -170,7 +170,7 @@ class WorkerGeneration:
         assert self._session is not None
         self.go_on_or_leave()
         with self._unless_asked_to_leave():
-            await self._session.agree(self._tell_lack if self.speaks_for_stage else None)
+            await self._session.agree(self._tell_owners)
 
     @contextmanager
     def _unless_asked_to_leave(self) -> Generator[None]:
@@ -182,8 +182,11 @@ class WorkerGeneration:
             self.go_on_or_leave()
             raise
 
-    def _tell_lack(self, lack: OwnersLacking) -> None:
-        self._equipment.link.say(ShardOwners(self.number, **lack._asdict()))
+    def _tell_owners(self, lack: OwnersLacking | None) -> None:
+        assert self._chunks is not None
+        self._equipment.link.say(ShardsHeld(self.number, self._chunks.shards))
+        if lack is not None and self.speaks_for_stage:
+            self._equipment.link.say(ShardOwners(self.number, **lack._asdict()))
 
     async def run(self, step: int) -> None:
         """One step, and what there is to say about it."""

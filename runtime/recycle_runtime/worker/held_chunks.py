@@ -11,7 +11,7 @@ from recycle_runtime.execution.layer import Layer
 from recycle_runtime.execution.optimizer import StepRecord
 from recycle_runtime.execution.optimizer.undo import groups_of
 from recycle_runtime.program.loading import Program
-from recycle_runtime.protocol.messages.generations import Report, Sums
+from recycle_runtime.protocol.messages.generations import LayerShards, Report, Sums
 
 
 class HeldChunks(Mapping[int, Chunk]):
@@ -131,16 +131,20 @@ class HeldChunks(Mapping[int, Chunk]):
         reports = [chunk.report() for chunk in self.values()]
         if any(report.applied is None for report in reports):
             return Report(None, is_fresh=False)
-        shards = tuple(each for report in reports for each in report.shards)
         # A chunk that is ahead goes back, so what counts is the verdict that those behind wait for.
         behind = [report for report in reports if report.applied == self.applied]
         open_sums = [report.unsettled for report in behind if report.unsettled is not None]
         if not open_sums:
             can_go_forward = all(report.can_go_forward for report in behind)
-            return behind[0]._replace(can_go_forward=can_go_forward, shards=shards)
+            return behind[0]._replace(can_go_forward=can_go_forward, shards=self.shards)
         squares = sum(sums.squares for sums in open_sums)
         unsettled = Sums(squares, sum(sums.not_finite for sums in open_sums))
-        return behind[0]._replace(unsettled=unsettled, shards=shards)
+        return behind[0]._replace(unsettled=unsettled, shards=self.shards)
+
+    @property
+    def shards(self) -> tuple[LayerShards, ...]:
+        """Of optimizer state: those that are here."""
+        return tuple(each for chunk in self.values() for each in chunk.shards)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Of their modules; where several are whole stages, each name begins with the number of its chunk."""

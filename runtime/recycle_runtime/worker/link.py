@@ -14,7 +14,15 @@ from contextlib import suppress
 
 from recycle_runtime.protocol.codec import ProtocolError, WireError
 from recycle_runtime.protocol.messages.checkpoints import CheckpointMissed, CheckpointOrder, TakeCheckpoint
-from recycle_runtime.protocol.messages.generations import End, Go, Hold, Holding, Join, Leave
+from recycle_runtime.protocol.messages.generations import (
+    End,
+    Go,
+    Hold,
+    Holding,
+    Join,
+    Leave,
+    ShardsHeld,
+)
 from recycle_runtime.protocol.messages.layer_moves import DropLayers, MoveLayers
 from recycle_runtime.protocol.messages.neighbour_copies import GiveCopy, HoldCopy, KeepCopy
 from recycle_runtime.protocol.messages.scripts import ToScript
@@ -82,6 +90,8 @@ class Link:
         self._has_wake = False
         """Whether one is on its way."""
         self._steps: deque[SaidAgain] = deque(maxlen=_REMEMBERED)
+        self._held: ShardsHeld | None = None
+        """As it was said last."""
         self._line: Line | None = None
         self._is_closed = False
         self.is_away = False
@@ -100,6 +110,8 @@ class Link:
         """To the coordinator, or dropped while it is away: it asks again when it is back."""
         if isinstance(message, SaidAgain):
             self._steps.append(message)
+        elif isinstance(message, ShardsHeld):
+            self._held = message
         self._send(message)
 
     def _send(self, message: FromWorker) -> None:
@@ -192,6 +204,8 @@ class Link:
             self._take_order(message)
 
     def _say_again(self, step: int) -> None:
+        if self._held is not None:
+            self._send(self._held)
         for message in list(self._steps):
             # What became of a step is known one step later.
             if message.step >= (step - 1 if isinstance(message, Settled) else step):

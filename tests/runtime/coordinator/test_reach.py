@@ -99,7 +99,7 @@ def test_if_nobody_may_go_the_job_ends_with_a_sentence() -> None:
     assert verdict is not None
     assert verdict.error == (
         "0:0, 0:1 on 10.0.0.0 and 1:0, 1:1 on 10.0.0.1 do not reach each other, and without either of them a "
-        "stage would have no worker left"
+        "stage would have no worker left, or a shard no owner"
     )
 
 

@@ -235,9 +235,9 @@ def waits_of_devices_are_not_shown(patch: pytest.MonkeyPatch) -> None:
 def lost_shards_count(patch: pytest.MonkeyPatch) -> None:
     """Survivors go on, whether or not any of them has every shard of optimizer state."""
 
-    def lost_shard(reports: object, holders: object) -> None: ...
+    def lost_shard(holders: object) -> None: ...
 
-    patch.setattr(regrouping, "_lost_shard", lost_shard)
+    patch.setattr(regrouping, "lost_shard", lost_shard)
 
 
 def shards_of_anybody(patch: pytest.MonkeyPatch) -> None:

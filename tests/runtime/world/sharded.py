@@ -439,8 +439,8 @@ class ShardedSession(NumberSession):
         # The host reads the verdict on the last step.
         return self._chunks[chunk].stepper.phase is not StepPhase.UNSETTLED
 
-    async def agree(self, on_lack: Any) -> None:
-        await blocking(lambda: self._steps.agree(on_lack))
+    async def agree(self, on_change: Any) -> None:
+        await blocking(lambda: self._steps.agree(on_change))
 
     async def settle(self) -> None:
         await blocking(self._steps.finish)

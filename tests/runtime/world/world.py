@@ -558,11 +558,7 @@ class World:
             self._check_states()
             if self.scenario.saves:
                 self._check_saved()
-        elif self._is_with_user or not (
-            self.scenario.wild
-            or self._is_for_want_of_disk(ended.error)
-            or self._is_for_want_of_a_shard(ended.error)
-        ):
+        elif self._is_with_user or not (self.scenario.wild or self._is_for_want_of_disk(ended.error)):
             self.note_wrong(f"the job has ended though a worker of every stage was left: {ended.error}")
 
     def _check_states(self) -> None:
@@ -580,11 +576,6 @@ class World:
         if "were not saved" in error:
             return any(node.node.is_on and node.node.is_disk_full for node in self.nodes)
         return self._had_full_disk and ("no checkpoint of step" in error or "no space left" in error.lower())
-
-    def _is_for_want_of_a_shard(self, error: str) -> bool:
-        """Whoever is late is given up if its stage has others, also if these do not have all shards: only
-        where workers are killed, and nothing worse, those of the others are enough."""
-        return not self._is_clean and error.startswith("no live worker holds shard")
 
     def _check_saved(self) -> None:
         """Every layer is there, as it should be."""

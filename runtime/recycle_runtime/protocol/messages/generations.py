@@ -116,6 +116,14 @@ class Began:
 
 
 @dataclass(frozen=True, slots=True)
+class ShardsHeld:
+    """Shards of optimizer state that I hold: said when a generation begins, and whenever they change."""
+
+    generation: Natural
+    shards: tuple[LayerShards, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Holding:
     """I know where to stop; I am in this step now."""
 
@@ -272,6 +280,7 @@ FromMember = (
     Join
     | LeftGroup
     | Began
+    | ShardsHeld
     | Holding
     | AtBoundary
     | CaughtUp
