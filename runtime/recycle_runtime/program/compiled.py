@@ -37,13 +37,10 @@ def compile_alike(pairs: Iterable[tuple[nn.Module, nn.Module]]) -> None:
             cast(Any, copy)._compiled_call_impl = again(copy._call_impl)  # pyright: ignore[reportPrivateUsage]
 
 
-def compile_parts(module: nn.Module, options: Mapping[str, Any]) -> None:
+def compile_layer(module: nn.Module, options: Mapping[str, Any]) -> None:
     """Compile a module that has something to fuse: one of torch's layers alone gains nothing by it."""
     is_single = type(module).__module__.startswith("torch.nn.") and not list(module.children())
-    if isinstance(module, nn.Sequential):
-        for child in module.children():
-            compile_parts(child, options)
-    elif not is_single and not any(map(is_compiled, module.modules())):
+    if not is_single and not any(map(is_compiled, module.modules())):
         module.compile(**options)
 
 

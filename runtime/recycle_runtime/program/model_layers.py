@@ -127,18 +127,24 @@ class WholeModel:
         memo: dict[int, Any] = {
             id(parameter): loose.get(name, parameter) for name, parameter in fake.named_parameters()
         }
+        memo |= {id(buffer): buffer for buffer in fake.buffers() if isinstance(buffer, FakeTensor)}
         for number, group in enumerate(self.groups):
             for name in group.modules:
                 module = fake.get_submodule(name)
-                memo[id(module)] = _twin(own[name], number, name) if name in own else module
+                if name in own:
+                    memo[id(module)] = _twin(own[name], number, name)
         return copy.deepcopy(fake, memo)
 
     def changed_dtype(self, layer: "ModelLayer") -> torch.dtype | None:
         """What the parameters of a layer were turned into, if they were."""
-        for name, parameter in layer.named_parameters():
-            if parameter.is_floating_point() and parameter.dtype != self._parameters[name].dtype:
+        for parameter, before in layer.types_before:
+            if parameter.dtype != before:
                 return parameter.dtype
         return None
+
+    def dtype_of(self, name: str) -> torch.dtype:
+        """Of a parameter as the model has it."""
+        return self._parameters[name].dtype
 
     def traces(self, key: Any) -> list[ForwardTrace]:
         """Those that are known of such inputs, the last first."""
@@ -270,6 +276,7 @@ class ModelLayer(nn.Module):
         self._loose = tuple(parameters)
         self._buffer_names = tuple(buffers)
         self._body: Body | None = None
+        self._types: list[tuple[nn.Parameter, torch.dtype]] | None = None
         self._put(self, modules, parameters, buffers)
 
     def put_into(self, root: nn.Module) -> None:
@@ -303,7 +310,7 @@ class ModelLayer(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         """A copy runs with modules of its own."""
         state: dict[str, Any] = super().__getstate__()  # pyright: ignore
-        return {**state, "_body": None}
+        return {**state, "_body": None, "_types": None}
 
     def own_modules(self) -> dict[str, nn.Module]:
         """By their names in the whole model."""
@@ -312,6 +319,14 @@ class ModelLayer(nn.Module):
     def own_parameters(self) -> dict[str, nn.Parameter]:
         """Those that are in none of them."""
         return {name: self.get_parameter(name) for name in self._loose}
+
+    @property
+    def types_before(self) -> list[tuple[nn.Parameter, torch.dtype]]:
+        """Its floating-point parameters, and what they were in the model."""
+        if self._types is None:
+            named = [(name, each) for name, each in self.named_parameters() if each.is_floating_point()]
+            self._types = [(each, self._whole.dtype_of(name)) for name, each in named]
+        return self._types
 
     def join(self, layers: "Sequence[nn.Module]") -> "Body":
         """Several layers that follow one another as one."""
@@ -324,6 +339,11 @@ class ModelLayer(nn.Module):
             object.__setattr__(self, "_body", Body([self]))
         assert self._body is not None
         return self._body.run(values, self.training)
+
+
+def parts_of(layer: nn.Module) -> list[nn.Module]:
+    """The modules of the whole model that a layer is made of."""
+    return list(layer.own_modules().values()) if isinstance(layer, ModelLayer) else [layer]
 
 
 class Body:
@@ -674,13 +694,21 @@ def _with_call(kind: type[Any], call: Callable[..., Any]) -> type[Any]:
 
 
 def _install_recorders(model: nn.Module) -> None:
-    """Hooks by which models of `transformers` collect outputs of their layers, before the model is copied:
-    they would install them on what each worker has, and know of those already that they had copied."""
+    """Hooks by which models of `transformers` collect outputs of their layers, if they are to: before the model
+    is copied, or they would install them on every copy, and on layers that move once more. A layer that is
+    compiled is quicker without."""
     recorders: Any = sys.modules.get("transformers.utils.output_capturing")
     install = getattr(recorders, "maybe_install_capturing_hooks", None)
     for module in model.modules() if install is not None else ():
-        if hasattr(module, "_can_record_outputs"):
+        config: Any = getattr(module, "config", None)
+        wanted = [name for name in dir(config) if name.startswith("output_") and _is_set(config, name)]
+        if wanted and hasattr(module, "_can_record_outputs"):
             install(module)
+
+
+def _is_set(config: Any, name: str) -> bool:
+    value = getattr(config, name, None)
+    return isinstance(value, bool | list | tuple | set) and bool(value)
 
 
 def _joined(name: str, path: str) -> str:
