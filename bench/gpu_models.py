@@ -110,11 +110,11 @@ def _mixtral(size: Size) -> Any:
     import torch
     from transformers import MixtralConfig, MixtralForCausalLM
 
-    width, heads = size.width * 2 // 3, max(2, size.width // 192)
+    width, heads = size.width * 2 // 3 // 16 * 16, max(2, size.width // 192)
     config = MixtralConfig(
         vocab_size=size.vocabulary,
         hidden_size=width,
-        intermediate_size=width * 7 // 4,
+        intermediate_size=width * 7 // 4 // 16 * 16,
         num_hidden_layers=max(2, size.layers * 2 // 3),
         num_attention_heads=heads,
         num_key_value_heads=heads // 2,
@@ -358,6 +358,10 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
+    if arguments.device == "cpu":
+        import torch
+
+        torch.set_num_threads(1)
     if arguments.what == "compile":
         compile_plans(arguments.folder)
         return

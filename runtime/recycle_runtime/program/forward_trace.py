@@ -379,7 +379,9 @@ class _Tracer(ForwardWatch):
             following = [border for border in self._borders if border > event]
             near = following[1] if len(following) > 1 else _END
             for side in sides:
-                uses = [(value, self._uses.get(value, -1)) for value in map(self._value, side.leaves) if value]
+                uses = [
+                    (value, self._uses.get(value, -1)) for value in map(self._value, side.leaves) if value
+                ]
                 if any(last >= (event + 1 if value.side else near) for value, last in uses):
                     found |= side.codes
         return frozenset(found)
@@ -463,9 +465,7 @@ class _Tracer(ForwardWatch):
 
     def _is_new(self, leaf: Any) -> bool:
         return (
-            isinstance(leaf, FakeTensor)
-            and id(leaf) not in self._values
-            and id(leaf) not in self._parameters
+            isinstance(leaf, FakeTensor) and id(leaf) not in self._values and id(leaf) not in self._parameters
         )
 
 

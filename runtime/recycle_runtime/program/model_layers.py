@@ -193,7 +193,7 @@ class WholeModel:
         return {name: frozenset(same[parameter]) for name, parameter in self._parameters.items()}
 
     def _layer(self, number: int, seed: int, *, is_shown: bool = False) -> "ModelLayer":
-        """`is_shown`: it only shows what its results look like.""" 
+        """`is_shown`: it only shows what its results look like."""
         group = self.groups[number]
         made: dict[nn.Parameter, nn.Parameter] = {}
         modules: dict[str, nn.Module] = {}
