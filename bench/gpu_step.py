@@ -17,7 +17,10 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from statistics import median
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from recycle_runtime.program.loading import Program
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = {"llama": "bench/programs/llama.py", "gpt": "bench/programs/wide_gpt.py"}
@@ -90,7 +93,13 @@ class OfPlan:
     """A worker with everything that recovery needs, alone in its group."""
 
     def __init__(
-        self, path: str, plan: Path, device: str, *, graphs: bool = False, undo_on_host: bool = False
+        self,
+        path: "str | Program",
+        plan: Path,
+        device: str,
+        *,
+        graphs: bool = False,
+        undo_on_host: bool = False,
     ) -> None:
         import torch
         import torch.distributed as dist
@@ -109,7 +118,7 @@ class OfPlan:
         store: Any = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
         transport = connect(store, grid, (0, 0), 0, stream, where, timedelta(seconds=60))
         chunks = build_chunks(
-            load_program(path),
+            load_program(path) if isinstance(path, str) else path,
             bundle,
             0,
             0,

@@ -43,6 +43,8 @@ class InputSpec(NamedTuple):
     """Of what goes into a forward: another look needs other graphs."""
 
     inputs: tuple[tuple[torch.Size, torch.dtype], ...]
+    texts: tuple[tuple[int, ...], ...]
+    """Those inputs that stay on the host, which come first."""
     target: tuple[torch.Size, torch.dtype] | None
     share: float
     """Of the loss of the micro-batch in that of the step."""
@@ -71,11 +73,12 @@ class GraphedWork:
         # hang on would never come back from there to another one that is being captured.
         self._aside = torch.cuda.Stream()
         wants_gradients = not chunk.is_first
-        self._inputs = tuple(
+        texts = tuple(torch.tensor(text, dtype=torch.uint8) for text in look.texts)
+        self._inputs = texts + tuple(
             torch.zeros(shape, dtype=dtype, device=device).requires_grad_(
                 wants_gradients and dtype.is_floating_point
             )
-            for shape, dtype in look.inputs
+            for shape, dtype in look.inputs[len(texts) :]
         )
         self._target = (
             None if look.target is None else torch.zeros(look.target[0], dtype=look.target[1], device=device)
@@ -126,7 +129,8 @@ class GraphedWork:
         self._chunk.random.give_seeds(self._generators, step, index)
         with torch.no_grad():
             for own, given in zip(self._inputs, inputs, strict=True):
-                own.copy_(given, non_blocking=True)
+                if own.is_cuda:
+                    own.copy_(given, non_blocking=True)
             if self._target is not None and target is not None:
                 self._target.copy_(target, non_blocking=True)
         self._forward.replay()

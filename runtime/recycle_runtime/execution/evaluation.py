@@ -19,6 +19,7 @@ from recycle_runtime.execution.handlers import Buffer, OpHandlers
 from recycle_runtime.execution.interpreter import Interpreter
 from recycle_runtime.execution.shapes import as_tuple
 from recycle_runtime.plan.isa import NONE, Instruction, Opcode
+from recycle_runtime.program.named_inputs import with_host_text
 
 _FORWARD = frozenset({Opcode.LOAD, Opcode.RECV_ACTIVATION, Opcode.FORWARD, Opcode.SEND_ACTIVATION})
 
@@ -60,7 +61,9 @@ class EvaluationHandlers(OpHandlers):
         inputs, target = self.data.item(self.first + self._index(instruction))
         if chunk.is_first:
             arguments = chunk.program.arguments(inputs)
-            buffer.inputs = tuple(to_device(list(arguments), self._device))
+            texts = with_host_text(inputs, arguments)
+            moved = to_device(list(arguments[texts:]), self._device)
+            buffer.inputs = (*arguments[:texts], *moved)
         if chunk.is_last:
             is_tensor = isinstance(target, torch.Tensor)
             buffer.target = to_device([target], self._device)[0] if is_tensor else target

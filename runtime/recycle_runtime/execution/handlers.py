@@ -28,6 +28,7 @@ from recycle_runtime.execution.interpreter import Handler, RunAgain
 from recycle_runtime.execution.shapes import Looks, Shapes, as_tuple
 from recycle_runtime.execution.split_backward import WeightWork
 from recycle_runtime.plan.isa import NONE, Instruction, Opcode
+from recycle_runtime.program.named_inputs import with_host_text
 from recycle_runtime.plan.worker_ids import Worker, numbered_worker
 from recycle_runtime.program.cutting import Stage
 from recycle_runtime.transport.interface import Arrival, Pending, Transport
@@ -233,14 +234,15 @@ class OpHandlers:
         inputs, target = chunk.data.item(self._now, *self._place(instruction))
         arguments = list(chunk.program.arguments(inputs)) if chunk.is_first else []
         moves_target = chunk.is_last and isinstance(target, torch.Tensor)
-        moved = to_device([*arguments, target] if moves_target else arguments, self._device)
+        texts = with_host_text(inputs, arguments)
+        moved = to_device([*arguments[texts:], target] if moves_target else arguments[texts:], self._device)
         if chunk.is_last:
             buffer.target = moved.pop() if moves_target else target
         if chunk.is_first:
             self._tell_looks(chunk)
-            buffer.inputs = tuple(moved)
-            self._note(instruction, "data", buffer.inputs, stays=True)
-            self._count(buffer.inputs[0])
+            buffer.inputs = (*arguments[:texts], *moved)
+            self._note(instruction, "data", moved, stays=True)
+            self._count(moved[0])
 
     def recv_activation(self, instruction: Instruction) -> None:
         neighbour = self._neighbour(instruction)
@@ -332,6 +334,7 @@ class OpHandlers:
             return None
         look = InputSpec(
             tuple((tensor.shape, tensor.dtype) for tensor in buffer.inputs),
+            tuple(tuple(tensor.tolist()) for tensor in buffer.inputs if tensor.is_cpu),
             None if buffer.target is None else (buffer.target.shape, buffer.target.dtype),
             self._share,
             self._chunks[instruction.chunk].split.defers,

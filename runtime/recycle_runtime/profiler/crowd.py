@@ -17,6 +17,7 @@ from recycle_runtime.execution.split_backward import prepare
 from recycle_runtime.profiler.stage_run import StageRun, as_tensors
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.loading import load_program
+from recycle_runtime.program.named_inputs import with_host_text
 
 _START_SECONDS = 300.0
 
@@ -53,7 +54,9 @@ def _keep_busy(path: str, stage: int, stages: int, device_name: str, seed: int, 
     device, program = torch.device(device_name), load_program(path)
     data, target = MicroBatches(program, seed, 1).item(0, 0)
     precision = program.precision
-    inputs = tuple(precision.entering(tensor.to(device)) for tensor in program.arguments(data))
+    arguments = program.arguments(data)
+    texts = with_host_text(data, arguments)
+    inputs = (*arguments[:texts], *(precision.entering(each.to(device)) for each in arguments[texts:]))
     with torch.no_grad(), precision.computing(device):
         for before in range(stage):
             module = build_module(program, before, stages, seed).to(device, precision.weights)

@@ -1,12 +1,15 @@
 """Modules that the program has compiled: torch.compile(module) wraps one, module.compile() does not.
 
 A wrapper puts `_orig_mod.` before every name in it. Without it the module is compiled as ever, and its
-parameters are called as if it were not.
+parameters are called as if it were not. A copy of a module loses what it was compiled to: it is compiled
+anew, with the options of the original.
 """
 
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import torch
+from torch import nn
 
 
 def unwrapped(module: torch.nn.Module) -> torch.nn.Module:
@@ -22,6 +25,30 @@ def unwrapped(module: torch.nn.Module) -> torch.nn.Module:
 def is_compiled(module: torch.nn.Module) -> bool:
     """Whether calls of it run what torch.compile has made."""
     return vars(module).get("_compiled_call_impl") is not None or _inner(module) is not None
+
+
+def compile_alike(pairs: Iterable[tuple[nn.Module, nn.Module]]) -> None:
+    """Let calls of copies run compiled where those of the originals do; pairs of an original and its copy."""
+    for original, copy in pairs:
+        made = vars(original).get("_compiled_call_impl")
+        if made is not None and vars(copy).get("_compiled_call_impl") is None:
+            # Only a module of torch may have none: then the options are torch's own.
+            again = _compiler_of(made) or torch.compile
+            cast(Any, copy)._compiled_call_impl = again(copy._call_impl)  # pyright: ignore[reportPrivateUsage]
+
+
+def compile_layer(module: nn.Module, options: Mapping[str, Any]) -> None:
+    """Compile a module that has something to fuse: one of torch's layers alone gains nothing by it."""
+    is_single = type(module).__module__.startswith("torch.nn.") and not list(module.children())
+    if not is_single and not any(map(is_compiled, module.modules())):
+        module.compile(**options)
+
+
+def _compiler_of(made: Any) -> Any:
+    """What has compiled this, to be called with another function."""
+    cells: Any = getattr(made, "__closure__", None) or ()
+    found = [cell.cell_contents for cell in cells]
+    return next((each for each in found if type(each).__name__ == "OptimizeContext"), None)
 
 
 def _inner(module: torch.nn.Module) -> torch.nn.Module | None:

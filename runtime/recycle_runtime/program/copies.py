@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast
 
 from torch import nn
 
+from recycle_runtime.program.compiled import compile_alike
 from recycle_runtime.program.errors import ProgramError
 
 Kind = TypeVar("Kind")
@@ -43,6 +44,7 @@ def copied(modules: Kind) -> Kind:
 def copied_with(memo: dict[int, Any], modules: Kind) -> Kind:
     """The same, where `memo` already says what stands for some parameters, by their `id`."""
     made = copy.deepcopy(modules, memo)
+    compile_alike(zip(modules_in(modules), modules_in(made), strict=True))
     for parameter in parameters_in(modules):
         if (twin := memo.get(id(parameter))) is not None:
             carry_over(parameter, twin)

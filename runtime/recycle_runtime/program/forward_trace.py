@@ -1,15 +1,19 @@
 """What the layers of a whole model hand on to each other, found by watching its own forward from outside.
 
 A forward is a row of events: calls of the model's layers, and between them the operations of the code
-around these, its glue. A trace runs it with fake tensors in place of all parameters: they have types and
-shapes and no memory, and so has whatever is computed from them. What is computed from token ids, masks and
-positions alone is real.
+around these, its glue. A trace runs the glue with fake tensors in place of all parameters: they have types
+and shapes and no memory, and so has whatever is computed from them. What is computed from token ids, masks
+and positions alone is real. A layer is a box: what it gives looks as `boxes` says, and nothing in it is seen.
 
     event     0 embed   1 add   2 mask   3 layer   4 layer   5 norm   6 head
     made      fake      fake    real     fake      fake      fake     fake
 
 A cut before event 4 is crossed by every fake value that was made before it and is used from there on: here
 what event 3 made. What is real is computed again on the other side, from the same ids, by the same code.
+
+Glue that reads a number of a fake tensor (`.item()`, `if hidden.max() > 3`) needs values: then the trace is
+made once more with a value beside every fake tensor, by layers as they are when new. A tensor that is read
+so crosses all later cuts, so that every worker reads the same.
 """
 
 # Memory is known by an address that torch calls private.
@@ -18,7 +22,8 @@ what event 3 made. What is real is computed again on the other side, from the sa
 import threading
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,9 +36,10 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
 )
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
+from recycle_runtime.program.boxes import Boxes, Side, fake_like, replay
 from recycle_runtime.program.errors import ProgramError
 
 _RANDOM = frozenset(
@@ -45,6 +51,7 @@ _RANDOM = frozenset(
     ]
 )
 _END = 1 << 60
+_NEEDS_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 _TORCH = str(Path(torch.__file__).parent)
 _OWN = str(Path(__file__).parent)
 
@@ -54,6 +61,8 @@ class Value(NamedTuple):
 
     event: int
     place: int
+    side: int = 0
+    """0: it is in what the event gives. Others are handed out past that, see `boxes`."""
 
 
 class Made(NamedTuple):
@@ -81,68 +90,85 @@ class ForwardTrace:
     """What each layer needs of those before it."""
     inputs: Mapping[int, torch.Tensor]
     """Fake ones in place of the inputs that are floating-point tensors, by their place."""
+    sides: Mapping[int, tuple[Side, ...]]
+    """What layers hand out past their results, by event."""
+    captures: frozenset[Any]
+    """The code of hooks that keep what they are called with."""
 
     def fake(self, value: Value) -> torch.Tensor:
         """What stands for a value in the trace."""
         if value.event == -1:
             return self.inputs[value.place]
+        if value.side:
+            return self.sides[value.event][value.side - 1].leaves[value.place]
         made = self.made[value.event]
         assert made is not None
         return made.leaves[value.place]
 
 
-class ForwardWatch(TorchFunctionMode, ABC):
+class Watch(ABC):
+    """Sees the calls of all layers in one forward."""
+
+    @abstractmethod
+    def call_here(self, layer: int, name: str, call: Callable[..., Any], args: Any, options: Any) -> Any:
+        """A module of a layer that is here."""
+
+    @abstractmethod
+    def call_fake(self, layer: int, name: str, module: nn.Module, args: Any, options: Any) -> Any:
+        """A module of a layer that has no memory here."""
+
+    def tell_side(self, module: nn.Module, args: Any, options: Any, output: Any) -> None:
+        """A module inside a layer that is here has given this."""
+
+    def run(self, call: Callable[[], Any]) -> Any:
+        """Run a forward."""
+        _active.watch = self
+        try:
+            return call()
+        finally:
+            _active.watch = None
+
+
+class ForwardWatch(TorchFunctionMode, Watch):
     """Sees every event of one forward; subclasses say what becomes of it."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.inside = False
-        """A layer computes: what it does is its own."""
         self.number = 0
         """Of the next event."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        options = kwargs or {}
-        if self.inside:
-            return func(*args, **options)
-        return self.operation(_name(func), func, args, options)
+        return self.operation(_name(func), func, args, kwargs or {})
 
     @abstractmethod
     def operation(self, name: str, func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """One of the glue; it is an event if it gives tensors."""
 
-    @abstractmethod
-    def call_fake(
-        self, layer: int, name: str, call: Callable[[], Any], args: tuple[Any, ...], options: dict[str, Any]
-    ) -> Any:
-        """A module of a layer that has no memory here."""
+    def run(self, call: Callable[[], Any]) -> Any:
+        with self:
+            return super().run(call)
 
-    def enter(self, layer: int, name: str, args: tuple[Any, ...], options: dict[str, Any]) -> None:
-        """A module of a layer that is here begins."""
-
-    def leave(self, name: str, made: Any) -> Any:
-        """It has given this; what the glue gets."""
-        return made
+    @contextmanager
+    def aside(self) -> Generator[None]:
+        """While a layer computes: to torch, and to what it compiles, it is as if nobody watched."""
+        if _get_current_function_mode() is not self:
+            yield
+            return
+        self.__exit__(None, None, None)
+        try:
+            yield
+        finally:
+            self.__enter__()
 
 
 _active = threading.local()
 
 
-def watching() -> ForwardWatch | None:
+def watching() -> Watch | None:
     """What watches the forward that runs in this thread."""
     return getattr(_active, "watch", None)
-
-
-def watched(watch: ForwardWatch, call: Callable[[], Any]) -> Any:
-    """Run a forward under a watch."""
-    _active.watch = watch
-    try:
-        with watch:
-            return call()
-    finally:
-        _active.watch = None
 
 
 def trace(
@@ -150,28 +176,38 @@ def trace(
     owners: Mapping[str, frozenset[int]],
     names: Sequence[str],
     mode: FakeTensorMode,
+    boxes: Boxes,
     args: tuple[Any, ...],
     options: dict[str, Any],
 ) -> ForwardTrace:
     """One forward of a model with fake parameters, whose layers have these names; `owners` has the layers of
     every parameter."""
+    try:
+        return _traced(_Tracer(model, owners, names, mode, boxes), args, options)
+    except _NEEDS_VALUES:
+        tracer = _Tracer(model, owners, names, mode, boxes, with_values=True)
+        try:
+            return _traced(tracer, args, options)
+        except _NEEDS_VALUES as error:
+            raise ProgramError(
+                f"{user_line(error)}: the forward of {type(model).__name__} looks at values that its layers "
+                f"have computed, between {tracer.place}, in a way that cannot be followed",
+                "do that inside a layer, or make one layer of what it reads and what it decides: "
+                "LAYERS = [...]",
+            ) from None
+
+
+def _traced(tracer: "_Tracer", args: tuple[Any, ...], options: dict[str, Any]) -> ForwardTrace:
+    model = tracer.model
     inputs = [each for each in tree_flatten((args, options))[0] if isinstance(each, torch.Tensor)]
     versions = [tensor._version for tensor in inputs]
-    faked = {id(each): mode.from_tensor(each) for each in inputs if each.is_floating_point()}
+    faked = {id(each): fake_like(tracer.mode, each) for each in inputs if each.is_floating_point()}
     leaves, shape = tree_flatten((args, options))
     args, options = tree_unflatten([faked.get(id(leaf), leaf) for leaf in leaves], shape)
-    tracer = _Tracer(model, owners, names, mode)
     for place, each in enumerate(inputs):
         if each.is_floating_point():
             tracer.take_input(place, faked[id(each)])
-    try:
-        made = watched(tracer, lambda: model(*args, **options))
-    except (DataDependentOutputException, DynamicOutputShapeException) as error:
-        raise ProgramError(
-            f"{user_line(error)}: the forward of {type(model).__name__} looks at values that its layers have "
-            f"computed, between {tracer.place}",
-            "do that inside a layer, or make one layer of what it reads and what it decides: LAYERS = [...]",
-        ) from None
+    made = tracer.run(lambda: model(*args, **options))
     if [tensor._version for tensor in inputs] != versions:
         raise ProgramError(
             f"the forward of {type(model).__name__} changes its inputs in place, outside of its layers",
@@ -187,9 +223,13 @@ class _Tracer(ForwardWatch):
         owners: Mapping[str, frozenset[int]],
         names: Sequence[str],
         mode: FakeTensorMode,
+        boxes: Boxes,
+        *,
+        with_values: bool = False,
     ) -> None:
         super().__init__()
-        self._model, self._names, self._mode = type(model).__name__, names, mode
+        self.model, self.mode = model, mode
+        self._model, self._names, self._boxes = type(model).__name__, names, boxes
         self._parameters = {
             id(parameter): (name, owners[name])
             for name, parameter in model.named_parameters(remove_duplicate=False)
@@ -198,6 +238,7 @@ class _Tracer(ForwardWatch):
         self._last = names[0]
         self._events: list[str] = []
         self._made: list[Made | None] = []
+        self._sides: dict[int, tuple[Side, ...]] = {}
         self._borders = [0]
         self._inputs: dict[int, torch.Tensor] = {}
         self._values: dict[int, Value] = {}
@@ -207,6 +248,8 @@ class _Tracer(ForwardWatch):
         """The last event that uses a value."""
         self._changed: dict[int, float] = {}
         """The last event that changed memory in place, or when between two of them."""
+        self._beside: dict[int, torch.Tensor] | None = {} if with_values else None
+        """A tensor with values for each fake one, by `id`, where they are needed."""
 
     @property
     def place(self) -> str:
@@ -224,7 +267,7 @@ class _Tracer(ForwardWatch):
     def operation(self, name: str, func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         given = tensors_in((args, options))
         versions = [tensor._version for tensor in given]
-        made = func(*args, **options)
+        made = self._made_by(func, args, options, given)
         changed = [
             tensor for tensor, version in zip(given, versions, strict=True) if tensor._version != version
         ]
@@ -232,7 +275,7 @@ class _Tracer(ForwardWatch):
             made = self._drawn(made, changed)
         if changed:
             # The name for the result of `x += y` is a new one, in a watched forward too.
-            made = _mapped(made, lambda tensor: tensor.view_as(tensor) if _among(tensor, changed) else tensor)
+            made = _mapped(made, lambda tensor: self._renamed(tensor) if _among(tensor, changed) else tensor)
         results = tensors_in(made)
         if any(isinstance(tensor, FakeTensor) for tensor in (*results, *changed)):
             self._use(given)
@@ -242,15 +285,67 @@ class _Tracer(ForwardWatch):
             self._add(name, made)
         return made
 
-    def call_fake(
-        self, layer: int, name: str, call: Callable[[], Any], args: tuple[Any, ...], options: dict[str, Any]
+    def _made_by(
+        self, func: Any, args: tuple[Any, ...], options: dict[str, Any], given: Sequence[torch.Tensor]
     ) -> Any:
+        if self._beside is None or not any(isinstance(tensor, FakeTensor) for tensor in given):
+            return func(*args, **options)
+        real = self._with_values((args, options))
+        value = func(*real[0], **real[1])
+        try:
+            made = func(*args, **options)
+        except _NEEDS_VALUES:
+            # Whoever computes it reads the same: what it is read from goes to all of them.
+            self._use(given, _END)
+            known = {id(each): tensor for tensor in given for each in [self._beside.get(id(tensor))]}
+            made = _mapped(value, lambda each: known.get(id(each), fake_like(self.mode, each)))
+        for one, other in zip(tensors_in(made), tensors_in(value), strict=False):
+            if isinstance(one, FakeTensor):
+                self._beside[id(one)] = other
+                self._held.append(one)
+        return made
+
+    def _with_values(self, value: Any) -> Any:
+        """The same with values in place of fake tensors: those of parameters are as in layers that are new."""
+        assert self._beside is not None
+        beside = self._beside
+
+        def real(tensor: torch.Tensor) -> torch.Tensor:
+            if isinstance(tensor, FakeTensor) and id(tensor) not in beside:
+                name = self._parameters.get(id(tensor), ("", frozenset[int]()))[0]
+                beside[id(tensor)] = self._boxes.values_of(name, tensor)
+                self._held.append(tensor)
+            return beside.get(id(tensor), tensor)
+
+        return _mapped(value, real)
+
+    def _renamed(self, tensor: torch.Tensor) -> torch.Tensor:
+        made = tensor.view_as(tensor)
+        if self._beside is not None and id(tensor) in self._beside:
+            self._beside[id(made)] = self._beside[id(tensor)]
+        return made
+
+    def call_here(self, layer: int, name: str, call: Callable[..., Any], args: Any, options: Any) -> Any:
+        raise AssertionError(f"{name} has memory in a trace")
+
+    def call_fake(self, layer: int, name: str, module: nn.Module, args: Any, options: Any) -> Any:
         self._begin(layer, name)
         self._use(tensors_in((args, options)))
-        self.inside = True
-        made = call()
-        self.inside = False
-        self._add(name, made)
+        with self.aside():
+            if self._beside is None:
+                box = self._boxes.look(layer, name, module, args, options)
+            else:
+                box = self._boxes.compute(layer, name, module, (args, options), self._with_values)
+                self._beside.update(box.values)
+                self._held.append(box)
+            made = replay(module, box.sides, box.made)
+        number = self.number
+        self._add(name, made, is_layer=True)
+        self._sides[number] = box.sides
+        for place, side in enumerate(box.sides, 1):
+            for inner, leaf in enumerate(side.leaves):
+                if self._is_new(leaf):
+                    self._know(leaf, Value(number, inner, place))
         return made
 
     def finish(self, made: Any) -> ForwardTrace:
@@ -268,8 +363,31 @@ class _Tracer(ForwardWatch):
             for border in self._borders
         )
         return ForwardTrace(
-            tuple(self._events), tuple(self._made), tuple(self._borders), ((), *crossing[1:]), self._inputs
+            tuple(self._events),
+            tuple(self._made),
+            tuple(self._borders),
+            ((), *crossing[1:]),
+            self._inputs,
+            self._sides,
+            self._captures(),
         )
+
+    def _captures(self) -> frozenset[Any]:
+        """The code of hooks whose output somebody has used later, past the layer that comes next."""
+        found: set[Any] = set()
+        for event, sides in self._sides.items():
+            following = [border for border in self._borders if border > event]
+            near = following[1] if len(following) > 1 else _END
+            for side in sides:
+                uses = [
+                    (value, self._uses.get(value, -1)) for value in map(self._value, side.leaves) if value
+                ]
+                if any(last >= (event + 1 if value.side else near) for value, last in uses):
+                    found |= side.codes
+        return frozenset(found)
+
+    def _value(self, leaf: Any) -> Value | None:
+        return self._values.get(id(leaf))
 
     def _begin(self, layer: int, name: str) -> None:
         if layer == self._layer + 1:
@@ -298,10 +416,18 @@ class _Tracer(ForwardWatch):
             )
         return _mapped(
             made,
-            lambda tensor: tensor if isinstance(tensor, FakeTensor) else self._mode.from_tensor(tensor),
+            lambda tensor: tensor if isinstance(tensor, FakeTensor) else self._hidden(tensor),
         )
 
-    def _use(self, given: Sequence[torch.Tensor]) -> None:
+    def _hidden(self, tensor: torch.Tensor) -> torch.Tensor:
+        made = fake_like(self.mode, tensor)
+        if self._beside is not None:
+            self._beside[id(made)] = tensor
+            self._held.append(made)
+        return made
+
+    def _use(self, given: Sequence[torch.Tensor], last: int | None = None) -> None:
+        number = self.number if last is None else last
         for tensor in given:
             known = self._parameters.get(id(tensor))
             if known is not None and self._layer not in known[1]:
@@ -313,7 +439,7 @@ class _Tracer(ForwardWatch):
             value = self._values.get(id(tensor))
             if value is not None:
                 self._check_unchanged(tensor, value)
-                self._uses[value] = self.number
+                self._uses[value] = max(number, self._uses.get(value, -1))
 
     def _check_unchanged(self, tensor: torch.Tensor, value: Value) -> None:
         """What was changed in place under its old name cannot be replaced by what another worker sends."""
@@ -326,20 +452,21 @@ class _Tracer(ForwardWatch):
                 "change it in a layer, or give the result a name: x = x.add(y) in place of x.add_(y)",
             )
 
-    def _add(self, name: str, made: Any) -> None:
+    def _add(self, name: str, made: Any, *, is_layer: bool = False) -> None:
         leaves, shape = tree_flatten(made)
         self._events.append(name)
-        is_fake = any(isinstance(leaf, FakeTensor) for leaf in leaves)
+        is_fake = is_layer or any(isinstance(leaf, FakeTensor) for leaf in leaves)
         self._made.append(Made(tuple(leaves), shape) if is_fake else None)
         for place, leaf in enumerate(leaves):
             # What is given back unchanged is what it was.
-            if (
-                isinstance(leaf, FakeTensor)
-                and id(leaf) not in self._values
-                and id(leaf) not in self._parameters
-            ):
+            if self._is_new(leaf):
                 self._know(leaf, Value(self.number, place))
         self.number += 1
+
+    def _is_new(self, leaf: Any) -> bool:
+        return (
+            isinstance(leaf, FakeTensor) and id(leaf) not in self._values and id(leaf) not in self._parameters
+        )
 
 
 def user_line(error: BaseException | None) -> str:

@@ -23,7 +23,7 @@ from recycle_runtime.program.deferred_init import Recipes, recording
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.host_random import HOST, seed_all
 from recycle_runtime.program.loading import NamedLayer, Program
-from recycle_runtime.program.model_layers import WholeModel
+from recycle_runtime.program.model_layers import WholeModel, parts_of
 from recycle_runtime.program.ties import parameter_called, take_values, tie, whole_name
 from recycle_runtime.weights.fill import fill
 from recycle_runtime.weights.safetensors import WeightsError
@@ -43,6 +43,8 @@ def build_layers(
     """Layers first .. last - 1 of the model, or all of them: the same numbers whichever are built."""
     if (whole := _whole_model(program, seed)) is not None:
         built = whole.build(first, len(whole.groups) if last is None else last, seed)
+        for module in (each for _, layer in built for each in parts_of(layer)):
+            program.compiled(module)
         _check(program, built)
         return _filled(program, built)
     if program.gives == "layers":

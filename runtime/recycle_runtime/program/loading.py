@@ -15,6 +15,7 @@ and may define
     CLIP_NORM = 1.0                             clip gradients by the norm of the whole model
     CLIP_VALUE = 0.5                            clip every number in the gradients
     PRECISION = "bf16"                          or "bf16-weights": see `precision`
+    COMPILE = True                              compile each layer; or the options of torch.compile
     DRAW_AHEAD = True                           draw data of the next step before `on_step` has run
     WEIGHTS = "gpt2/"                           begin with these, by the names of the whole model
 
@@ -49,7 +50,7 @@ from typing import Any, NoReturn, TypeVar, cast
 import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from recycle_runtime.program.compiled import unwrapped
+from recycle_runtime.program.compiled import compile_layer, unwrapped
 from recycle_runtime.program.errors import ProgramError, blame, place, syntax_sentence
 from recycle_runtime.program.named_inputs import as_tuple
 from recycle_runtime.program.precision import Precision, precision_of
@@ -152,6 +153,18 @@ def _switch(path: Path, names: Mapping[str, Any], name: str) -> bool:
     if not isinstance(value, bool):
         raise ProgramError(f"{path}: {name} must be True or False, got {_short(value)}")
     return value
+
+
+def _compile_options(path: Path, names: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    value = names.get("COMPILE", False)
+    if isinstance(value, bool):
+        return {} if value else None
+    if not isinstance(value, Mapping):
+        raise ProgramError(
+            f"{path}: COMPILE must be True, False or the options of torch.compile, got {_short(value)}",
+            'COMPILE = {"mode": "max-autotune-no-cudagraphs"}, for example',
+        )
+    return cast(Mapping[str, Any], value)
 
 
 def _refuse_parameters(path: Path, loss: Any) -> None:
@@ -324,6 +337,8 @@ class Program:
         """Whether nothing is known of its data before the first step: a script gives it then."""
         self.script_arguments: tuple[str, ...] | None = None
         """Of the script that has made it, if one has."""
+        self.compiles: Mapping[str, Any] | None = _compile_options(path, names)
+        """With which options of torch.compile layers are compiled, if they are."""
         self.draws_ahead = _switch(path, names, "DRAW_AHEAD")
         """Whether data of the next step may be drawn before the user's code has run between two steps."""
         self._functions: dict[str, Callable[..., Any]] = {
@@ -358,7 +373,16 @@ class Program:
     def build_stage(self, chunk: int, chunks: int, group: Any = None) -> torch.nn.Module:
         """One chunk of the model; the group reaches only a program that asks for it."""
         module = self._model((chunk, chunks), group)
-        return unwrapped(self._checked("build_stage", module, torch.nn.Module, "a torch.nn.Module"))
+        stage = unwrapped(self._checked("build_stage", module, torch.nn.Module, "a torch.nn.Module"))
+        for part in stage.children() if isinstance(stage, torch.nn.Sequential) else (stage,):
+            self.compiled(part)
+        return stage
+
+    def compiled(self, module: torch.nn.Module) -> torch.nn.Module:
+        """A layer, compiled if the program wants that."""
+        if self.compiles is not None:
+            compile_layer(module, self.compiles)
+        return module
 
     def arguments(self, inputs: Any) -> tuple[torch.Tensor, ...]:
         """What the first layer is called with, for the input of a micro-batch."""
@@ -413,7 +437,7 @@ class Program:
                     f"{self._line(self.gives)}: {self.gives} must return pairs of a name and a "
                     f"torch.nn.Module, got {_short(row)}"
                 )
-        return [(name, unwrapped(module)) for name, module in rows]
+        return [(name, self.compiled(unwrapped(module))) for name, module in rows]
 
     @property
     def loss_function(self) -> Callable[..., Any]:

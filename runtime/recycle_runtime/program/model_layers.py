@@ -8,7 +8,12 @@ A worker runs the forward of the model from the top. What layers before its own 
 computed by others: where their results are used, those that arrived take their place (`forward_trace` knows
 which), everything else there is a fake tensor without memory. The code around the layers, which makes masks,
 positions and rotary tables of the inputs, runs on every worker. Before the first layer that is not its own
-the forward is broken off, and what later layers need goes on.
+the forward is broken off, and what later layers need goes on. A worker that holds all layers just calls the
+model.
+
+A layer that is here is called through a twin: a second object with the same attributes, whose class says
+when its call begins and ends. The module itself stays what it was, compiled or checkpointed if it was that,
+and while it computes nobody watches.
 
 What crosses a cut is the same wherever it is: a short text that says what the model's inputs look like, its
 inputs that are no floating-point tensors, and the values that are used beyond.
@@ -19,6 +24,7 @@ inputs that are no floating-point tensors, and the values that are used beyond.
 
 import copy
 import threading
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -28,6 +34,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_flatten
 
+from recycle_runtime.program.boxes import Boxes, Side, boxed, fake_like, replay
+from recycle_runtime.program.compiled import compile_alike, unwrapped
 from recycle_runtime.program.copies import carry_over
 from recycle_runtime.program.cutting import folder
 from recycle_runtime.program.deferred_init import Recipes, fill
@@ -36,9 +44,9 @@ from recycle_runtime.program.forward_trace import (
     ForwardTrace,
     ForwardWatch,
     Value,
+    Watch,
     tensors_in,
     trace,
-    watched,
     watching,
 )
 from recycle_runtime.program.named_inputs import packed, unpacked
@@ -59,17 +67,21 @@ class WholeModel:
     """A model and its layers, built without memory or with it; makes any layers as they are when new."""
 
     def __init__(self, model: nn.Module, recipes: Recipes | None = None, said: Any = None) -> None:
-        self._model, self._recipes = model, recipes
+        self._recipes, self._seed = recipes, 0
         config: Any = getattr(model, "config", None)
         if getattr(config, "use_cache", None):
             # Keys and values of past tokens are for generating.
             config.use_cache = False
+        model = unwrapped(model)
+        _install_recorders(model)
+        self._model = model
         self.groups: tuple[LayerCalls, ...] = outline(model, said)
         self._modules = dict(model.named_modules(remove_duplicate=False))
         self._parameters = dict(model.named_parameters(remove_duplicate=False))
         self.owners = self._find_owners()
         """The layers of every parameter."""
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self._boxes = Boxes(self.mode, self._built, self._value_of)
         self._faked: dict[tuple[torch.device, torch.dtype | None], nn.Module] = {}
         self._traces: dict[Any, list[ForwardTrace]] = {}
         self._lock = threading.RLock()
@@ -98,6 +110,7 @@ class WholeModel:
 
     def build(self, first: int, last: int, seed: int) -> "list[tuple[str, nn.Module]]":
         """Layers first .. last - 1, each with memory of its own."""
+        self._seed = seed
         return [(self.groups[number].name, self._layer(number, seed)) for number in range(first, last)]
 
     def faked(self, device: torch.device, dtype: torch.dtype | None = None) -> nn.Module:
@@ -107,12 +120,31 @@ class WholeModel:
                 self._faked[device, dtype] = self._fake(device, dtype)
             return self._faked[device, dtype]
 
+    def assembled(self, fake: nn.Module, layers: "Sequence[ModelLayer]" = ()) -> nn.Module:
+        """A model of its own with these layers in it, and fake ones elsewhere."""
+        own = {name: module for layer in layers for name, module in layer.own_modules().items()}
+        loose = {name: each for layer in layers for name, each in layer.own_parameters().items()}
+        memo: dict[int, Any] = {
+            id(parameter): loose.get(name, parameter) for name, parameter in fake.named_parameters()
+        }
+        memo |= {id(buffer): buffer for buffer in fake.buffers() if isinstance(buffer, FakeTensor)}
+        for number, group in enumerate(self.groups):
+            for name in group.modules:
+                module = fake.get_submodule(name)
+                if name in own:
+                    memo[id(module)] = _twin(own[name], number, name)
+        return copy.deepcopy(fake, memo)
+
     def changed_dtype(self, layer: "ModelLayer") -> torch.dtype | None:
         """What the parameters of a layer were turned into, if they were."""
-        for name, parameter in layer.named_parameters():
-            if parameter.is_floating_point() and parameter.dtype != self._parameters[name].dtype:
+        for parameter, before in layer.types_before:
+            if parameter.dtype != before:
                 return parameter.dtype
         return None
+
+    def dtype_of(self, name: str) -> torch.dtype:
+        """Of a parameter as the model has it."""
+        return self._parameters[name].dtype
 
     def traces(self, key: Any) -> list[ForwardTrace]:
         """Those that are known of such inputs, the last first."""
@@ -123,9 +155,30 @@ class WholeModel:
     ) -> ForwardTrace:
         """A new one."""
         with self._lock:
-            made = trace(model, self.owners, self.names, self.mode, args, options)
+            # It may keep what it computes.
+            model = self.assembled(model)
+            made = trace(model, self.owners, self.names, self.mode, self._boxes, args, options)
             self._traces[key] = [made, *self._traces.get(key, ())][:_MOST_TRACES]
             return made
+
+    def __deepcopy__(self, _: Any) -> "WholeModel":
+        """Copies of layers are layers of the same model."""
+        return self
+
+    def _built(self, layer: int, name: str, like: nn.Module) -> nn.Module:
+        """A module of a layer as it is when new, in the place and the mode of a fake one."""
+        some = next(like.parameters(), None)
+        made = self._layer(layer, self._seed, is_shown=True).get_submodule(name)
+        if some is not None:
+            made = made.to(some.device, some.dtype if some.is_floating_point() else None)
+        for each, other in zip(made.modules(), like.modules(), strict=True):
+            each.training = other.training
+        return made
+
+    def _value_of(self, name: str, like: torch.Tensor) -> torch.Tensor:
+        if name not in self._parameters:
+            return torch.zeros_like(like, device=like.device)
+        return self._real(name, self._parameters[name], self._seed, {}).detach().to(like.device, like.dtype)
 
     def _find_owners(self) -> dict[str, frozenset[int]]:
         owners: dict[str, set[int]] = {name: set() for name in self._parameters}
@@ -139,7 +192,8 @@ class WholeModel:
             same.setdefault(parameter, set()).update(owners[name])
         return {name: frozenset(same[parameter]) for name, parameter in self._parameters.items()}
 
-    def _layer(self, number: int, seed: int) -> "ModelLayer":
+    def _layer(self, number: int, seed: int, *, is_shown: bool = False) -> "ModelLayer":
+        """`is_shown`: it only shows what its results look like."""
         group = self.groups[number]
         made: dict[nn.Parameter, nn.Parameter] = {}
         modules: dict[str, nn.Module] = {}
@@ -149,7 +203,8 @@ class WholeModel:
             for inner, parameter in module.named_parameters(remove_duplicate=False):
                 memo[id(parameter)] = self._real(f"{name}.{inner}", parameter, seed, made)
             modules[name] = copy.deepcopy(module, memo)
-            _report_calls(modules[name], number, name)
+            if not is_shown:
+                compile_alike(zip(module.modules(), modules[name].modules(), strict=True))
         loose = {name: self._real(name, self._parameters[name], seed, made) for name in group.parameters}
         return ModelLayer(self, number, modules, loose, self._common_buffers() if number == 0 else {})
 
@@ -221,6 +276,7 @@ class ModelLayer(nn.Module):
         self._loose = tuple(parameters)
         self._buffer_names = tuple(buffers)
         self._body: Body | None = None
+        self._types: list[tuple[nn.Parameter, torch.dtype]] | None = None
         self._put(self, modules, parameters, buffers)
 
     def put_into(self, root: nn.Module) -> None:
@@ -251,6 +307,11 @@ class ModelLayer(nn.Module):
     def whole(self) -> WholeModel:
         return self._whole
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy runs with modules of its own."""
+        state: dict[str, Any] = super().__getstate__()  # pyright: ignore
+        return {**state, "_body": None, "_types": None}
+
     def own_modules(self) -> dict[str, nn.Module]:
         """By their names in the whole model."""
         return {name: self.get_submodule(name) for name in self._names}
@@ -258,6 +319,14 @@ class ModelLayer(nn.Module):
     def own_parameters(self) -> dict[str, nn.Parameter]:
         """Those that are in none of them."""
         return {name: self.get_parameter(name) for name in self._loose}
+
+    @property
+    def types_before(self) -> list[tuple[nn.Parameter, torch.dtype]]:
+        """Its floating-point parameters, and what they were in the model."""
+        if self._types is None:
+            named = [(name, each) for name, each in self.named_parameters() if each.is_floating_point()]
+            self._types = [(each, self._whole.dtype_of(name)) for name, each in named]
+        return self._types
 
     def join(self, layers: "Sequence[nn.Module]") -> "Body":
         """Several layers that follow one another as one."""
@@ -272,6 +341,11 @@ class ModelLayer(nn.Module):
         return self._body.run(values, self.training)
 
 
+def parts_of(layer: nn.Module) -> list[nn.Module]:
+    """The modules of the whole model that a layer is made of."""
+    return list(layer.own_modules().values()) if isinstance(layer, ModelLayer) else [layer]
+
+
 class Body:
     """The whole model around some consecutive layers that are here."""
 
@@ -279,15 +353,19 @@ class Body:
         self._layers = tuple(layers)
         self._whole = layers[0].whole
         self._first, self._last = layers[0].number, layers[-1].number
+        self._is_all = self._first == 0 and self._last == len(self._whole.groups) - 1
         self._model: tuple[torch.device, nn.Module] | None = None
         self._inputs: dict[Any, tuple[_Input, ...]] = {}
         self._texts: dict[Any, torch.Tensor] = {}
+        self._told: set[int] = set()
+        """Modules that tell what they give, by `id`."""
 
     def run(
         self, values: Sequence[Any], is_training: bool, before_layer: Callable[[int], None] | None = None
     ) -> Any:
         """From what crosses into the first of the layers to what crosses out of the last."""
-        device = values[0].device
+        # A text that says what the inputs are called may have stayed on the host.
+        device = values[-1].device
         inputs, tensors, crossed = self._unpack(values)
         args = tuple(tensor for each, tensor in zip(inputs, tensors, strict=True) if each.name is None)
         options = {
@@ -295,11 +373,13 @@ class Body:
         }
         dtype = self._whole.changed_dtype(self._layers[0])
         fake = self._whole.faked(device, dtype)
-        key = (inputs, device, dtype, is_training, torch.is_grad_enabled(), _autocast(device))
         model = self._assembled(device, fake)
         for each in (fake, model):
             if each.training != is_training:
                 each.train(is_training)
+        if self._is_all:
+            return _Through(before_layer).run(lambda: model(*args, **options))
+        key = (inputs, device, dtype, is_training, torch.is_grad_enabled(), _autocast(device))
         for known in self._whole.traces(key):
             try:
                 return self._follow(known, model, args, options, inputs, crossed, before_layer)
@@ -310,9 +390,10 @@ class Body:
             return self._follow(fresh, model, args, options, inputs, crossed, before_layer)
         except _OtherWay as error:
             raise ProgramError(
-                f"the forward of {type(model).__name__} goes another way with values than with shapes alone: "
-                f"{error}",
-                "let it decide by its inputs, or inside a layer",
+                f"the forward of {type(model).__name__} goes another way with these values than with those "
+                f"that it was looked at with: {error}",
+                "let it decide by its inputs, or inside a layer: LAYERS = [...] makes one layer of what it "
+                "reads and what it decides",
             ) from None
 
     def _follow(
@@ -328,14 +409,22 @@ class Body:
         arrived = dict(zip(known.crossing[self._first], crossed, strict=True))
         args, options = self._with_arrived(args, options, arrived)
         follower = _Follower(known, self._whole.names, self._first, self._last, arrived, before_layer)
+        for module in follower.tell:
+            self._tell(model.get_submodule(module))
         if self._first == 0 and before_layer is not None:
             before_layer(0)
         try:
-            made = watched(follower, lambda: model(*args, **options))
+            made = follower.run(lambda: model(*args, **options))
         except _Stop:
             return self._pack(inputs, args, options, follower.leaving())
         follower.check(made, "what it returns")
         return made
+
+    def _tell(self, module: nn.Module) -> None:
+        """Let a module tell what it gives, from now on."""
+        hooks: Any = module._forward_hooks
+        if not any(isinstance(hook, _TellSide) for hook in hooks.values()):
+            module.register_forward_hook(_TellSide(), with_kwargs=True)
 
     def _with_arrived(
         self, args: tuple[Any, ...], options: dict[str, Any], arrived: Mapping[Value, torch.Tensor]
@@ -348,16 +437,7 @@ class Body:
     def _assembled(self, device: torch.device, fake: nn.Module) -> nn.Module:
         """The model with the modules of its own layers, and fake ones elsewhere."""
         if self._model is None or self._model[0] != device:
-            own = {name: module for layer in self._layers for name, module in layer.own_modules().items()}
-            loose = {name: each for layer in self._layers for name, each in layer.own_parameters().items()}
-            memo: dict[int, Any] = {
-                id(parameter): loose.get(name, parameter) for name, parameter in fake.named_parameters()
-            }
-            for group in self._whole.groups:
-                for name in group.modules:
-                    module = fake.get_submodule(name)
-                    memo[id(module)] = own.get(name, module)
-            self._model = device, copy.deepcopy(fake, memo)
+            self._model = device, self._whole.assembled(fake, self._layers)
         return self._model[1]
 
     def _unpack(
@@ -374,7 +454,7 @@ class Body:
         inputs = self._read(values)
         rest = iter(values[1:])
         tensors = [
-            self._placeholder(each, values[0].device) if each.dtype.is_floating_point else next(rest)
+            self._placeholder(each, values[-1].device) if each.dtype.is_floating_point else next(rest)
             for each in inputs
         ]
         return inputs, tensors, tuple(rest)
@@ -418,6 +498,25 @@ class _OtherWay(BaseException):
     """The forward does something else than the trace says."""
 
 
+class _Through(Watch):
+    """Goes through a forward all layers of which are here."""
+
+    def __init__(self, before_layer: Callable[[int], None] | None) -> None:
+        self._before_layer, self._layer = before_layer, -1
+        if before_layer is not None:
+            self._layer = 0
+            before_layer(0)
+
+    def call_here(self, layer: int, name: str, call: Callable[..., Any], args: Any, options: Any) -> Any:
+        if self._layer < layer and self._before_layer is not None:
+            self._layer = layer
+            self._before_layer(layer)
+        return call(*args, **options)
+
+    def call_fake(self, layer: int, name: str, module: nn.Module, args: Any, options: Any) -> Any:
+        raise AssertionError(f"{name} is not here")
+
+
 class _Follower(ForwardWatch):
     """Goes through a forward as a trace says, from the first layer that is here to the last."""
 
@@ -434,11 +533,19 @@ class _Follower(ForwardWatch):
         self._trace, self._names, self._first, self._last = known, names, first, last
         self._start = known.borders[first]
         self._real = {id(known.fake(value)): tensor for value, tensor in arrived.items()}
-        self._wanted: dict[int, list[int]] = {}
-        """Places of what crosses out, by the event that makes it."""
+        self._wanted: dict[int, list[Value]] = {}
+        """What crosses out, by the event that makes it."""
         self._crossing = known.crossing[last + 1] if last + 1 < len(known.crossing) else ()
+        self.tell: list[str] = []
+        """Names of modules here that have to tell what they give."""
         for value in self._crossing:
-            self._wanted.setdefault(value.event, []).append(value.place)
+            self._wanted.setdefault(value.event, []).append(value)
+            if value.side and value.event >= self._start:
+                side = known.sides[value.event][value.side - 1]
+                if not side.attribute:
+                    self.tell.append(_joined(known.names[value.event], side.path))
+        self._heard: dict[int, list[Any]] = {}
+        """What such modules have given in the layer that computes, by `id`."""
         self._kept: dict[Value, torch.Tensor] = dict(arrived)
         self._before_layer = before_layer
         self._layer = 0 if first == 0 else -1
@@ -453,9 +560,7 @@ class _Follower(ForwardWatch):
         result = func(*args, **options)
         return self._keep(self._next(name), result) if tensors_in(result) else result
 
-    def call_fake(
-        self, layer: int, name: str, call: Callable[[], Any], args: tuple[Any, ...], options: dict[str, Any]
-    ) -> Any:
+    def call_fake(self, layer: int, name: str, module: nn.Module, args: Any, options: Any) -> Any:
         if layer > self._last:
             if self.number != self._trace.borders[self._last + 1]:
                 raise _OtherWay(f"{name} is called too early")
@@ -463,27 +568,36 @@ class _Follower(ForwardWatch):
         number = self._next(name)
         made = self._trace.made[number]
         assert made is not None and number < self._start, f"{name} is not here"
+        with self.aside():
+            replay(module, self._trace.sides[number], None, self._real, self._trace.captures)
         return made.with_real(self._real)
 
-    def enter(self, layer: int, name: str, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+    def call_here(self, layer: int, name: str, call: Callable[..., Any], args: Any, options: Any) -> Any:
         if self._layer < layer:
             self._layer = layer
             if self._before_layer is not None:
                 self._before_layer(layer)
         self.check((args, options), f"what {name} is called with")
-        self.inside = True
+        self._heard.clear()
+        with self.aside():
+            made = call(*args, **options)
+        number = self._next(name)
+        self._check_looks(number, name, made)
+        for value in self._wanted.get(number, ()):
+            if value.side:
+                self._kept[value] = self._side(number, value, call)
+        return self._keep(number, made)
 
-    def leave(self, name: str, made: Any) -> Any:
-        self.inside = False
-        return self._keep(self._next(name), made)
+    def tell_side(self, module: nn.Module, args: Any, options: Any, output: Any) -> None:
+        self._heard.setdefault(id(module), []).append((args, options, output))
 
     def check(self, value: Any, what: str) -> None:
         """That nothing in it is fake: it would come from a layer that is not here, on a way not seen."""
         if any(isinstance(leaf, FakeTensor) for leaf in tree_flatten(value)[0]):
             raise ProgramError(
-                f"{what} comes from another layer on a way that cannot be followed (an attribute, a global, "
-                "a cache)",
-                "pass it on as an argument and a result, or make one layer of both: LAYERS = [...]",
+                f"{what} comes from another layer on a way that cannot be followed (a global, a cache)",
+                "pass it on as an argument and a result, keep it as an attribute of a module in the layer, "
+                "or make one layer of both: LAYERS = [...]",
             )
 
     def leaving(self) -> list[torch.Tensor]:
@@ -491,6 +605,33 @@ class _Follower(ForwardWatch):
         made = [self._kept[value] for value in self._crossing]
         self.check(made, f"what layer {self._names[self._last]} hands on")
         return made
+
+    def _check_looks(self, number: int, name: str, made: Any) -> None:
+        expected = self._trace.made[number]
+        told = [] if expected is None else [_shape_of(leaf) for leaf in expected.leaves]
+        given = [_shape_of(leaf) for leaf in tree_flatten(made)[0]]
+        if expected is not None and given != told:
+            raise ProgramError(
+                f"{name} gives {_shown(given)}, and workers without it expect {_shown(told)} for inputs of "
+                "these shapes",
+                "shapes that a layer gives may depend on the shapes of a micro-batch, and not on its numbers",
+            )
+
+    def _side(self, number: int, value: Value, call: Any) -> torch.Tensor:
+        """What a layer that is here has handed out."""
+        sides = self._trace.sides[number]
+        side = sides[value.side - 1]
+        inner = call.__self__.get_submodule(side.path)
+        if side.attribute:
+            content: Any = (getattr(inner, side.attribute),)
+        else:
+            # One that is called several times has told as often, in this order.
+            before = [each for each in sides[: value.side - 1] if _is_same_place(each, side)]
+            heard = self._heard.get(id(inner), [])
+            if len(heard) <= len(before):
+                raise _OtherWay(f"{side.path} of {self._trace.names[number]} is not called")
+            content = heard[len(before)]
+        return tree_flatten(content)[0][value.place]
 
     def _next(self, name: str) -> int:
         number = self.number
@@ -502,38 +643,36 @@ class _Follower(ForwardWatch):
     def _keep(self, number: int, made: Any) -> Any:
         if number in self._wanted:
             leaves = tree_flatten(made)[0]
-            for place in self._wanted[number]:
-                self._kept[Value(number, place)] = leaves[place]
+            for value in self._wanted[number]:
+                if not value.side:
+                    self._kept[value] = leaves[value.place]
         return made
 
 
 @dataclass(frozen=True, slots=True)
-class _Report:
-    """Tells a watch that a module of a layer begins."""
+class _TellSide:
+    """A hook that tells a watch what a module inside a layer gives."""
 
-    layer: int
-    name: str
-
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+    def __call__(self, module: nn.Module, args: Any, options: Any, output: Any) -> None:
         watch = watching()
         if watch is not None:
-            watch.enter(self.layer, self.name, args, options)
+            watch.tell_side(module, args, options, output)
 
 
-@dataclass(frozen=True, slots=True)
-class _ReportEnd:
-    """And that it has ended."""
+def _twin(module: nn.Module, layer: int, name: str) -> nn.Module:
+    """An object with the same attributes, calls of which a watch sees; the module stays as it is."""
+    kind = type(module)
+    called = kind.__call__.__get__(module)
 
-    name: str
-
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], made: Any) -> Any:
+    def call(self: nn.Module, *args: Any, **options: Any) -> Any:
         watch = watching()
-        return made if watch is None else watch.leave(self.name, made)
+        if watch is None:
+            return called(*args, **options)
+        return watch.call_here(layer, name, called, args, options)
 
-
-def _report_calls(module: nn.Module, layer: int, name: str) -> None:
-    module.register_forward_pre_hook(_Report(layer, name), with_kwargs=True)
-    module.register_forward_hook(_ReportEnd(name))
+    twin = object.__new__(_with_call(kind, call))
+    object.__setattr__(twin, "__dict__", vars(module))
+    return twin
 
 
 def _answer_calls(module: nn.Module, layer: int, name: str) -> None:
@@ -544,9 +683,49 @@ def _answer_calls(module: nn.Module, layer: int, name: str) -> None:
         watch = watching()
         if watch is None:
             return kind.__call__(self, *args, **options)
-        return watch.call_fake(layer, name, lambda: kind.__call__(self, *args, **options), args, options)
+        return watch.call_fake(layer, name, self, args, options)
 
-    module.__class__ = type(kind.__name__, (kind,), {"__call__": call, "__module__": kind.__module__})
+    module.__class__ = _with_call(kind, call)
+
+
+def _with_call(kind: type[Any], call: Callable[..., Any]) -> type[Any]:
+    own = {"__call__": call, "__module__": kind.__module__, "boxed_kind": boxed(kind)}
+    return type(kind.__name__, (kind,), own)
+
+
+def _install_recorders(model: nn.Module) -> None:
+    """Hooks by which models of `transformers` collect outputs of their layers, if they are to: before the model
+    is copied, or they would install them on every copy, and on layers that move once more. A layer that is
+    compiled is quicker without."""
+    recorders: Any = sys.modules.get("transformers.utils.output_capturing")
+    install = getattr(recorders, "maybe_install_capturing_hooks", None)
+    for module in model.modules() if install is not None else ():
+        config: Any = getattr(module, "config", None)
+        wanted = [name for name in dir(config) if name.startswith("output_") and _is_set(config, name)]
+        if wanted and hasattr(module, "_can_record_outputs"):
+            install(module)
+
+
+def _is_set(config: Any, name: str) -> bool:
+    value = getattr(config, name, None)
+    return isinstance(value, bool | list | tuple | set) and bool(value)
+
+
+def _joined(name: str, path: str) -> str:
+    return f"{name}.{path}" if path else name
+
+
+def _is_same_place(one: Side, other: Side) -> bool:
+    return (one.path, one.attribute) == (other.path, other.attribute)
+
+
+def _shape_of(leaf: Any) -> tuple[Any, ...] | None:
+    return (leaf.dtype, tuple(leaf.shape)) if isinstance(leaf, torch.Tensor) else None
+
+
+def _shown(looks: Sequence[tuple[Any, ...] | None]) -> str:
+    tensors = [f"{str(look[0]).removeprefix('torch.')}{list(look[1])}" for look in looks if look is not None]
+    return " ".join(tensors) or "no tensor"
 
 
 def _named(values: Sequence[torch.Tensor]) -> tuple[list[str | None], Sequence[torch.Tensor]]:

@@ -1,6 +1,7 @@
 """Inputs of a model by name: `model(**inputs)` for a micro-batch whose input is a dictionary.
 
 Between workers and layers everything is a tuple of tensors, so the names go first, as a text in a tensor.
+Where inputs are loaded it stays on the host: to read it on a device would wait for all that was asked of it.
 """
 
 import json
@@ -18,6 +19,11 @@ def as_tuple(value: Any) -> tuple[Any, ...]:
         named = cast(Mapping[str, Any], value)
         return (packed(list(named)), *named.values())
     return tuple(cast(Sequence[Any], value)) if isinstance(value, tuple | list) else (value,)
+
+
+def with_host_text(inputs: Any, arguments: Sequence[torch.Tensor]) -> int:
+    """How many of the arguments, made of these inputs, stay on the host."""
+    return int(isinstance(inputs, Mapping) and bool(arguments))
 
 
 def packed(content: Any) -> torch.Tensor:

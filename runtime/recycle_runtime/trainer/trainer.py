@@ -2,7 +2,7 @@
 
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,7 @@ class Trainer:
         weights: str | None = None,
         seed: int | None = None,
         draw_ahead: bool = False,
+        compile: bool | Mapping[str, Any] = False,
         layers: Sequence[str | Sequence[str]] | None = None,
     ) -> None:
         """`model` is a whole module, a list of (name, module), or a function that builds one of these, of
@@ -71,6 +72,7 @@ class Trainer:
         "bf16" or "bf16-weights", `weights` what to begin with. `seed` is that of parameters, data and dropout
         (default: `--seed`). `draw_ahead` says that data depends on the numbers of micro-batches alone, and
         never on what the body of the loop does: then those of the next step are drawn before it has run.
+        `compile` compiles each layer by itself, with torch's own options or with these.
         """
         self._context = context.take()
         self._requests = self._context.requests
@@ -83,6 +85,7 @@ class Trainer:
             "CLIP_VALUE": clip_value,
             "PRECISION": precision,
             "DRAW_AHEAD": draw_ahead,
+            "COMPILE": compile,
             "LAYERS": layers,
             "loss": loss,
         }

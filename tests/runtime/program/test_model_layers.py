@@ -128,10 +128,6 @@ class Glue(nn.Module):
         return self.head(self.blocks[1](self.between(self, hidden)))
 
 
-def _decides(model: Glue, hidden: Tensor) -> Tensor:
-    return hidden if hidden.sum() > 0 else -hidden
-
-
 def _again(model: Glue, hidden: Tensor) -> Tensor:
     return model.blocks[0](model.blocks[1](hidden))
 
@@ -148,7 +144,6 @@ def _in_place(model: Glue, hidden: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("between", "words"),
     [
-        (_decides, r"test_model_layers.py:\d+: .* looks at values .* between blocks.0 and blocks.1"),
         (_again, "calls blocks.0 after blocks.1, which is a later layer"),
         (_late, r"test_model_layers.py:\d+: parameter late is used in layer blocks.0"),
         (_in_place, r"test_model_layers.py:\d+: this uses what the forward of Glue changed in place"),
@@ -158,6 +153,89 @@ def test_what_cannot_be_cut(between: Callable[[Glue, Tensor], Tensor], words: st
     with pytest.raises(ProgramError, match=words) as caught:
         run(whole(Glue(between)), TOKENS, (2, 2))
     assert caught.value.hint
+
+
+def _decides(model: Glue, hidden: Tensor) -> Tensor:
+    """By a number, which it uses beyond the next layers too."""
+    model.seen = float(hidden.detach().mean())
+    return hidden if hidden.sum() > 1e9 else -hidden * model.seen
+
+
+@pytest.mark.parametrize("cut", [(4,), (2, 2), (1, 1, 1, 1)])
+def test_glue_that_decides_by_values(cut: tuple[int, ...]) -> None:
+    model = Glue(_decides).double()
+    model.between = lambda model, hidden: _decides(model, hidden)
+    plain = copy.deepcopy(model)
+    layered = whole(model)
+    for shift in range(3):
+        tokens = (TOKENS + shift) % WORDS
+        torch.testing.assert_close(run(layered, tokens, cut), plain(tokens), rtol=0, atol=0)
+
+
+class Restless(nn.Module):
+    """Decides by values, changes in place, keeps what it has computed, and calls what is not torch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.gate = nn.Linear(WIDTH, 3)
+        self.penalty = torch.zeros(())
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        chosen = self.gate(hidden)
+        self.penalty = chosen.square().mean()
+        for expert in chosen.argmax(-1).unique().tolist():
+            hidden = hidden + expert * torch.tanh(self.linear(hidden))
+        if hidden.max() > 0.5:
+            hidden = hidden / float(hidden.detach().numpy().max())
+        return hidden
+
+
+class Collecting(nn.Module):
+    """What hooks and attributes hand to the loss, beside the main path."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(WORDS, WIDTH)
+        self.blocks = nn.ModuleList(Restless() for _ in range(3))
+        self.head = nn.Linear(WIDTH, WORDS)
+        for block in self.blocks:
+            block.get_submodule("gate").register_forward_hook(_collect)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        COLLECTED.clear()
+        hidden = self.embedding(tokens)
+        for block in self.blocks:
+            hidden = block(hidden)
+        penalty = sum(getattr(block, "penalty") for block in self.blocks)  # noqa: B009
+        return self.head(hidden) + penalty + torch.stack(COLLECTED).logsumexp(0).mean()
+
+
+COLLECTED: list[Tensor] = []
+
+
+def _collect(module: nn.Module, args: Any, output: Tensor) -> None:
+    COLLECTED.append(output)
+
+
+@pytest.mark.parametrize("cut", [(5,), (1, 4), (2, 2, 1), (1, 1, 1, 1, 1)])
+def test_layers_are_boxes(cut: tuple[int, ...]) -> None:
+    model = Collecting().double()
+    plain = copy.deepcopy(model)
+    layered = whole(model)
+    for shift in range(2):
+        tokens = (TOKENS + shift) % WORDS
+        torch.testing.assert_close(run(layered, tokens, cut), plain(tokens), rtol=0, atol=0)
+
+
+def test_shapes_that_depend_on_numbers() -> None:
+    def shorter(model: Glue, hidden: Tensor) -> Tensor:
+        return hidden[:, : 1 + int(hidden.abs().sum()) % 5]
+
+    model = whole(Glue(shorter))
+    with pytest.raises(ProgramError, match=r"blocks.1 gives float64.* expect float64"):
+        for shift in range(WORDS):
+            run(model, (TOKENS * shift) % WORDS, (2, 2))
 
 
 def test_no_list_of_blocks() -> None:
