@@ -18,6 +18,7 @@ from recycle_runtime.trainer.kept import KeepsState, Kept
 from recycle_runtime.trainer.names import GivenData, Model, evaluation_items, model_names
 from recycle_runtime.trainer.report import Report
 from recycle_runtime.trainer.script import preserved_random
+from recycle_runtime.transport.rank_mesh import mesh
 
 
 class SaveError(ProgramError):
@@ -58,6 +59,7 @@ class Trainer:
         seed: int | None = None,
         draw_ahead: bool = False,
         layers: Sequence[str | Sequence[str]] | None = None,
+        parallelize: Callable[[torch.nn.Module, Any], object] | None = None,
     ) -> None:
         """`model` is a whole module, a list of (name, module), or a function that builds one of these, of
         which each worker keeps the memory of its own layers alone. `layers` says where a whole module is
@@ -71,6 +73,7 @@ class Trainer:
         "bf16" or "bf16-weights", `weights` what to begin with. `seed` is that of parameters, data and dropout
         (default: `--seed`). `draw_ahead` says that data depends on the numbers of micro-batches alone, and
         never on what the body of the loop does: then those of the next step are drawn before it has run.
+        `parallelize(module, mesh)` distributes the parameters of a layer over the tensor-parallel ranks.
         """
         self._context = context.take()
         self._requests = self._context.requests
@@ -84,6 +87,7 @@ class Trainer:
             "PRECISION": precision,
             "DRAW_AHEAD": draw_ahead,
             "LAYERS": layers,
+            "parallelize": parallelize,
             "loss": loss,
         }
         model_name, self._given = model_names(model)
@@ -119,6 +123,11 @@ class Trainer:
         """Whether this worker speaks for all; true on one live worker, and on another if that one fails."""
         self._requests.begin()
         return self._requests.is_main
+
+    @property
+    def mesh(self) -> Any:
+        """The `DeviceMesh` of the tensor-parallel ranks of this worker, as `recycle.mesh()`."""
+        return mesh()
 
     @property
     def worker(self) -> Worker:

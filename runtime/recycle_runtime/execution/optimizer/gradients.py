@@ -21,6 +21,7 @@ from typing import NamedTuple, cast
 import torch
 
 from recycle_runtime.execution.device_copies import Readback
+from recycle_runtime.execution.local_tensors import WholeGradient
 from recycle_runtime.execution.optimizer.shards import Rows
 from recycle_runtime.transport.interface import PeerSum
 
@@ -92,6 +93,8 @@ class GradientPart:
         for parameter, view in zip(self.parameters, self.views, strict=True):
             if parameter.grad is not view:
                 parameter.grad = view
+            if (whole := _whole_gradient(parameter)) is not None:
+                whole.show(view)
 
     def hide(self, everything: bool) -> None:
         """Take away the gradients of parameters that have none in this step."""
@@ -102,6 +105,8 @@ class GradientPart:
     def repair(self) -> None:
         """Take over gradients that were replaced: their value counts."""
         for index, (parameter, view) in enumerate(zip(self.parameters, self.views, strict=True)):
+            if (whole := _whole_gradient(parameter)) is not None:
+                parameter.grad = whole.take()
             gradient = parameter.grad
             if gradient is view:
                 continue
@@ -219,6 +224,11 @@ def gradient_dtype(parameter: torch.Tensor) -> torch.dtype:
     """Of its gradient, which may be more precise than it is; torch before 2.10 knows no such thing."""
     dtype: torch.dtype | None = getattr(parameter, "grad_dtype", None)
     return parameter.dtype if dtype is None else dtype
+
+
+def _whole_gradient(parameter: torch.Tensor) -> WholeGradient | None:
+    """Of the DTensor that a parameter is a part of."""
+    return getattr(parameter, "whole_gradient", None)
 
 
 def _is_shard(parameter: torch.Tensor) -> bool:
@@ -359,6 +369,8 @@ class FlatGradients:
         """Give the memory back, and the parameters up: they have no gradients, and another may own them."""
         for parameter in self.parameters:
             parameter.grad = None
+            if (whole := _whole_gradient(parameter)) is not None:
+                whole.drop()
         for parts in (self._own, self._tied, self._copies):
             parts.clear()
         self._first_of.clear()
