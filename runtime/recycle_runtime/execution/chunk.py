@@ -32,6 +32,7 @@ from recycle_runtime.program.cutting import Stage
 from recycle_runtime.program.host_random import seed_all
 from recycle_runtime.program.layers import chunk_layers, filled_stage, layers_of, seed_of
 from recycle_runtime.program.loading import Program
+from recycle_runtime.program.model_layers import ModelLayer
 from recycle_runtime.program.precision import Precision
 from recycle_runtime.program.ties import parameter_called, take_values
 from recycle_runtime.protocol.messages.generations import LayerShards, Report, Sums
@@ -68,13 +69,17 @@ class Setting:
         return self.undo == "host"
 
     def layer(self, number: int, name: str, module: torch.nn.Module) -> Layer:
+        module = self.program.parallelize(module.to(self.device), mesh)
+        if isinstance(module, ModelLayer):
+            module.report_after_hooks()
         return Layer(
             self.program,
             number,
             name,
-            self.program.parallelize(module.to(self.device), mesh),
+            module,
             undo_on_host=self.undo_on_host,
             shards=self.shards,
+            has_ranks=self.group is not None,
         )
 
 

@@ -12,6 +12,7 @@ from recycle_runtime.execution.kept_buffers import BufferHistory
 from recycle_runtime.execution.local_tensors import (
     is_distributed,
     is_slice,
+    is_slice_by_hand,
     load_local_state,
     local,
     local_state,
@@ -38,9 +39,8 @@ from recycle_runtime.program.layers import name_prefix
 from recycle_runtime.program.loading import Program
 from recycle_runtime.program.ties import whole_name
 
-
 SLICES = "slices"
-"""In the state of a layer: which of its tensors are slices of what."""
+"""In the state of a layer of several ranks: which of its tensors are slices of what, where that is known."""
 
 
 class Layer:
@@ -59,7 +59,10 @@ class Layer:
         *,
         undo_on_host: bool = False,
         shards: int = 0,
+        has_ranks: bool = False,
     ) -> None:
+        """`has_ranks`: other tensor-parallel ranks have this layer too."""
+        self._has_ranks = has_ranks
         self._program, self._undo_on_host = program, undo_on_host
         self.number, self.module = number, module
         self.name = name_prefix(name, module)
@@ -175,8 +178,8 @@ class Layer:
     def state(self) -> dict[str, Any]:
         """Everything that makes this layer what it is, between two steps, but shards; nothing is copied."""
         state: dict[str, Any] = {"model": local_state(self.module), "optimizer": None}
-        if slices := slices_of(self.module):
-            state[SLICES] = slices
+        if self._has_ranks and not any(map(is_slice_by_hand, self.parameters)):
+            state[SLICES] = slices_of(self.module)
         return state if self.stepped is None else {**state, **self.stepped.state()}
 
     def load(self, state: dict[str, Any], *, is_stepping: bool = False) -> None:
@@ -230,8 +233,8 @@ class Layer:
             )
         if division is Division.PARAMETERS and any(map(is_slice, self.parameters)):
             raise ProgramError(
-                f"{self._program.path}: the optimizer works on whole parameters, and {self.title} has slices of "
-                "some on each tensor-parallel rank",
+                f"{self._program.path}: the optimizer works on whole parameters, and {self.title} has slices "
+                "of some on each tensor-parallel rank",
                 "use one that steps every number by itself, such as AdamW, or `tensor = 1` in the job",
             )
         if not shards:

@@ -1,8 +1,7 @@
 """What this rank has of a program's DTensors.
 
     module        weight: DTensor, 8 x 4, Shard(0)      what forwards and backwards compute with
-    everything    weight: Parameter, 4 x 4              the same memory: optimizer, undo, norm, state, messages
-    else
+    all else      weight: Parameter, 4 x 4              the same memory, for optimizer, undo, norm, state
 
 So gradients, steps, state, checkpoints and digests are those of plain tensors, as of slices that a program
 cuts by hand. A state says beside it which tensors are slices of what, for those who want the whole.
@@ -71,8 +70,8 @@ def plain_outputs(path: Any, outputs: tuple[Any, ...]) -> tuple[Any, ...]:
     """What leaves a chunk; ProgramError for a DTensor, which is no message."""
     if any(is_distributed(each) for each in outputs):
         raise ProgramError(
-            f"{path}: a layer gives a DTensor to the next one, and a plan may put them on two workers, between "
-            "which plain tensors are sent",
+            f"{path}: a layer gives a DTensor to the next one, and a plan may put them on two workers, "
+            "between which plain tensors are sent",
             "let it give its local part: use_local_output=True of the style, or x.to_local()",
         )
     return tuple(settled(each) if isinstance(each, torch.Tensor) else each for each in outputs)
@@ -103,6 +102,19 @@ def load_local_state(module: nn.Module, state: Mapping[str, Any]) -> None:
             mine.copy_(given)
 
 
+def put_into_wholes(now: Any, given: Any) -> Any:
+    """The state that was given, with local parts put into DTensors where the state now has such."""
+    if is_distributed(now):
+        with torch.no_grad():
+            local(now).copy_(given)
+        return now
+    if isinstance(now, Mapping) and isinstance(given, Mapping):
+        known = cast("Mapping[Any, Any]", now)
+        rows = cast("Mapping[Any, Any]", given).items()
+        return {name: put_into_wholes(known.get(name), value) for name, value in rows}
+    return given
+
+
 def slices_of(module: nn.Module) -> Slices:
     """Of the tensors in its state that are DTensors and not the same on all ranks."""
     found: Slices = {}
@@ -123,9 +135,8 @@ def refuse_other_placements(path: Any, named: Iterable[tuple[str, nn.Parameter]]
         if not is_distributed(each):
             continue
         whole: Any = each
-        if len(whole.placements) != 1 or not any(
-            type(whole.placements[0]).__name__ == known for known in ("Shard", "Replicate")
-        ):
+        kinds = [type(placement).__name__ for placement in whole.placements]
+        if kinds not in (["Shard"], ["Replicate"]):
             raise ProgramError(
                 f"{path}: {name} is a DTensor with placements {tuple(whole.placements)}: a parameter is in "
                 "slices along one dimension (Shard), or the same on all ranks of a worker (Replicate)",
@@ -144,6 +155,11 @@ def stepped_parameters(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]
 def is_slice(parameter: torch.Tensor) -> bool:
     """True for a part of a DTensor that other ranks have other parts of."""
     return hasattr(parameter, "whole_gradient") and cast(Any, parameter).tensor_parallel
+
+
+def is_slice_by_hand(parameter: torch.Tensor) -> bool:
+    """True for one that the program has cut and marked: what it is a slice of only the program knows."""
+    return bool(getattr(parameter, "tensor_parallel", False)) and not hasattr(parameter, "whole_gradient")
 
 
 def _stepped(whole: nn.Parameter) -> nn.Parameter:

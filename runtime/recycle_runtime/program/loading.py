@@ -8,7 +8,7 @@
 
 and may define
 
-    parallelize(module, mesh)                   distributes the parameters of a layer over tensor-parallel ranks
+    parallelize(module, mesh)                   distributes a layer's parameters over tensor-parallel ranks
     schedule(optimizer) -> LRScheduler          any of torch.optim.lr_scheduler, stepped after each step
     on_step(report)                             called on every worker after each step: see `trainer`
     moves_with_steps(module, optimizer)         averages of weights, counters: one object or a list of them
@@ -52,6 +52,7 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from recycle_runtime.program.compiled import unwrapped
+from recycle_runtime.program.copies import refuse_wrappers
 from recycle_runtime.program.errors import ProgramError, blame, place, syntax_sentence
 from recycle_runtime.program.named_inputs import as_tuple
 from recycle_runtime.program.precision import Precision, precision_of
@@ -426,6 +427,7 @@ class Program:
             # A plan names the modules of all layers, and each layer has some of them.
             warnings.filterwarnings("ignore", message="Parallelize plan key")
             self._functions["parallelize"](module, mesh())
+        refuse_wrappers(self.path, module)
         return module
 
     @property

@@ -259,6 +259,13 @@ class ModelLayer(nn.Module):
         """Those that are in none of them."""
         return {name: self.get_parameter(name) for name in self._loose}
 
+    def report_after_hooks(self) -> None:
+        """Hooks that were added belong to the calls of its modules: the end of a call is told after them."""
+        for module in self.own_modules().values():
+            hooks = module._forward_hooks
+            for key in [key for key, hook in hooks.items() if isinstance(hook, _ReportEnd)]:
+                hooks.move_to_end(key)  # pyright: ignore
+
     def join(self, layers: "Sequence[nn.Module]") -> "Body":
         """Several layers that follow one another as one."""
         return Body([layer for layer in layers if isinstance(layer, ModelLayer)])

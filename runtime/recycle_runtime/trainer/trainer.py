@@ -10,6 +10,7 @@ import torch
 
 from recycle_runtime.checkpoint.manifest import FILE
 from recycle_runtime.plan.worker_ids import Worker
+from recycle_runtime.program.copies import refuse_wrappers
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.loading import Program
 from recycle_runtime.protocol.messages.scripts import Saved
@@ -90,6 +91,7 @@ class Trainer:
             "parallelize": parallelize,
             "loss": loss,
         }
+        refuse_wrappers(self._context.script, model)
         model_name, self._given = model_names(model)
         names = {
             **model_name,

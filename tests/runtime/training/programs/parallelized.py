@@ -1,4 +1,4 @@
-"""Blocks that torch's own tensor parallelism distributes: by columns and rows, along the sequence, and the loss.
+"""Blocks for torch's own tensor parallelism: by columns and rows, along the sequence, and in the loss.
 
 `layers` gives plain modules, `parallelize` distributes them over the ranks of a worker.
 """
