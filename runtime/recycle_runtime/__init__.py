@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from recycle_runtime.trainer.report import Report as Report
     from recycle_runtime.trainer.trainer import SaveError as SaveError
     from recycle_runtime.trainer.trainer import Trainer as Trainer
+    from recycle_runtime.transport.rank_mesh import mesh as mesh
 
 _PUBLIC = {
     "Trainer": "recycle_runtime.trainer.trainer",
@@ -24,6 +25,7 @@ _PUBLIC = {
     "CheckpointReader": "recycle_runtime.checkpoint.whole_model",
     "Report": "recycle_runtime.trainer.report",
     "Batches": "recycle_runtime.data.batches",
+    "mesh": "recycle_runtime.transport.rank_mesh",
 }
 
 

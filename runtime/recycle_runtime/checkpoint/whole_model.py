@@ -19,36 +19,54 @@ from recycle_runtime.checkpoint.checkpoint_folder import CheckpointFolder
 from recycle_runtime.checkpoint.dcp_reader import TensorReader
 from recycle_runtime.checkpoint.manifest import Manifest
 from recycle_runtime.checkpoint.storage import ShardFiles, open_shard
+from recycle_runtime.execution.layer import SLICES
 from recycle_runtime.state.names import CheckpointError
+from recycle_runtime.state.tree import put_together
 from recycle_runtime.weights.tensor_bytes import size_of
 
 
 class _Place(NamedTuple):
-    """Of a tensor: its shard, and what it is called there."""
+    """Of a tensor: the shards that have it, and what it is called there."""
 
-    shard: ShardFiles
+    shards: tuple[ShardFiles, ...]
+    """One, or those of all tensor-parallel ranks where each has a slice."""
     name: str
+    dim: int = 0
+    """Along which slices lie side by side."""
+
+    def read(self) -> torch.Tensor:
+        pieces = [shard.read([self.name])[self.name] for shard in self.shards]
+        return torch.cat(pieces, self.dim) if len(pieces) > 1 else pieces[0]
+
+    def described(self) -> torch.Tensor:
+        pieces = [shard.described(self.name) for shard in self.shards]
+        return torch.cat(pieces, self.dim) if len(pieces) > 1 else pieces[0]
 
 
 class CheckpointWeights(Mapping[str, torch.Tensor]):
     """Parameters and buffers by name; CheckpointError if this is no complete checkpoint."""
 
-    def __init__(self, folder: str | Path, tp_rank: int = 0, dtype: str | None = None) -> None:
+    def __init__(self, folder: str | Path, tp_rank: int | None = None, dtype: str | None = None) -> None:
         """`folder` is a checkpoint, or a folder of them, of which the newest is taken.
 
-        With `dtype`, such as "bfloat16", floating-point tensors are converted to it.
+        With `dtype`, such as "bfloat16", floating-point tensors are converted to it. With `tp_rank` there is
+        what that tensor-parallel rank has of each.
         """
         self._dtype: torch.dtype | None = None if dtype is None else getattr(torch, dtype)
         self.folder = newest_in(Path(folder))
         self.manifest = Manifest.read(self.folder)
         self._places: dict[str, _Place] = {}
+        self.is_whole = True
+        """False if only the program knows how to join the slices of ranks: then there are the first's."""
+        ranks = range(self.manifest.shape.tensor) if tp_rank is None else (tp_rank,)
+        first = f"-part-{ranks[0]}"
         for name in self.manifest.shape.shards:
-            if name.endswith(f"-part-{tp_rank}"):
-                self._add(open_shard(self.folder / name, self.manifest.shards[name]))
+            if name.endswith(first):
+                each = [f"{name.removesuffix(first)}-part-{rank}" for rank in ranks]
+                self._add([open_shard(self.folder / one, self.manifest.shards[one]) for one in each])
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        place = self._places[name]
-        return self._converted(place.shard.read([place.name])[place.name])
+        return self._converted(self._places[name].read())
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._places)
@@ -58,8 +76,7 @@ class CheckpointWeights(Mapping[str, torch.Tensor]):
 
     def described(self, name: str) -> torch.Tensor:
         """Type and shape of a tensor, without its memory."""
-        place = self._places[name]
-        return self._converted(place.shard.described(place.name))
+        return self._converted(self._places[name].described())
 
     @property
     def size(self) -> int:
@@ -69,7 +86,10 @@ class CheckpointWeights(Mapping[str, torch.Tensor]):
     def _converted(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor if self._dtype is None or not tensor.is_floating_point() else tensor.to(self._dtype)
 
-    def _add(self, shard: ShardFiles) -> None:
+    def _add(self, shards: list[ShardFiles]) -> None:
+        """Those of all ranks that are read."""
+        shard, slices = shards[0], _slices(shards)
+        self.is_whole &= slices is not None
         prefix = str(shard.about.get("name", ""))
         for own, stored in _model_names(shard).items():
             name = f"{prefix}.{own}" if prefix else own
@@ -78,7 +98,8 @@ class CheckpointWeights(Mapping[str, torch.Tensor]):
                     f"{shard.folder}: {name} is in another stage too, so these names are not those of a "
                     "whole model: programs that give layers, or stages made by `cut`, have such names"
                 )
-            self._places[name] = _Place(shard, stored)
+            dim = None if slices is None else slices.get(own)
+            self._places[name] = _Place((shard,), stored) if dim is None else _Place((*shards,), stored, dim)
 
 
 class CheckpointReader(TensorReader):
@@ -108,6 +129,17 @@ def newest_in(folder: Path) -> Path:
     if not found:
         raise CheckpointError(damaged[0] if damaged else f"{folder}: no checkpoint in it is complete")
     return folder / found[0].name
+
+
+def _slices(shards: list[ShardFiles]) -> dict[str, int] | None:
+    """Of the tensors of which each rank has a slice, along which dimension; None if that is not known."""
+    if len(shards) == 1:
+        return {}
+    try:
+        found: dict[str, Any] = put_together({"dict": list(shards[0].tree_of(SLICES).items())}, {})
+        return {name: int(each["dim"]) for name, each in found.items()}
+    except KeyError:
+        return None
 
 
 def _model_names(shard: ShardFiles) -> dict[str, str]:

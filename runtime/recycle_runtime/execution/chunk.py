@@ -15,6 +15,7 @@ from recycle_runtime.data.microbatches import MicroBatches
 from recycle_runtime.execution.forward_random import ForwardRandom
 from recycle_runtime.execution.kept_buffers import LayerBuffers
 from recycle_runtime.execution.layer import Layer
+from recycle_runtime.execution.local_tensors import is_distributed, take_losses_of_slices, whole_number
 from recycle_runtime.execution.loss_check import LossCheck
 from recycle_runtime.execution.norm_statistics import NormStatistics
 from recycle_runtime.execution.optimizer import (
@@ -36,6 +37,7 @@ from recycle_runtime.program.precision import Precision
 from recycle_runtime.program.ties import parameter_called, take_values
 from recycle_runtime.protocol.messages.generations import LayerShards, Report, Sums
 from recycle_runtime.transport.interface import TensorSpec
+from recycle_runtime.transport.rank_mesh import mesh
 
 UndoMemory = Literal["device", "host"]
 _log = logging.getLogger(__name__)
@@ -71,9 +73,10 @@ class Setting:
             self.program,
             number,
             name,
-            module.to(self.device),
+            self.program.parallelize(module.to(self.device), mesh),
             undo_on_host=self.undo_on_host,
             shards=self.shards,
+            has_ranks=self.group is not None,
         )
 
 
@@ -177,6 +180,11 @@ class Chunk:
         return any(layer.shards for layer in self.layers)
 
     @property
+    def has_distributed(self) -> bool:
+        """True if parameters of it are DTensors."""
+        return any(layer.has_distributed for layer in self.layers)
+
+    @property
     def applied(self) -> int:
         """Steps that the parameters have seen."""
         return self.stepper.progress.steps
@@ -266,9 +274,14 @@ class Chunk:
 
     def _loss(self, output: Any, target: Any) -> torch.Tensor:
         if self.program.precision is Precision.AS_BUILT:
-            return self.program.loss(output, target)
+            return self._whole_loss(output, target)
         with self.program.precision.computing(self.setting.device):
-            return self.program.loss(output, target)
+            return self._whole_loss(output, target)
+
+    def _whole_loss(self, output: Any, target: Any) -> torch.Tensor:
+        if is_distributed(output):
+            take_losses_of_slices()
+        return whole_number(self.program.loss(output, target))
 
     def data_position(self) -> dict[str, Any] | None:
         """Where a stream of data stands between these steps, for a worker that goes on from here; None where

@@ -238,7 +238,7 @@ class ChunkGraphs:
             # Replayed, the user's function would not be called any more.
             self._give_up("a parameter has a hook on its gradient")
             return
-        if self._chunk.setting.group is not None:
+        if self._chunk.setting.group is not None or self._chunk.has_distributed:
             # A graph would keep the communicator of a group that is left.
             self._give_up("its forwards may talk to other tensor-parallel ranks")
             return

@@ -15,6 +15,7 @@ from typing import Any, cast
 import torch
 
 from recycle_runtime.execution.layer import Layer
+from recycle_runtime.execution.local_tensors import local
 from recycle_runtime.execution.optimizer import LayerOptimizer
 from recycle_runtime.execution.optimizer.plain_state import state_of
 from recycle_runtime.protocol.messages.steps import OF_SHARD
@@ -26,7 +27,7 @@ _MASK = (1 << 64) - 1
 def digest_of(layers: Iterable[Layer]) -> dict[str, str]:
     """By the name of the field: numbers as they are, tensors as a sum that begins with #."""
     fields = {name: value for layer in layers for name, value in _fields(layer)}
-    tensors = {name: value for name, value in fields.items() if isinstance(value, torch.Tensor)}
+    tensors = {name: local(value) for name, value in fields.items() if isinstance(value, torch.Tensor)}
     sums = _numbers([_sum_of_words(tensor) for tensor in tensors.values()])
     shown = {name: f"#{total & _MASK:016x}" for name, total in zip(tensors, sums, strict=True)}
     return {name: shown.get(name) or repr(value) for name, value in fields.items()}

@@ -25,12 +25,13 @@ from recycle_runtime.execution.device_copies import Readback, mark_on, to_device
 from recycle_runtime.execution.finiteness import Finiteness
 from recycle_runtime.execution.foreign_parameters import refuse_foreign
 from recycle_runtime.execution.interpreter import Handler, RunAgain
+from recycle_runtime.execution.local_tensors import plain_outputs, settled
 from recycle_runtime.execution.shapes import Looks, Shapes, as_tuple
 from recycle_runtime.execution.split_backward import WeightWork
 from recycle_runtime.plan.isa import NONE, Instruction, Opcode
-from recycle_runtime.program.named_inputs import with_host_text
 from recycle_runtime.plan.worker_ids import Worker, numbered_worker
 from recycle_runtime.program.cutting import Stage
+from recycle_runtime.program.named_inputs import with_host_text
 from recycle_runtime.transport.interface import Arrival, Pending, Transport
 
 GRADIENTS_UNDER_WAY = 2
@@ -297,7 +298,7 @@ class OpHandlers:
         with self._watching(chunk, instruction):
             output = chunk.forward(buffer.inputs, self._now, self._index(instruction))
         if not chunk.is_last:
-            return self._looked_at(chunk, as_tuple(output))
+            return self._looked_at(chunk, plain_outputs(chunk.program.path, as_tuple(output)))
         # The mean over the step has its place where backward begins: that is no work at all.
         buffer.share = self._loss_share(chunk, instruction)
         loss = chunk.loss(output, buffer.target)
@@ -534,4 +535,4 @@ def _gradient(tensor: torch.Tensor) -> torch.Tensor:
     """Of an input; zeros where the chunk does not use it."""
     gradient = tensor.grad
     tensor.grad = None
-    return torch.zeros_like(tensor) if gradient is None else gradient
+    return torch.zeros_like(tensor) if gradient is None else settled(gradient)

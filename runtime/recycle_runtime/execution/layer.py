@@ -9,6 +9,17 @@ from typing import Any, cast
 import torch
 
 from recycle_runtime.execution.kept_buffers import BufferHistory
+from recycle_runtime.execution.local_tensors import (
+    is_distributed,
+    is_slice,
+    is_slice_by_hand,
+    load_local_state,
+    local,
+    local_state,
+    refuse_other_placements,
+    slices_of,
+    stepped_parameters,
+)
 from recycle_runtime.execution.optimizer import LayerOptimizer, Masters, check_optimizer, moving_of
 from recycle_runtime.execution.optimizer.by_layer import bytes_in
 from recycle_runtime.execution.optimizer.separable import Division, division_of
@@ -28,6 +39,9 @@ from recycle_runtime.program.layers import name_prefix
 from recycle_runtime.program.loading import Program
 from recycle_runtime.program.ties import whole_name
 
+SLICES = "slices"
+"""In the state of a layer of several ranks: which of its tensors are slices of what, where that is known."""
+
 
 class Layer:
     """Module, optimizer, what moves with it, and buffers; its gradients belong to the chunk that it is in.
@@ -45,18 +59,28 @@ class Layer:
         *,
         undo_on_host: bool = False,
         shards: int = 0,
+        has_ranks: bool = False,
     ) -> None:
+        """`has_ranks`: other tensor-parallel ranks have this layer too."""
+        self._has_ranks = has_ranks
         self._program, self._undo_on_host = program, undo_on_host
         self.number, self.module = number, module
         self.name = name_prefix(name, module)
         """What stands before the names of its parameters in the whole model, or nothing."""
         named = [(each, value) for each, value in module.named_parameters() if value.requires_grad]
-        self.parameters = [parameter for _, parameter in named]
+        refuse_other_placements(program.path, named)
+        whole = [parameter for _, parameter in named]
         self._own_names = [each for each, _ in named]
         self.parameter_names = [f"{self.name}.{each}" if self.name else each for each in self._own_names]
         """Of the same, in the whole model."""
-        self._values = _lowered(program, module, self.parameters)
+        self._values = _lowered(program, module, whole)
         """Of weights in a lower precision what they were before, until whoever steps them has taken it."""
+        self.parameters = stepped_parameters(whole)
+        """What is trained; of a DTensor the part that is here."""
+        self.has_hooks = any(map(has_hooks, whole))
+        """Whether the user's code is called with gradients, each of one micro-batch."""
+        self.has_distributed = any(map(is_distributed, whole))
+        """Whether some are DTensors."""
         self.untrained: list[str] = []
         """Names of parameters that require gradients, and that the optimizer leaves out."""
         self.stepped: LayerOptimizer | None = None
@@ -84,11 +108,6 @@ class Layer:
     def title(self) -> str:
         """What it is called where every layer needs a name of its own."""
         return self.name or f"layer {self.number}"
-
-    @property
-    def has_hooks(self) -> bool:
-        """Whether the user's code is called with gradients, each of one micro-batch."""
-        return any(map(has_hooks, self.parameters))
 
     @property
     def optimizer(self) -> torch.optim.Optimizer | None:
@@ -164,7 +183,9 @@ class Layer:
 
     def state(self) -> dict[str, Any]:
         """Everything that makes this layer what it is, between two steps, but shards; nothing is copied."""
-        state: dict[str, Any] = {"model": self.module.state_dict(), "optimizer": None}
+        state: dict[str, Any] = {"model": local_state(self.module), "optimizer": None}
+        if self._has_ranks and not any(map(is_slice_by_hand, self.parameters)):
+            state[SLICES] = slices_of(self.module)
         return state if self.stepped is None else {**state, **self.stepped.state()}
 
     def load(self, state: dict[str, Any], *, is_stepping: bool = False) -> None:
@@ -175,7 +196,7 @@ class Layer:
         model: dict[str, Any] = state["model"]
         if is_stepping and self.shards:
             model = {**model, **dict(zip(self._own_names, self.parameters, strict=True))}
-        self.module.load_state_dict(model)
+        load_local_state(self.module, model)
         self.buffers.forget()
         if self.stepped is None and not self.shards:
             return
@@ -199,7 +220,7 @@ class Layer:
     @property
     def state_bytes(self) -> int:
         """About how many bytes a copy takes: parameters, buffers and what the optimizer keeps."""
-        tensors = [*self.module.parameters(), *self.module.buffers()]
+        tensors = [*map(local, self.module.parameters()), *map(local, self.module.buffers())]
         return sum(map(bytes_in, tensors)) + sum(each.state_bytes for each in self.steppers)
 
     @property
@@ -215,6 +236,12 @@ class Layer:
                 f"{self.title} are not those of its parameters one by one",
                 "every layer has an optimizer of its own, so it would train something else here than in a "
                 "plain loop; use one that steps each parameter by itself, such as AdamW",
+            )
+        if division is Division.PARAMETERS and any(map(is_slice, self.parameters)):
+            raise ProgramError(
+                f"{self._program.path}: the optimizer works on whole parameters, and {self.title} has slices "
+                "of some on each tensor-parallel rank",
+                "use one that steps every number by itself, such as AdamW, or `tensor = 1` in the job",
             )
         if not shards:
             return
@@ -306,7 +333,7 @@ def _lowered(
     dtype = program.precision.weights
     if dtype is None:
         return None
-    values = [_widened(value) for value in parameters]
+    values = [_widened(local(value)) for value in parameters]
     module.to(dtype)
     for parameter in parameters:
         if hasattr(torch.Tensor, "grad_dtype"):

@@ -87,5 +87,26 @@ def refuse_hooks(
             )
 
 
+_WRAPPERS = {
+    "FSDPModule": "fully_shard",
+    "FullyShardedDataParallel": "FullyShardedDataParallel",
+    "DistributedDataParallel": "DistributedDataParallel",
+}
+"""Classes of torch.distributed, and what makes modules of them."""
+
+
+def refuse_wrappers(path: Any, modules: Any) -> None:
+    """ProgramError if a module, or one of a list, sums gradients or shares out parameters by itself."""
+    kinds = (kind.__name__ for module in modules_in(modules) for kind in type(module).__mro__)
+    found = next((_WRAPPERS[name] for name in kinds if name in _WRAPPERS), None)
+    if found is not None:
+        raise ProgramError(
+            f"{path}: the model uses {found}: workers of a stage sum their gradients already, and a failed "
+            "one would take its part of the parameters along",
+            "leave it out; `optimizer { state = sharded }` in the job divides optimizer state among the "
+            "workers of a stage, and parallelize_module over recycle.mesh() divides parameters",
+        )
+
+
 def _hooks(hooks: Any) -> list[Any]:
     return list(cast("Mapping[int, Any]", hooks or {}).values())

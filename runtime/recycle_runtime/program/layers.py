@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from recycle_runtime.program.copies import refuse_hooks
+from recycle_runtime.program.copies import refuse_hooks, refuse_wrappers
 from recycle_runtime.program.cutting import Stage, balance, parameter_count
 from recycle_runtime.program.deferred_init import Recipes, recording
 from recycle_runtime.program.errors import ProgramError
@@ -142,6 +142,14 @@ def _outlined(program: Program, model: torch.nn.Module, recipes: Recipes | None 
     if isinstance(inner := getattr(model, "_orig_mod", None), torch.nn.Module):
         _LOGGER.warning("%s: torch.compile of the whole model has no effect: it is cut first", program.path)
         model = inner
+    refuse_wrappers(program.path, model)
+    made = (name for name, each in model.named_parameters() if hasattr(each, "placements"))
+    if name := next(made, None):
+        raise ProgramError(
+            f"{program.path}: {name} of the whole model is a DTensor, and the model is cut before that",
+            "give parallelize(module, mesh), which is called with each layer of a worker: in a script "
+            "recycle.Trainer(..., parallelize=...)",
+        )
     try:
         whole = WholeModel(model, recipes, program.said_layers)
     except ProgramError as error:
@@ -208,6 +216,7 @@ def filled_stage(program: Program, stage: torch.nn.Module) -> torch.nn.Module:
 
 
 def _filled(program: Program, layers: list[NamedLayer]) -> list[NamedLayer]:
+    refuse_wrappers(program.path, layers)
     refuse_hooks(program.path, _named_parameters(layers), program.ties)
     if program.weights is not None:
         for name, layer in layers:

@@ -8,6 +8,7 @@
 
 and may define
 
+    parallelize(module, mesh)                   distributes a layer's parameters over tensor-parallel ranks
     schedule(optimizer) -> LRScheduler          any of torch.optim.lr_scheduler, stepped after each step
     on_step(report)                             called on every worker after each step: see `trainer`
     moves_with_steps(module, optimizer)         averages of weights, counters: one object or a list of them
@@ -41,6 +42,7 @@ import logging
 import math
 import sys
 import types
+import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -51,6 +53,7 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from recycle_runtime.program.compiled import compile_layer, unwrapped
+from recycle_runtime.program.copies import refuse_wrappers
 from recycle_runtime.program.errors import ProgramError, blame, place, syntax_sentence
 from recycle_runtime.program.named_inputs import as_tuple
 from recycle_runtime.program.precision import Precision, precision_of
@@ -79,6 +82,7 @@ NEEDED = {
 }
 """The names that a program defines beside the model, and what each is called with."""
 OPTIONAL = {
+    "parallelize": ("module", "mesh"),
     "schedule": ("optimizer",),
     "moves_with_steps": ("module", "optimizer"),
     "on_step": ("report",),
@@ -438,6 +442,17 @@ class Program:
                     f"torch.nn.Module, got {_short(row)}"
                 )
         return [(name, self.compiled(unwrapped(module))) for name, module in rows]
+
+    def parallelize(self, module: torch.nn.Module, mesh: Callable[[], Any]) -> torch.nn.Module:
+        """Have the program distribute a layer over the ranks of its worker, which `mesh` gives."""
+        if "parallelize" not in self._functions:
+            return module
+        with blame(self.path, "parallelize(module, mesh)"), warnings.catch_warnings():
+            # A plan names the modules of all layers, and each layer has some of them.
+            warnings.filterwarnings("ignore", message="Parallelize plan key")
+            self._functions["parallelize"](module, mesh())
+        refuse_wrappers(self.path, module)
+        return module
 
     @property
     def loss_function(self) -> Callable[..., Any]:

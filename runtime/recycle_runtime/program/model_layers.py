@@ -23,8 +23,8 @@ inputs that are no floating-point tensors, and the values that are used beyond.
 # pyright: reportPrivateUsage=false
 
 import copy
-import threading
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -34,7 +34,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_flatten
 
-from recycle_runtime.program.boxes import Boxes, Side, boxed, fake_like, replay
+from recycle_runtime.program.boxes import Boxes, Side, boxed, replay
 from recycle_runtime.program.compiled import compile_alike, unwrapped
 from recycle_runtime.program.copies import carry_over
 from recycle_runtime.program.cutting import folder

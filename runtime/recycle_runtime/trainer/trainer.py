@@ -10,6 +10,7 @@ import torch
 
 from recycle_runtime.checkpoint.manifest import FILE
 from recycle_runtime.plan.worker_ids import Worker
+from recycle_runtime.program.copies import refuse_wrappers
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.loading import Program
 from recycle_runtime.protocol.messages.scripts import Saved
@@ -18,6 +19,7 @@ from recycle_runtime.trainer.kept import KeepsState, Kept
 from recycle_runtime.trainer.names import GivenData, Model, evaluation_items, model_names
 from recycle_runtime.trainer.report import Report
 from recycle_runtime.trainer.script import preserved_random
+from recycle_runtime.transport.rank_mesh import mesh
 
 
 class SaveError(ProgramError):
@@ -59,6 +61,7 @@ class Trainer:
         draw_ahead: bool = False,
         compile: bool | Mapping[str, Any] = False,
         layers: Sequence[str | Sequence[str]] | None = None,
+        parallelize: Callable[[torch.nn.Module, Any], object] | None = None,
     ) -> None:
         """`model` is a whole module, a list of (name, module), or a function that builds one of these, of
         which each worker keeps the memory of its own layers alone. `layers` says where a whole module is
@@ -73,6 +76,7 @@ class Trainer:
         (default: `--seed`). `draw_ahead` says that data depends on the numbers of micro-batches alone, and
         never on what the body of the loop does: then those of the next step are drawn before it has run.
         `compile` compiles each layer by itself, with torch's own options or with these.
+        `parallelize(module, mesh)` distributes the parameters of a layer over the tensor-parallel ranks.
         """
         self._context = context.take()
         self._requests = self._context.requests
@@ -87,8 +91,10 @@ class Trainer:
             "DRAW_AHEAD": draw_ahead,
             "COMPILE": compile,
             "LAYERS": layers,
+            "parallelize": parallelize,
             "loss": loss,
         }
+        refuse_wrappers(self._context.script, model)
         model_name, self._given = model_names(model)
         names = {
             **model_name,
@@ -122,6 +128,11 @@ class Trainer:
         """Whether this worker speaks for all; true on one live worker, and on another if that one fails."""
         self._requests.begin()
         return self._requests.is_main
+
+    @property
+    def mesh(self) -> Any:
+        """The `DeviceMesh` of the tensor-parallel ranks of this worker, as `recycle.mesh()`."""
+        return mesh()
 
     @property
     def worker(self) -> Worker:

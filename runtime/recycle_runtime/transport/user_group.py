@@ -3,6 +3,7 @@
 import itertools
 import threading
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 import torch
@@ -45,7 +46,7 @@ class _Behind(NamedTuple):
 class StandingGroup(dist.ProcessGroup):
     """A group that modules can keep while the connections behind it are made anew: it passes calls on.
 
-    What waits in it ends when the group behind it is given up.
+    What waits in it ends when the group behind it is given up. One of a single rank needs no connections.
     """
 
     def __init__(self, rank: int, size: int) -> None:
@@ -76,12 +77,20 @@ class StandingGroup(dist.ProcessGroup):
     def start(self, name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """One of the collectives, in the group of this generation; its work."""
         behind = self._behind
+        if behind is None and self.size() == 1:
+            behind = self._behind = _Behind(_group_of_one(), threading.Event(), is_gloo=False)
         if behind is None:
             raise RuntimeError(f"{name} was called while this worker is in no group")
         work = getattr(behind.group, name)(*arguments, **options)
         if work is None or not behind.is_gloo:
             return work
         return EndingWork(work, behind.given_up, has_limits=name in _WITH_LIMITS)
+
+
+def _group_of_one() -> Any:
+    gloo: Any = dist.ProcessGroupGloo
+    made = gloo(dist.HashStore(), 0, 1, timedelta(minutes=1))
+    return user_group(made, dist.ProcessGroup.BackendType.GLOO, ("cpu", "cuda"))
 
 
 def _passes_on(name: str) -> Any:

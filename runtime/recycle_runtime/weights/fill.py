@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
+from typing import Any
 
 import torch
 
@@ -33,7 +34,17 @@ def fill(
                     f"{full} has shape {tuple(given.shape)} in the weights and {tuple(target.shape)} in "
                     "the model"
                 )
-            target.copy_(given)
+            target.copy_(_distributed_as(target, given))
+
+
+def _distributed_as(target: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+    """A whole tensor for one that is distributed over tensor-parallel ranks: each has all of it at hand."""
+    if not hasattr(target, "placements"):
+        return given
+    from torch.distributed.tensor import distribute_tensor
+
+    whole: Any = target
+    return distribute_tensor(given, whole.device_mesh, whole.placements, src_data_rank=None)
 
 
 def _near(name: str, weights: Mapping[str, torch.Tensor]) -> str:

@@ -1,6 +1,7 @@
 """A worker without recovery: one plan from the first step to the last; the failure of another ends it."""
 
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import NamedTuple
@@ -20,6 +21,7 @@ from recycle_runtime.protocol.trained_chunks import TrainedChunks
 from recycle_runtime.state.ownership import ownership_of
 from recycle_runtime.transport.choose import connect, device_of
 from recycle_runtime.transport.interface import Grid, Transport, grid_of
+from recycle_runtime.transport.rank_mesh import belong_to_worker, standing_group
 from recycle_runtime.worker.options import WorkerOptions
 
 _log = logging.getLogger(__name__)
@@ -54,6 +56,11 @@ class FixedPlanWorker:
         stream = bundle.stream(options.plan, options.worker)
         grid = grid_of(bundle, bundle.workers(options.plan))
         self.transport = join(options, store, grid, stream)
+        group = None
+        if bundle.tensor > 1:
+            belong_to_worker(options.tp_rank, bundle.tensor, device)
+            group = standing_group(options.tp_rank, bundle.tensor)
+            group.stand_before(self.transport.tensor_group, threading.Event())
         self.tracer = Tracer(device) if options.trace else None
         self.chunks = build_chunks(
             program,
@@ -62,7 +69,7 @@ class FixedPlanWorker:
             options.seed,
             device,
             tp_rank=options.tp_rank,
-            group=self.transport.tensor_group,
+            group=group,
             recoverable=False,
         )
         """By number."""

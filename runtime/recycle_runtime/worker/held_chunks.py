@@ -8,6 +8,7 @@ import torch
 from recycle_runtime.data.microbatches import MicroBatches
 from recycle_runtime.execution.chunk import Chunk, Setting
 from recycle_runtime.execution.layer import Layer
+from recycle_runtime.execution.local_tensors import local_state
 from recycle_runtime.execution.optimizer import StepRecord
 from recycle_runtime.execution.optimizer.undo import groups_of
 from recycle_runtime.program.loading import Program
@@ -148,7 +149,7 @@ class HeldChunks(Mapping[int, Chunk]):
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Of their modules; where several are whole stages, each name begins with the number of its chunk."""
-        states = {number: chunk.module.state_dict() for number, chunk in self.items()}
+        states = {number: local_state(chunk.module) for number, chunk in self.items()}
         is_named = self.program.is_layered or len(states) == 1
         return {
             (name if is_named else f"{number}.{name}"): tensor

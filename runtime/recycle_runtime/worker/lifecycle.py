@@ -8,9 +8,12 @@ import sys
 import threading
 from contextlib import suppress
 
+import torch
+
 from recycle_runtime import logs
 from recycle_runtime.execution.hooks import Hooks
 from recycle_runtime.execution.interpreter import StreamError
+from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.worker_ids import Worker, worker_text
 from recycle_runtime.program.loading import Program
 from recycle_runtime.protocol.codec import WireError
@@ -18,6 +21,7 @@ from recycle_runtime.protocol.heartbeat_board import Board
 from recycle_runtime.protocol.messages.generations import Failed
 from recycle_runtime.protocol.surroundings import completed
 from recycle_runtime.state.names import CheckpointError
+from recycle_runtime.transport.rank_mesh import belong_to_worker
 from recycle_runtime.worker.debugging import look_at
 from recycle_runtime.worker.heartbeat import HeartbeatWriter
 from recycle_runtime.worker.last_words import program_error_text
@@ -51,6 +55,12 @@ class Life:
         logs.note(worker=worker_text(worker))
         self.worker, self.options = worker, options
         self._tp_rank, self._hooks = tp_rank, hooks or Hooks()
+        # The user's code may ask for it as soon as it runs.
+        belong_to_worker(
+            tp_rank,
+            Bundle.read(options.bundle).tensor,
+            torch.device("cpu" if options.device == "cpu" else "cuda"),
+        )
         self.requests = requests
         self._heartbeat = HeartbeatWriter(board, line)
         self._process: WorkerProcess | None = None

@@ -50,6 +50,7 @@ from recycle_runtime.protocol.remote_store import StoreError
 from recycle_runtime.protocol.surroundings import Line, Machine, Surroundings, completed
 from recycle_runtime.transport.choose import device_of
 from recycle_runtime.transport.guarded import PeerError, is_of_device, is_of_others
+from recycle_runtime.transport.rank_mesh import standing_group
 from recycle_runtime.transport.sockets import Ends
 from recycle_runtime.transport.user_group import StandingGroup
 from recycle_runtime.worker.checkpoints import WorkerCheckpoints, as_checkpoint_error
@@ -294,7 +295,7 @@ class WorkerProcess:
         self._generation = generation
         transport = await generation.meet()
         if bundle.tensor > 1:
-            self._tensor_group = self._tensor_group or StandingGroup(self._tp_rank, bundle.tensor)
+            self._tensor_group = self._tensor_group or standing_group(self._tp_rank, bundle.tensor)
             self._tensor_group.stand_before(transport.tensor_group, transport.given_up)
         if self._chunks is None:
             self._chunks = self._build(bundle, order.role[1])

@@ -35,6 +35,7 @@ JOBS = {
         "barrier", "pipeline = 2  data = 3", 4, _PROFILE, 4, f"techniques {{ adaptive }}\n  {_SHARDED}"
     ),
     "ranks": _job("ranks", "pipeline = 1  data = 3  tensor = 2", 4, f"{_LAYERS} 4 }}", 2),
+    "distributed": _job("distributed", "pipeline = 1  data = 3  tensor = 2", 4, f"{_LAYERS} 5 }}", 2),
     "layered": _job("layered", "pipeline = 2  data = 3", 4, f"{_LAYERS} 6 }}", 2),
 }
 

@@ -31,6 +31,7 @@ from tests.runtime.training.compare import MLP
 
 STAGES, PER_STEP = 2, 12
 PROGRAMS = Path(__file__).resolve().parents[1] / "recovery" / "programs"
+PARALLELIZED = str(PROGRAMS.parents[1] / "training" / "programs" / "parallelized.py")
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "programs"
 
 
@@ -219,6 +220,16 @@ def test_ranks(tmp_path: Path) -> None:
     outcome = train(tmp_path, "ranks", SLICED, 40, ["kill=1:0@6.7"])
     check_slices(tmp_path / "run", outcome, 40, PER_STEP)
     assert outcome.rows[-1].live == 2
+
+
+def test_ranks_of_a_device_mesh(tmp_path: Path) -> None:
+    """The same with torch's own tensor parallelism: parameters, sequence and loss in slices."""
+    steps = 40
+    outcome = train(tmp_path, "distributed", PARALLELIZED, steps, ["kill=1:0@6.7"])
+    assert outcome.error is None
+    assert outcome.rows[-1].live == 2
+    alone = train_alone(PARALLELIZED, 1, PER_STEP, steps, cut=(5,))
+    assert [row.loss_or_nan for row in outcome.rows] == pytest.approx(alone.losses, rel=1e-9)
 
 
 def layered(folder: Path) -> str:

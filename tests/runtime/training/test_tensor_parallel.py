@@ -12,7 +12,9 @@ from tests.runtime.training import compare
 from tests.support.jobs import ALL, unit_job
 
 SLICED = str(compare.EXAMPLES / "tensor_parallel.py")
-OWN_COLLECTIVES = str(Path(__file__).resolve().parent / "programs" / "own_collectives.py")
+PROGRAMS = Path(__file__).resolve().parent / "programs"
+OWN_COLLECTIVES = str(PROGRAMS / "own_collectives.py")
+PARALLELIZED = str(PROGRAMS / "parallelized.py")
 
 
 def job(techniques: Techniques = ALL) -> JobSpec:
@@ -36,6 +38,15 @@ def test_sliced_layers(tmp_path: Path, failed: compare.Failed, clip: float) -> N
 )
 def test_collectives_on_every_way(tmp_path: Path, failed: compare.Failed, techniques: Techniques) -> None:
     compare.check_on_processes(tmp_path, job(techniques), failed, OWN_COLLECTIVES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("techniques", [ALL, Techniques(True, False, False)], ids=str)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_torchs_own_tensor_parallelism(tmp_path: Path, ranks: int, techniques: Techniques) -> None:
+    """By columns and rows, with the sequence and the loss in slices."""
+    spread = dataclasses.replace(job(techniques), tensor=ranks)
+    compare.check_on_processes(tmp_path, spread, [(1, 0)], PARALLELIZED)
 
 
 FAILS = """

@@ -69,10 +69,10 @@ def run(arguments: Namespace, output: Output) -> int:
 
     try:
         weights = CheckpointWeights(arguments.checkpoint, dtype=arguments.dtype)
-        if weights.manifest.shape.tensor > 1:
+        if not weights.is_whole:
             raise UserError(
                 f"{weights.folder}: its layers are in {weights.manifest.shape.tensor} tensor-parallel "
-                "parts, and how to join them only the program knows: read each with "
+                "slices that the program has cut by hand, and how to join them only it knows: read each with "
                 "recycle_runtime.CheckpointWeights(DIR, tp_rank)"
             )
         folder.mkdir(parents=True, exist_ok=True)

@@ -24,6 +24,7 @@ from typing import NamedTuple, cast
 import torch
 
 from recycle_runtime.execution.device_copies import Readback
+from recycle_runtime.execution.local_tensors import WholeGradient
 from recycle_runtime.execution.optimizer.shards import Rows
 from recycle_runtime.program.copies import has_hooks
 from recycle_runtime.transport.interface import PeerSum
@@ -103,6 +104,8 @@ class GradientPart:
         for parameter, view in zip(self.parameters, self.views, strict=True):
             if parameter.grad is not view:
                 parameter.grad = view
+            if (whole := _whole_gradient(parameter)) is not None:
+                whole.show(view)
 
     def hide(self, everything: bool) -> None:
         """Take away the gradients of parameters that have none in this step."""
@@ -113,6 +116,8 @@ class GradientPart:
     def repair(self) -> None:
         """Take over gradients that were replaced: their value counts."""
         for index, (parameter, view) in enumerate(zip(self.parameters, self.views, strict=True)):
+            if (whole := _whole_gradient(parameter)) is not None:
+                parameter.grad = whole.take()
             gradient = parameter.grad
             if gradient is view:
                 continue
@@ -295,6 +300,11 @@ def gradient_dtype(parameter: torch.Tensor) -> torch.dtype:
     return parameter.dtype if dtype is None else dtype
 
 
+def _whole_gradient(parameter: torch.Tensor) -> WholeGradient | None:
+    """Of the DTensor that a parameter is a part of."""
+    return getattr(parameter, "whole_gradient", None)
+
+
 def _is_shard(parameter: torch.Tensor) -> bool:
     return bool(getattr(parameter, "tensor_parallel", False))
 
@@ -463,6 +473,8 @@ class FlatGradients:
         """Give the memory back, and the parameters up: they have no gradients, and another may own them."""
         for parameter in self.parameters:
             parameter.grad = None
+            if (whole := _whole_gradient(parameter)) is not None:
+                whole.drop()
         for parts in (self._own, self._tied, self._copies, self.buckets):
             parts.clear()
         self._first_of.clear()

@@ -10,6 +10,8 @@ from typing import Any, Protocol, cast
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
+from recycle_runtime.execution.local_tensors import local, put_into_wholes
+
 _PLAIN = (bool, int, float, complex, str, bytes)
 
 
@@ -30,7 +32,7 @@ def plain(value: Any, where: str = "") -> Any:
     if value is None or type(value) in _PLAIN:
         return value
     if isinstance(value, torch.Tensor):
-        return value.detach()
+        return local(value.detach())
     if isinstance(value, Mapping):
         rows = cast("Mapping[Any, Any]", value).items()
         return {plain(key, where): plain(item, _inside(where, key)) for key, item in rows}
@@ -66,7 +68,7 @@ def state_of(mover: Stateful) -> dict[str, Any]:
 def load_state(mover: Stateful, state: dict[str, Any]) -> None:
     """What `state_of` gave; the mover may keep the tensors in it."""
     if not isinstance(mover, LRScheduler):
-        mover.load_state_dict(state)
+        mover.load_state_dict(put_into_wholes(mover.state_dict(), state))
         return
     now = mover.state_dict()
     mover.load_state_dict({name: _into_schedule(now.get(name), value) for name, value in state.items()})

@@ -1,0 +1,148 @@
+"""Models that torch's tensor parallelism distributes over the ranks of a worker, through failures: every rank
+has its slices of what a plain loop trains."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from recycle_runtime.cli.main import main
+from recycle_runtime.launcher.local import RunOptions, run_local
+from tests.runtime.recovery.recut_plans import write_bundle
+from tests.runtime.recovery.watched import Outcome, run
+from tests.runtime.training.alone import train_alone
+from tests.runtime.training.whole import Whole, train_whole
+from tests.support.layers import layer_costs, layered_job
+
+PROGRAMS = Path(__file__).resolve().parents[1] / "training" / "programs"
+LLAMA = str(PROGRAMS / "parallel_llama.py")
+PARALLELIZED = str(PROGRAMS / "parallelized.py")
+PIPELINES = MICROBATCHES = RANKS = 2
+
+
+def two_by_two(folder: Path, cut: tuple[int, int] = (2, 2), *, decouples: bool = True) -> str:
+    """Two pipelines of two stages, each worker of two ranks."""
+    job = layered_job(layer_costs((1000,) * sum(cut)), cut, PIPELINES, MICROBATCHES)
+    job = replace(job, tensor=RANKS)
+    job = replace(job, techniques=replace(job.techniques, decouple=decouples))
+    return write_bundle(folder / "ranks.plan", job, {}, [(0, 0), (0, 1), (1, 0)])
+
+
+def check(folder: Path, outcome: Outcome, steps: int, expected: Whole) -> None:
+    said = (folder / "stderr").read_text(errors="replace")[-5_000:]
+    assert outcome.error is None, said
+    assert [row.step for row in outcome.rows] == list(range(steps)), said
+    assert [row.loss for row in outcome.rows] == pytest.approx(expected.losses[:steps], rel=1e-9)
+    seen: set[str] = set()
+    for path in (folder / "saved").glob("worker-*-0.pt"):
+        ranks = [path.with_name(f"{path.name[: -len('0.pt')]}{rank}.pt") for rank in range(RANKS)]
+        parts = [torch.load(each, weights_only=True)["model"] for each in ranks]
+        for name, whole in expected.state.items():
+            if name not in parts[0]:
+                continue
+            pieces = [part[name] for part in parts]
+            along = [axis for axis, size in enumerate(whole.shape) if pieces[0].shape[axis] != size]
+            joined = torch.cat(pieces, along[0]) if along else pieces[0]
+            torch.testing.assert_close(joined, whole, rtol=1e-9, atol=1e-11)
+            seen.add(name)
+    assert seen == set(expected.state)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("decouples", [True, False])
+def test_a_kill_and_a_return(tmp_path: Path, decouples: bool) -> None:
+    """One rank of a worker fails, and its worker with it."""
+    steps = 60
+    bundle = two_by_two(tmp_path, decouples=decouples)
+    outcome = run(tmp_path / "run", bundle, LLAMA, steps, ["kill=1:1@3"], ["1:1@6"])
+    assert outcome.causes
+    assert outcome.rows[-1].live == 4
+    check(tmp_path / "run", outcome, steps, train_whole(LLAMA, PIPELINES * MICROBATCHES, steps))
+
+
+@pytest.mark.slow
+def test_a_checkpoint_is_resumed_from_and_exported_as_a_whole(tmp_path: Path) -> None:
+    """With a sequence in slices between layers, and a kill before and after."""
+    kept, bundle = tmp_path / "kept", two_by_two(tmp_path, (2, 3))
+    kept.mkdir()
+    more = {"checkpoint": kept, "checkpoint_every": 4}
+    first = run(tmp_path / "first", bundle, PARALLELIZED, 10, ["kill=1:0@6"], **more)
+    assert first.error is None
+    second = run(tmp_path / "second", bundle, PARALLELIZED, 16, ["kill=0:1@13"], resume=True, **more)
+    assert second.error is None
+    alone = train_alone(PARALLELIZED, 1, PIPELINES * MICROBATCHES, 16, cut=(5,))
+    rows = {row.step: row.loss for row in (*first.rows, *second.rows)}
+    assert [rows[step] for step in range(16)] == pytest.approx(alone.losses, rel=1e-9)
+    assert main(["export", str(kept), "-o", str(tmp_path / "exported")]) == 0
+    exported = load_file(tmp_path / "exported" / "model.safetensors")
+    assert exported.keys() == alone.states[0].keys()
+    for name, tensor in alone.states[0].items():
+        torch.testing.assert_close(exported[name], tensor, rtol=1e-9, atol=1e-11)
+
+
+SCRIPT = """
+import sys
+
+import torch
+
+import recycle_runtime as recycle
+
+sys.path.insert(0, {programs!r})
+import parallel_llama as llama
+
+
+class Rows:
+    def microbatch(self, index):
+        return ROWS[index]
+
+
+batches = llama.batches(0)
+ROWS = [next(batches) for _ in range({rows})]
+trainer = recycle.Trainer(
+    llama.model(), optimizer=llama.optimizer, clip_norm=llama.CLIP_NORM, parallelize=llama.parallelize, seed=0
+)
+assert trainer.mesh.size() == 2
+for step in trainer.steps({steps}):
+    report = trainer.step(Rows())
+    trainer.print(step, report.loss)
+state = trainer.state_dict()
+if trainer.is_main:
+    torch.save(state, {out!r})
+"""
+PLAIN = """
+import sys
+
+import torch
+
+sys.path.insert(0, {programs!r})
+import parallel_llama as llama
+
+torch.manual_seed(0)
+model, batches = llama.model(), llama.batches(0)
+optimizer = llama.optimizer(list(model.parameters()))
+for _ in range({steps}):
+    for _ in range(4):
+        (model(**next(batches)).loss / 4).backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), llama.CLIP_NORM)
+    optimizer.step()
+    optimizer.zero_grad()
+state = model.state_dict()
+"""
+
+
+@pytest.mark.slow
+def test_a_script_with_a_whole_model(tmp_path: Path) -> None:
+    """Its `state_dict` has whole tensors, after a kill."""
+    out, script = tmp_path / "state.pt", tmp_path / "train.py"
+    steps = 6
+    script.write_text(SCRIPT.format(programs=str(PROGRAMS), steps=steps, rows=4 * steps, out=str(out)))
+    bundle = two_by_two(tmp_path)
+    run_local(RunOptions(bundle, "", None, script=(str(script),), faults=("kill=1:1@3",)))
+    found = torch.load(out, weights_only=True)
+    plain: dict[str, dict[str, torch.Tensor]] = {}
+    exec(PLAIN.format(programs=str(PROGRAMS), steps=steps), plain)
+    assert found.keys() == plain["state"].keys()
+    for name, tensor in plain["state"].items():
+        torch.testing.assert_close(found[name], tensor, rtol=1e-9, atol=1e-11)
