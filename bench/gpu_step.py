@@ -111,7 +111,7 @@ class OfPlan:
         from recycle_runtime.transport.choose import connect
         from recycle_runtime.transport.interface import Grid
 
-        where = torch.device(device)
+        where = torch.device(device, 0) if device == "cuda" else torch.device(device)
         bundle = Bundle.read(plan)
         stream = bundle.stream(0, (0, 0))
         grid = Grid(bundle.workers(0), 1, 1, bundle.chunk_stages)
