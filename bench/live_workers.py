@@ -4,8 +4,8 @@ Two claims for jobs whose cuts are free: no number of live workers gives less th
 none gives over 2 % less per worker than a neighbour. For every number from all workers down to the end of the
 tolerance: the fastest plan of the bundle, what `simulate`'s policy `ours` trains at a day after the last
 failure, and a bound over all cuts and all two groups of pipelines that a job may have. Where even a plan at
-the bound would be 2 % under a neighbour, whole layers, workers and micro-batches do not divide better: the dip
-counts as unavoidable. Elsewhere it may be either.
+the bound would be 2 % under a neighbour, whole layers, workers and micro-batches do not divide better: that
+is unavoidable. Elsewhere it may be either.
 """
 
 import argparse

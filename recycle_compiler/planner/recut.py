@@ -498,19 +498,28 @@ def fastest_layouts(job: JobSpec, workers: int, deadline: Deadline) -> list[Layo
 
 
 def fastest_layout(job: JobSpec, workers: int) -> tuple[Layout, int | None] | None:
-    """The layout for so many workers that seems fastest, and the period of a quick plan of it.
+    """The layout for so many workers or fewer that seems fastest, and the period of a quick plan of it.
 
     For simulations, which ask for many: in a large job bounds alone compare, and there is no such period.
-    None if the workers cannot hold all layers.
+    None if the workers cannot hold all layers. One worker more is never slower: fewer are looked at as long
+    as their bound is below what has been found.
     """
-    choices = climbed(job, Layouts(job, workers), workers)
-    if not choices:
-        return None
-    if _ops(job, choices[0][1]) > _LARGE:
-        return choices[0][1], None
-    tried = _tried(job, 1, choices, FAR, Deadline(job.solver.time_limit_ns))
-    best = min(tried, key=_by_period)
-    return best.layout, best.period
+    best: tuple[int, int, Layout, int | None] | None = None
+    for count in range(workers, 0, -1):
+        layouts = Layouts(job, count)
+        least = layouts.least_period(count)
+        if least is None or (best is not None and least >= best[0]):
+            break
+        choices = climbed(job, layouts, count)
+        if choices and _ops(job, choices[0][1]) > _LARGE:
+            found = (choices[0][0], -count, choices[0][1], None)
+        elif choices:
+            one = min(_tried(job, 1, choices, FAR, Deadline(job.solver.time_limit_ns)), key=_by_period)
+            found = (one.period, -count, one.layout, one.period)
+        else:
+            continue
+        best = found if best is None else min(best, found, key=lambda entry: entry[:2])
+    return None if best is None else (best[2], best[3])
 
 
 def _tried(
