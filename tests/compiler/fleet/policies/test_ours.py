@@ -103,7 +103,12 @@ def test_a_spare_machine_comes_in_like_any_other() -> None:
 def test_a_failed_stage_goes_back_to_the_checkpoint() -> None:
     course = run('{"at": 1050, "failed": ["0:1", "1:1", "2:1"]}', '{"at": 3000}')
     (entry,) = log(course)
-    assert entry == (1050, 41.0, 50.0, "0:1, 1:1, 2:1 failed: no live worker has stage 1: starts from a checkpoint")
+    assert entry == (
+        1050,
+        41.0,
+        50.0,
+        "0:1, 1:1, 2:1 failed: no live worker has stage 1: starts from a checkpoint",
+    )
     assert course.rates() == [(0, 1 / 21), (1000, 0.0), (1091, 1 / 32)]
 
 
