@@ -504,22 +504,38 @@ def fastest_layout(job: JobSpec, workers: int) -> tuple[Layout, int | None] | No
     None if the workers cannot hold all layers. One worker more is never slower: fewer are looked at as long
     as their bound is below what has been found.
     """
-    best: tuple[int, int, Layout, int | None] | None = None
+    best: _Quickest | None = None
     for count in range(workers, 0, -1):
-        layouts = Layouts(job, count)
-        least = layouts.least_period(count)
-        if least is None or (best is not None and least >= best[0]):
+        least = Layouts(job, count).least_period(count)
+        if least is None or (best is not None and least >= best.value):
             break
-        choices = climbed(job, layouts, count)
-        if choices and _ops(job, choices[0][1]) > _LARGE:
-            found = (choices[0][0], -count, choices[0][1], None)
-        elif choices:
-            one = min(_tried(job, 1, choices, FAR, Deadline(job.solver.time_limit_ns)), key=_by_period)
-            found = (one.period, -count, one.layout, one.period)
-        else:
-            continue
-        best = found if best is None else min(best, found, key=lambda entry: entry[:2])
-    return None if best is None else (best[2], best[3])
+        found = _quickest_with(job, count)
+        if found is not None and (best is None or found.value < best.value):
+            best = found
+    return None if best is None else (best.layout, best.period)
+
+
+class _Quickest(NamedTuple):
+    """The layout for a number of workers that seems fastest."""
+
+    value: int
+    """Its period, or the bound of a large one."""
+    layout: Layout
+    period: int | None
+    """Of its quick plan."""
+
+
+@lru_cache(maxsize=1024)
+def _quickest_with(job: JobSpec, workers: int) -> _Quickest | None:
+    """A simulation of many fleets asks for the same ones again."""
+    choices = climbed(job, Layouts(job, workers), workers)
+    if not choices:
+        return None
+    bound, layout = choices[0]
+    if _ops(job, layout) > _LARGE:
+        return _Quickest(bound, layout, None)
+    best = min(_tried(job, 1, choices, FAR, Deadline(job.solver.time_limit_ns)), key=_by_period)
+    return _Quickest(best.period, best.layout, best.period)
 
 
 def _tried(
