@@ -46,10 +46,14 @@ def setting_of(name: str, plans: OurPlans | None = None, costs: ChangeCosts | No
 @cache
 def all_plans(name: str) -> OurPlans:
     """Those that `recyclec compile` would make."""
-    job = load_job(str(job_path(name))).spec
-    own = dict(enumerate(compile_job(job, processes=2)))
+    return compiled(load_job(str(job_path(name))).spec).plans
+
+
+def compiled(job: JobSpec) -> "Made":
+    """The plans that `recyclec compile` would make."""
+    own = dict(enumerate(compile_job(job, processes=2, recut=can_recut(job))))
     cuts = plan_cuts(job, own, 2, Deadline(job.solver.time_limit_ns)) if can_recut(job) else None
-    return Made(own, cuts).plans
+    return Made(own, cuts)
 
 
 def samples_of(name: str) -> int:

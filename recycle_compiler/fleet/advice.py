@@ -39,8 +39,6 @@ _HOUR, _YEAR = 3600.0, 365 * 86400.0
 _MOST_HOLDERS = 4
 _RARE = 0.001
 """Share of the time in which more failures than a tolerance may be there."""
-_FROM_CHECKPOINT = "from a checkpoint"
-"""Words of policies in their logs."""
 
 
 class PolicyResult(NamedTuple):
@@ -179,7 +177,7 @@ def _options(
         outcomes = [outcome for outcome, _ in found]
         work = sum(span * (outcome.average or 0.0) for outcome, span in found)
         paid = sum(outcome.gpu_hours.total for outcome in outcomes)
-        read = sum(_FROM_CHECKPOINT in entry.why for outcome in outcomes for entry in outcome.log)
+        read = sum(len(outcome.checkpoints_read) for outcome in outcomes)
         yield PolicyResult(
             policy,
             machines,

@@ -17,7 +17,7 @@ from recycle_compiler.fleet.policy import Change, Policy, Reaction, Worker
 
 _LEAST = 1e-9
 """Seconds; what is shorter is rounding."""
-_AT_ONCE = frozenset({"restart", "nvrx", "varuna", "fault-scaled", "fault-free", "zero-bubble"})
+_AT_ONCE = frozenset({"restart", "nvrx", "ntp", "varuna", "fault-scaled", "fault-free", "zero-bubble"})
 """Policies whose restarts include it, and those for whom changes cost nothing."""
 
 

@@ -6,7 +6,7 @@ where that is quick; else the period is estimated from bounds.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import NamedTuple
 
 from recycle_compiler.fleet.setting import CutPlans, FleetSetting
@@ -221,7 +221,7 @@ class CutsOnDemand:
 
     def _search(self, workers: int) -> OurCut | None:
         job = self._setting.job
-        found = _fastest_layout(job, workers)
+        found = fastest_layout(job, workers)
         if found is None:
             return None
         layout, period = found
@@ -241,12 +241,6 @@ class CutsOnDemand:
                 workers = tuple(cut.job.pipelines - gone for gone in cut.plans[0].counts)
                 gaps.append(cut.plans[0].period / layout_bound(job, Layout(cut.job.cut, workers)))
         return max(gaps)
-
-
-@lru_cache(maxsize=1024)
-def _fastest_layout(job: JobSpec, workers: int) -> tuple[Layout, int | None] | None:
-    """A simulation of many fleets asks for the same ones again."""
-    return fastest_layout(job, workers)
 
 
 def fastest_period(setting: FleetSetting, failures: int) -> float | None:

@@ -84,6 +84,7 @@ _POLICIES = {
     "varuna": "varuna:Varuna",
     "torchft": "torchft:TorchFt",
     "nvrx": "restart:InProcessRestart",
+    "ntp": "ntp:NonuniformTensor",
     "elastic": "elastic:Elastic",
     "restart": "restart:Restart",
     "fault-scaled": "references:FaultScaled",

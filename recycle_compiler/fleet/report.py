@@ -1,7 +1,7 @@
 """What a simulation has found: one value, as a table for people, as JSON, and (page.py) as HTML."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from math import floor, log10
@@ -33,6 +33,10 @@ _USES = {
 }
 """Columns of GPU-hours, and what heads them."""
 _MILLION = 1e6
+_FROM_CHECKPOINT = "from a checkpoint"
+"""Words of policies in their logs."""
+_MOST_READS = 5
+"""Returns of ours to a checkpoint that the table names."""
 
 
 def figure(value: float) -> str:
@@ -79,6 +83,15 @@ class LogEntry(NamedTuple):
     """Once the pause is over, in the report's unit."""
     why: str
 
+    @property
+    def reads_checkpoint(self) -> bool:
+        """True if training goes on from a checkpoint."""
+        return _FROM_CHECKPOINT in self.why
+
+    def gpu_hours(self, gpus: int) -> float:
+        """What it cost a job of so many GPUs: the pause, and the work that is done again."""
+        return (self.pause + self.redone) * gpus / 3600
+
 
 @dataclass(frozen=True, slots=True)
 class PolicyOutcome:
@@ -108,6 +121,11 @@ class PolicyOutcome:
     time that it took."""
     gpu_hours: GpuHours = NOTHING
     """Where they went."""
+
+    @property
+    def checkpoints_read(self) -> tuple[LogEntry, ...]:
+        """Each time that it went back to a checkpoint."""
+        return tuple(entry for entry in self.log if entry.reads_checkpoint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,10 +241,23 @@ def _legend(report: FleetReport) -> str:
         lines.append(
             "More than 100 %: a policy that cuts the model anew can have more even stages than the job."
         )
+    lines += _checkpoints_read(report)
     lines.append("")
     width = max(len(outcome.name) for outcome in report.outcomes)
     lines += [f"{outcome.name:<{width}}  {outcome.note}" for outcome in report.outcomes]
     return "".join(f"{line}\n" for line in lines)
+
+
+def _checkpoints_read(report: FleetReport) -> Iterator[str]:
+    """When and why ours went back to a checkpoint, which it seldom does."""
+    found = report.outcomes[0].checkpoints_read
+    for entry in found[:_MOST_READS]:
+        yield (
+            f"{report.outcomes[0].name} read a checkpoint after {figure(entry.hours)} h, which cost "
+            f"{figure(entry.gpu_hours(report.gpus))} GPU-hours: {entry.why}."
+        )
+    if len(found) > _MOST_READS:
+        yield f"It read {len(found) - _MOST_READS} more; --format json has all of them."
 
 
 def _spares(report: FleetReport) -> str:
@@ -272,6 +303,14 @@ def _policy(outcome: PolicyOutcome, report: FleetReport) -> dict[str, Any]:
         "hours_still": _short(outcome.still),
         "iterations": _short(outcome.iterations),
         "done_twice": _short(outcome.redone),
+        "checkpoints_read": [
+            {
+                "hours": round(entry.hours, 9),
+                "gpu_hours": _short(entry.gpu_hours(report.gpus)),
+                "why": entry.why,
+            }
+            for entry in outcome.checkpoints_read
+        ],
         "note": outcome.note,
         "timeline": [[round(at, 9), live, _short(throughput)] for at, live, throughput in outcome.timeline],
         "log": [

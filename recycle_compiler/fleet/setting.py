@@ -84,6 +84,9 @@ class ChangeCosts:
     swap: float = 40.0
     """In-process restart: seconds until a spare has taken the place of a failed machine. Published for
     DeadPool as under 40 on 512 GPUs; FlashRecovery publishes 150 on 4,800 devices."""
+    one_gpu: float = 0.27
+    """ntp: share of failures that take one GPU of a worker and leave the others. Those of class GPU among the
+    faults of InfiniteHBD's trace: 158 of 584; that each of them took one GPU is assumed."""
 
 
 def best_interval(save: float, failure_interval: float) -> float:

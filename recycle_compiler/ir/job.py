@@ -161,10 +161,11 @@ class JobSpec:
     @property
     def held(self) -> tuple[tuple[int, ...], ...]:
         """For each stage the chunks that its workers hold, in order."""
-        return tuple(
-            tuple(chunk for chunk, stages in enumerate(self.holders) if stage in stages)
-            for stage in range(self.stages)
-        )
+        held: dict[int, list[int]] = {}
+        for chunk, stages in enumerate(self.holders):
+            for stage in stages:
+                held.setdefault(stage, []).append(chunk)
+        return tuple(tuple(held.get(stage, ())) for stage in range(self.stages))
 
     @property
     def owners(self) -> int:

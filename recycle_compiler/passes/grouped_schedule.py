@@ -169,8 +169,8 @@ def _reductions(job: JobSpec, spans: _Spans) -> list[int]:
 
 
 def _period(job: JobSpec, spans: _Spans) -> int:
-    starts = _reductions(job, spans)
-    last = {stage: job.held[stage][-1] for stage in spans}
+    starts, held = _reductions(job, spans), job.held
+    last = {stage: held[stage][-1] for stage in spans}
     ends = step_ends(job, {stage: starts[chunk] + job.reduce[chunk] for stage, chunk in last.items()})
     if not job.techniques.stagger:
         return max(ends.values()) - min(span.first for span in spans.values())

@@ -30,6 +30,9 @@ MOST_LAYERS = 512
 _MOST_WAITING = 256
 """Micro-batches in memory up to which what is left after the last F is counted exactly."""
 
+_AT_A_TIME = 100_000
+"""Elements of an array of such micro-batches."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StageTable:
@@ -287,10 +290,13 @@ def _outstanding(of: _Ranges, share: Ints, in_memory: Ints) -> Ints:
     if most > _MOST_WAITING:
         every = np.minimum(share, of.capacity // kept) * of.weight
         return np.where(tight, in_memory * both + every, found)
-    for waiting in range(1, most + 1):
+    step = max(1, _AT_A_TIME // max(1, found.size))
+    for first in range(1, most + 1, step):
+        waiting: Ints = np.arange(first, min(first + step, most + 1)).reshape(-1, 1, 1)
         room = (of.capacity - waiting * of.activation) // kept
         left = waiting * both + np.minimum(share - waiting, room) * of.weight
-        found = np.where(tight & (waiting <= in_memory), np.maximum(found, left), found)
+        counts = tight & (waiting <= in_memory)
+        found = np.maximum(found, np.where(counts, left, found).max(axis=0))
     return found
 
 

@@ -498,19 +498,44 @@ def fastest_layouts(job: JobSpec, workers: int, deadline: Deadline) -> list[Layo
 
 
 def fastest_layout(job: JobSpec, workers: int) -> tuple[Layout, int | None] | None:
-    """The layout for so many workers that seems fastest, and the period of a quick plan of it.
+    """The layout for so many workers or fewer that seems fastest, and the period of a quick plan of it.
 
     For simulations, which ask for many: in a large job bounds alone compare, and there is no such period.
-    None if the workers cannot hold all layers.
+    None if the workers cannot hold all layers. One worker more is never slower: fewer are looked at as long
+    as their bound is below what has been found.
     """
+    best: _Quickest | None = None
+    for count in range(workers, 0, -1):
+        least = Layouts(job, count).least_period(count)
+        if least is None or (best is not None and least >= best.value):
+            break
+        found = _quickest_with(job, count)
+        if found is not None and (best is None or found.value < best.value):
+            best = found
+    return None if best is None else (best.layout, best.period)
+
+
+class _Quickest(NamedTuple):
+    """The layout for a number of workers that seems fastest."""
+
+    value: int
+    """Its period, or the bound of a large one."""
+    layout: Layout
+    period: int | None
+    """Of its quick plan."""
+
+
+@lru_cache(maxsize=1024)
+def _quickest_with(job: JobSpec, workers: int) -> _Quickest | None:
+    """A simulation of many fleets asks for the same ones again."""
     choices = climbed(job, Layouts(job, workers), workers)
     if not choices:
         return None
-    if _ops(job, choices[0][1]) > _LARGE:
-        return choices[0][1], None
-    tried = _tried(job, 1, choices, FAR, Deadline(job.solver.time_limit_ns))
-    best = min(tried, key=_by_period)
-    return best.layout, best.period
+    bound, layout = choices[0]
+    if _ops(job, layout) > _LARGE:
+        return _Quickest(bound, layout, None)
+    best = min(_tried(job, 1, choices, FAR, Deadline(job.solver.time_limit_ns)), key=_by_period)
+    return _Quickest(best.period, best.layout, best.period)
 
 
 def _tried(

@@ -71,10 +71,15 @@ COSTS = (
     "replica-pause",
     "replica-join",
     "swap",
+    "one-gpu",
 )
 """Costs of changes, as `recyclec simulate --costs` names it."""
 _MOST_SEED = 999_999_999
-_NUMBERS = {"undone": (0.0, 1000.0, "iterations"), "copy-rate": (1.0, 1e15, "bytes/s")}
+_NUMBERS = {
+    "undone": (0.0, 1000.0, "iterations"),
+    "copy-rate": (1.0, 1e15, "bytes/s"),
+    "one-gpu": (0.0, 1.0, "failures"),
+}
 """Costs that are no times: the least, the most, and the unit."""
 _ABOVE_ZERO = ("checkpoint-every", "expected-change")
 _LEAST_TIME, _MOST_TIME = 0.001, 366 * 86400.0
@@ -172,7 +177,8 @@ def add_cost_arguments(parser: argparse.ArgumentParser) -> None:
         type=_costs,
         default=(),
         metavar="NAME=TIME,...",
-        help=f"costs of changes: {', '.join(COSTS)}; undone is in iterations, copy-rate in bytes/s",
+        help=f"costs of changes: {', '.join(COSTS)}; undone is in iterations, copy-rate in bytes/s, "
+        "one-gpu a share",
     )
     parser.add_argument(
         "--jitter",

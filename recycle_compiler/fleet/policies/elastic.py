@@ -62,9 +62,7 @@ class Elastic:
         words = [
             f"{plural(len(struck), 'pipeline')} dropped" if struck else "",
             f"{len(healed)} whole again" if healed else "",
-            "no worker has some stage: waits for a whole pipeline, to start from a checkpoint"
-            if forgets
-            else "",
+            "no worker has some stage: waits for a whole pipeline" if forgets else "",
         ]
         return self._answer(pause, redone, ", ".join(word for word in words if word))
 

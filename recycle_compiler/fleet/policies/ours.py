@@ -117,7 +117,7 @@ class Ours:
         self._serves.update(taken_over)
         if not self._serves and not is_member:
             self._idle = (self._idle - change.failed) | change.returned
-            return self._start_again("enough workers for every stage")
+            return self._start_again("workers are back")
         self._arrived |= change.returned - taken_over.keys()
         if is_member:
             self._changes.change()
@@ -125,7 +125,7 @@ class Ours:
             self._last_change = at
             if max(self._counts) < self._cut.job.pipelines:
                 return self._recover(change.failed, ahead)
-            return self._go_on_alone(change.failed) or self._give_up()
+            return self._go_on_alone(change.failed) or self._give_up(change.failed)
         return self._let_in() if change.returned else Reaction(self._rate)
 
     def due(self) -> float | None:
@@ -215,19 +215,26 @@ class Ours:
         self._stand_by(rest - self._serves.keys())
         return reaction._replace(why=f"{reaction.why}; a group of pipelines goes on alone")
 
-    def _give_up(self) -> Reaction:
+    def _give_up(self, failed: frozenset[Worker]) -> Reaction:
         """No live worker holds the state of some stage."""
+        gone = ", ".join(
+            str(stage) for stage, count in enumerate(self._counts) if count >= self._cut.job.pipelines
+        )
+        why = f"{_names(failed)} failed: no live worker has stage {gone}"
+        if self._cut is not self._cuts[0]:
+            planned, _ = next(self._cut.layouts())
+            why += f" of {self._cut.text(planned)}"
         self._idle = {*self._serves, *self._standby, *self._arrived, *self._benched}
         self._standby, self._arrived, self._copied, self._benched = {}, set(), [], set()
         redone = self._clock.back_to_checkpoint()
-        return self._start_again("a stage has no live worker")._replace(redone=redone)
+        return self._start_again(why)._replace(redone=redone)
 
     def _start_again(self, why: str) -> Reaction:
         """From a checkpoint, if there is a worker for every stage."""
         self._plan_ready = self._weigh_at = _NEVER
         self._place(self._idle)
         if not self._serves:
-            return Reaction(0.0, why="too few workers for every stage: stands still")
+            return Reaction(0.0, why=f"{why}: too few workers for every stage, stands still")
         self._idle = set()
         pause = self._costs.detection + self._costs.restart + self._setting.checkpoint_load
         self._clock.pause(pause)

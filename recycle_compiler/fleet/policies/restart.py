@@ -66,7 +66,7 @@ class Restart:
         self._take(change.down)
         if not self._pipelines:
             return Reaction(0.0, 0.0, redone, "too few machines for a pipeline")
-        return self._answer(self._costs.detection + self._again, redone, "restarts after a failure")
+        return self._answer(self._costs.detection + self._again, redone, "restarts from a checkpoint")
 
     def _cost_of_growing(self, now: float) -> tuple[float, float]:
         """Seconds to save, and to start again, before machines that came back are used."""

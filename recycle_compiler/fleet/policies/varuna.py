@@ -63,7 +63,8 @@ class Varuna:
         self._clock.pause(pause)
         shape = self._shape(self._live(change.down))
         self._rate = self._rate_with(change.down)
-        words = f"restart, {shape.pipelines} x {shape.stages}" if shape else "too few workers for a pipeline"
+        how = "from a checkpoint" if change.failed else "restart"
+        words = f"{how}, {shape.pipelines} x {shape.stages}" if shape else "too few workers for a pipeline"
         return Reaction(self._rate, pause, redone, words, saved)
 
     def _live(self, down: frozenset[Worker]) -> int:

@@ -1,12 +1,14 @@
 """How figures and counts are written for people."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from recycle_compiler.fleet.page import page
-from recycle_compiler.fleet.report import counted, figure, report_table, span_text
-from tests.compiler.fleet.settings import made_fleet, report_of
+from recycle_compiler.fleet.report import counted, figure, report_document, report_table, span_text
+from tests.compiler.fleet.settings import made_fleet, read_fleet, report_of
 
 
 @pytest.mark.parametrize(
@@ -49,3 +51,15 @@ def test_a_slow_job_over_ten_years_is_still_readable() -> None:
     for text in (report_table(report), page(report)):
         assert "e-0" not in text and "e+0" not in text
         assert "87,600 h" in text
+
+
+def test_every_return_to_a_checkpoint_is_told() -> None:
+    """Three workers of one stage fail at once: 41 s without steps, and half of an interval is done again."""
+    report = report_of(read_fleet('{"at": 1050, "failed": ["0:1", "1:1", "2:1"]}', '{"at": 3000}'), "ours")
+    (entry,) = report.outcomes[0].checkpoints_read
+    assert entry.gpu_hours(report.gpus) == pytest.approx((entry.pause + 50) * 12 / 3600)
+    said = "0:1, 1:1, 2:1 failed: no live worker has stage 1: starts from a checkpoint."
+    assert said in report_table(report)
+    assert [
+        one["why"] for one in json.loads(report_document(report))["policies"]["ours"]["checkpoints_read"]
+    ] == [said.removesuffix(".")]

@@ -103,7 +103,12 @@ def test_a_spare_machine_comes_in_like_any_other() -> None:
 def test_a_failed_stage_goes_back_to_the_checkpoint() -> None:
     course = run('{"at": 1050, "failed": ["0:1", "1:1", "2:1"]}', '{"at": 3000}')
     (entry,) = log(course)
-    assert entry == (1050, 41.0, 50.0, "a stage has no live worker: starts from a checkpoint")
+    assert entry == (
+        1050,
+        41.0,
+        50.0,
+        "0:1, 1:1, 2:1 failed: no live worker has stage 1: starts from a checkpoint",
+    )
     assert course.rates() == [(0, 1 / 21), (1000, 0.0), (1091, 1 / 32)]
 
 
@@ -111,8 +116,9 @@ def test_too_few_for_every_stage_stand_still_until_somebody_comes() -> None:
     gone = ", ".join(f'"{pipeline}:{stage}"' for pipeline in range(3) for stage in range(3))
     course = run(f'{{"at": 1000, "failed": [{gone}]}}', '{"at": 2000, "returned": ["0:0"]}', '{"at": 3000}')
     assert [why for *_, why in log(course)] == [
-        "too few workers for every stage: stands still",
-        "enough workers for every stage: starts from a checkpoint",
+        "0:0, 0:1, 0:2 and 6 more failed: no live worker has stage 0, 1, 2: too few workers for every stage, "
+        "stands still",
+        "workers are back: starts from a checkpoint",
     ]
     assert (950, 0.0) in course.rates()
     assert course.rates()[-1][0] == 2061

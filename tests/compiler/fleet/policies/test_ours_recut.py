@@ -159,7 +159,8 @@ def test_too_few_for_the_own_stages_start_under_another_cut() -> None:
     """Three of four stages' worth of workers are gone; two workers hold all layers of one stage."""
     gone = ", ".join(f'"{pipeline}:{stage}"' for pipeline in range(3) for stage in range(3))
     said = run(f'{{"at": 1000, "failed": [{gone}]}}', '{"at": 2000}')
-    assert said[0][1:] == (41.0, 90.0, "a stage has no live worker: starts from a checkpoint")
+    why = "0:0, 0:1, 0:2 and 6 more failed: no live worker has stage 0, 1, 2: starts from a checkpoint"
+    assert said[0][1:] == (41.0, 90.0, why)
 
 
 def test_the_reference_is_the_fastest_plan_without_failures() -> None:
