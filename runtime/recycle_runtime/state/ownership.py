@@ -38,7 +38,7 @@ _BYTES_A_STEP = 256 << 20
 _log = logging.getLogger(__name__)
 
 
-class Holding(NamedTuple):
+class HolderStatus(NamedTuple):
     """Words of a holder of a chunk about itself when a generation begins."""
 
     host: int
@@ -304,12 +304,12 @@ class Ownership:
             owners = len(self._wanted[0])
             self.on_lack(OwnersLacking(self._chunk.number, len(self._held), owners, lacking, seconds))
 
-    def _exchange(self) -> tuple[torch.Tensor, list[Holding]]:
+    def _exchange(self) -> tuple[torch.Tensor, list[HolderStatus]]:
         """Holdings of each peer: a table by peer, layer and shard; and what each says about itself."""
         layers, shards = len(self._layers), max((len(layer.shards) for layer in self._layers), default=0)
-        told = torch.zeros(self._peers, layers * shards + len(Holding._fields), dtype=torch.float64)
+        told = torch.zeros(self._peers, layers * shards + len(HolderStatus._fields), dtype=torch.float64)
         chunk = self._chunk
-        mine = Holding(
+        mine = HolderStatus(
             zlib.crc32(socket.gethostname().encode()),
             chunk.applied,
             all(layer.waiting is not None for layer in self._layers),
@@ -324,7 +324,7 @@ class Ownership:
         self._run([PeerSum(there)])
         told = there.cpu()
         rows = cast("list[list[float]]", told[:, : len(mine)].tolist())  # pyright: ignore[reportUnknownMemberType]
-        who = [Holding(int(row[0]), int(row[1]), *map(bool, row[2:])) for row in rows]
+        who = [HolderStatus(int(row[0]), int(row[1]), *map(bool, row[2:])) for row in rows]
         return told[:, len(mine) :].reshape(self._peers, layers, shards) > 0, who
 
     def _run(self, sums: Sequence[PeerSum]) -> None:

@@ -32,12 +32,12 @@ from recycle_runtime.protocol.messages.generations import (
     FaultInjected,
     Go,
     GroupBroken,
+    HeldState,
     Hold,
     Join,
     Leave,
     LeftGroup,
     Move,
-    Report,
     Trace,
     WorkShare,
 )
@@ -64,7 +64,7 @@ from recycle_runtime.worker.engine import (
 from recycle_runtime.worker.generation import Equipment, Interrupted, WorkerGeneration
 from recycle_runtime.worker.heartbeat import HeartbeatWriter
 from recycle_runtime.worker.held_chunks import HeldChunks
-from recycle_runtime.worker.layer_moves import LayerMoves
+from recycle_runtime.worker.layer_moves import LayerTransfers
 from recycle_runtime.worker.link import Link, Wake
 from recycle_runtime.worker.neighbour_copies import WorkerCopies
 from recycle_runtime.worker.options import ProcessOptions
@@ -176,7 +176,7 @@ class WorkerProcess:
         self._checkpoints = WorkerCheckpoints(self._options.checkpoint, self.link, engine)
         self._copies = WorkerCopies(self._equipment)
         ReachReporter(self._ends, self.link.say, self._around).begin()
-        self._layers = LayerMoves(self._equipment)
+        self._layers = LayerTransfers(self._equipment)
         if own.tensor == 1:
             # Everything that takes long is done before anybody waits for it.
             self._chunks = self._build(own, self._worker[1])
@@ -470,7 +470,7 @@ class WorkerProcess:
         """Leave the group at once; then report what it holds."""
         self._close()
         self._hooks.at("leave", self.link.step)
-        report = Report(0, is_fresh=True) if self._chunks is None else self._chunks.report()
+        report = HeldState(0, is_fresh=True) if self._chunks is None else self._chunks.report()
         report = report._replace(layers_applied=self._layers.applied)
         source = source_name(self._program.source_digest)
         plans = digest_of(self._bundles[0])
