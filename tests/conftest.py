@@ -23,9 +23,8 @@ ROOT = Path(__file__).resolve().parent.parent
 # long as one alone. Torch reads this when it is imported, here and in processes that tests start.
 os.environ["OMP_NUM_THREADS"] = "1"
 
-# Processes that tests start find this tree first, begin with `support/start/sitecustomize.py`, and keep the
-# modules that they have compiled.
-_PATHS = [str(ROOT / path) for path in (".", "runtime", "tests/support/start")]
+# Processes that tests start find this tree first, and keep the modules that they have compiled.
+_PATHS = [str(ROOT / path) for path in (".", "runtime")]
 os.environ["PYTHONPATH"] = os.pathsep.join([*_PATHS, *filter(None, [os.environ.get("PYTHONPATH")])])
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
