@@ -23,7 +23,7 @@ class Section:
     """Bare words; also settings that were left without a good value."""
 
     def names(self, key: str) -> bool:
-        """Whether the user gave this setting, be it without a good value."""
+        """True if the user gave this setting, be it without a good value."""
         return key in self.settings or key in self.switches
 
     @property
@@ -184,7 +184,7 @@ def _add_misspelt(entry: SyntaxSetting | Name, section: Section, report: Mistake
 
 
 def _could_be_unit(name: Name, previous: SyntaxSetting) -> bool:
-    """Whether a bare word that is no name of ours stands right behind a number without a unit."""
+    """True if a bare word that is no name of ours stands right behind a number without a unit."""
     return (
         isinstance(previous.value, Quantity)
         and previous.value.unit is None

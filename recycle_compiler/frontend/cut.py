@@ -1,4 +1,4 @@
-"""How a job in layers is cut in the beginning, and how it may be cut anew: `cut`, `recut`, `groups` ...
+"""Cuts of a job in layers, in the beginning and later: `cut`, `recut`, `groups` ...
 
 The job's own cut is the one it says; else that of its model; else the most even one. A job with `workers`
 gets the fewest stages that fit, with its workers spread evenly: the compiler starts from there.
@@ -46,13 +46,13 @@ def setting_of(sections: Sections, block: str, key: str) -> SyntaxSetting | None
 
 
 def read_recut(sections: Sections, report: Mistakes) -> bool | None:
-    """Whether the job may be cut anew; None where it does not say."""
+    """True if the job may be cut anew; None where it does not say."""
     word = _word_of(sections, "recut", ("on", "off"), report)
     return None if word is None else word == "on"
 
 
 def read_grouping(sections: Sections, report: Mistakes) -> bool:
-    """Whether groups of pipelines may have cuts of their own."""
+    """True if groups of pipelines may have cuts of their own."""
     return _word_of(sections, "groups", ("auto", "off"), report) != "off"
 
 
@@ -272,7 +272,7 @@ def _roomy_stages(costs: LayerCosts, least: int, most: int) -> int:
 def _check_held(
     redundancy: int, stages: int, workers: int, failures: int, sections: Sections, report: Mistakes
 ) -> bool:
-    """Whether so many stages can be held so many times by the workers that remain."""
+    """True if so many stages can be held so many times by the workers that remain."""
     if redundancy * stages <= workers - failures:
         return True
     needed = f"{redundancy * stages:,} ({count(stages, 'stage')} on {count(redundancy, 'worker')} each)"

@@ -119,7 +119,7 @@ _PLAIN = StateRules(0, staggered=True)
 
 @dataclass(frozen=True, slots=True)
 class ModelRun:
-    """How a model is run: everything its costs depend on besides the model itself."""
+    """Setting in which a model is run: everything its costs depend on besides the model itself."""
 
     stages: int
     pipelines: int

@@ -183,7 +183,7 @@ def _with_ties(spec: JobSpec, ties: Ties, cut: Cut) -> JobSpec:
 
 
 def _has_profile_block(sections: Sections) -> bool:
-    """Whether the job gives whole stages, be it with mistakes."""
+    """True if the job gives whole stages, be it with mistakes."""
     return "profile" in sections and not sections["profile"].block.file
 
 

@@ -30,7 +30,7 @@ class GivenShape:
     workers: int | None = None
     """Of a free job."""
     is_free: bool = False
-    """Whether the compiler chooses stages and pipelines."""
+    """True if the compiler chooses stages and pipelines."""
 
 
 def read_shape(sections: Sections, report: Mistakes) -> GivenShape:

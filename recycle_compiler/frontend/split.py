@@ -35,7 +35,7 @@ def read_split(
 
 
 def _is_known(setting: SyntaxSetting, report: Mistakes) -> bool:
-    """Whether it is a word that is known, or a share for all that is seen here."""
+    """True if it is a word that is known, or a share for all that is seen here."""
     value = setting.value
     if isinstance(value, Quantity) or (isinstance(value, Name) and value.text in _WORDS):
         return True

@@ -157,7 +157,7 @@ def per_each(
 
 
 def check_unit(quantity: Quantity, key: str, allowed: tuple[str, ...], report: Mistakes) -> bool:
-    """Whether the unit, if there is one, is among those allowed; reports it when it is not."""
+    """True if the unit, if there is one, is among those allowed; reports it when it is not."""
     unit = quantity.unit
     if unit is None or unit.text in allowed:
         return True
@@ -170,7 +170,7 @@ def check_unit(quantity: Quantity, key: str, allowed: tuple[str, ...], report: M
 
 
 def check_range(number: int, least: int, scale: int, key: str, value: Quantity, report: Mistakes) -> bool:
-    """Whether a time or an amount, `scale` to its unit, is neither too small nor absurdly large."""
+    """True if a time or an amount, `scale` to its unit, is neither too small nor absurdly large."""
     if least <= number <= LARGEST:
         return True
     if number > LARGEST:

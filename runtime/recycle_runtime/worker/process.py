@@ -1,4 +1,4 @@
-"""What a worker process does with its life: report, train, leave, report again."""
+"""Main loop of a worker process: report, train, leave, report again."""
 
 import logging
 from dataclasses import replace
@@ -143,7 +143,7 @@ class WorkerProcess:
 
     @property
     def has_ranks(self) -> bool:
-        """Whether its worker has several tensor-parallel processes."""
+        """True if its worker has several tensor-parallel processes."""
         return self._tensor_group is not None
 
     async def join(self) -> None:
@@ -558,7 +558,7 @@ class WorkerProcess:
             self._layers.obey(order, self._worker, self._chunks, generation.connections)
 
     def _stands(self, generation: int, step: int) -> bool:
-        """Whether all workers still stop before this step; one that has passed it needs the others."""
+        """True if all workers still stop before this step; one that has passed it needs the others."""
         is_passed = self.link.hold_at is not None and self.link.hold_at > step
         return self.link.asked <= generation and self.link.layers is None and not is_passed
 
