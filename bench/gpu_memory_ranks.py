@@ -221,6 +221,9 @@ def ours(task: Task, place: Place) -> Row:
     rest, is_watched = allocated(device), True
     session.run(task.timing.steps)
     session.settle()
+    # Whoever leaves cuts off what another is still to get.
+    synchronize(device)
+    transport.barrier()
     session.close()
     messages = gathered_bytes(chunks.values()) if bundle.owners else 0
     return {

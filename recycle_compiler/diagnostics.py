@@ -1,4 +1,4 @@
-"""What is wrong with an input, where, and how to mend it.
+"""Diagnostics: a mistake in an input, where it is, and how to mend it.
 
 gpt3.job:2:8: error[range]: pipeline must be at least 1, got 0
   pipeline = 0

@@ -7,10 +7,6 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-# Processes of tests share few cores, and threads of torch that wait for each other there take many times as
-# long as one alone. Torch reads this when it is imported, here and in processes that tests start.
-os.environ["OMP_NUM_THREADS"] = "1"
-
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -21,10 +17,21 @@ from recycle_compiler.ir.text import parse_schedule
 from recycle_compiler.scheduling.search import Effort
 from recycle_runtime.logs import LOGGERS
 
+ROOT = Path(__file__).resolve().parent.parent
+
+# Processes of tests share few cores, and threads of torch that wait for each other there take many times as
+# long as one alone. Torch reads this when it is imported, here and in processes that tests start.
+os.environ["OMP_NUM_THREADS"] = "1"
+
+# Processes that tests start find this tree first, and keep the modules that they have compiled.
+_PATHS = [str(ROOT / path) for path in (".", "runtime")]
+os.environ["PYTHONPATH"] = os.pathsep.join([*_PATHS, *filter(None, [os.environ.get("PYTHONPATH")])])
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # Nothing that is loaded and collected is garbage; see `pytest_collection_finish`.
 gc.disable()
 
-GOLDEN = Path(__file__).resolve().parent.parent / "golden"
+GOLDEN = ROOT / "golden"
 
 # Slow machines must not fail a property, and the same commit must pass or fail everywhere.
 # How long it takes to draw examples depends on what else the machine does.

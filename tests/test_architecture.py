@@ -1,7 +1,9 @@
 """Rules about the tree itself that neither ruff nor import-linter can state."""
 
+import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -77,3 +79,13 @@ def test_check_loads_no_solver() -> None:
     )
     assert loaded.isdisjoint({"torch", "pyomo", "highspy", "numba", "rich", "networkx"})
     assert "lark" in loaded
+
+
+def test_class_names_of_the_product_are_defined_once() -> None:
+    product = (path for path in SOURCES if path.parts[len(ROOT.parts)] in ("recycle_compiler", "runtime"))
+    names = Counter(
+        name
+        for path in product
+        for name in re.findall(r"^class ([A-Z]\w*)", path.read_text(encoding="utf-8"), re.MULTILINE)
+    )
+    assert [name for name, times in names.items() if times > 1] == []

@@ -1,4 +1,4 @@
-"""What changed from one plan to another: numbers, where ops run, when, in which order, and memory."""
+"""Differences between two plans: numbers, where ops run, when, in which order, and memory."""
 
 from bisect import bisect_left
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What the streams of a plan do when nothing disturbs them: the schedule that they stand for.
+"""Replay of undisturbed streams: the schedule that they stand for.
 
 A bundle keeps no times. Every op starts when the one before it on its worker has ended, its message has
 arrived and the window of its stage is open; that gives back exactly the schedule the streams were made from.

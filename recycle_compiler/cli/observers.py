@@ -1,4 +1,4 @@
-"""What may watch the passes: files of numbered IR, and IR printed when it changes."""
+"""Observers of the passes: files of numbered IR, and IR printed when it changes."""
 
 from collections import Counter
 from collections.abc import Sequence

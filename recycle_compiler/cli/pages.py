@@ -1,4 +1,4 @@
-"""What pages show: all plans of a bundle, two bundles, or a plan beside a step of its run."""
+"""Content of pages: all plans of a bundle, two bundles, or a plan beside a step of its run."""
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction

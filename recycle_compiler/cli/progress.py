@@ -22,12 +22,12 @@ _NO_REWRITING = ("", "dumb", "unknown")
 
 
 def is_shown(output: Output) -> bool:
-    """Whether there is a terminal to draw on, and the user wants to see it."""
+    """True if there is a terminal to draw on, and the user wants to see it."""
     return not output.quiet and can_rewrite(sys.stderr)
 
 
 def can_rewrite(stream: TextIO) -> bool:
-    """Whether a line on this stream can be taken back."""
+    """True if a line on this stream can be taken back."""
     try:
         return stream.isatty() and os.environ.get("TERM", "") not in _NO_REWRITING
     except (OSError, ValueError):
@@ -36,7 +36,7 @@ def can_rewrite(stream: TextIO) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Plans:
-    """What is known of the plans so far; times in seconds since the beginning."""
+    """Progress of the plans so far; times in seconds since the beginning."""
 
     total: int
     done: int = 0

@@ -38,7 +38,7 @@ def source_job(bundle: Bundle, path: str, schedule: Schedule, output: Output) ->
 
 
 def _is_of(job: JobSpec, schedule: Schedule) -> bool:
-    """Whether the plan is one of this job, under another cut."""
+    """True if the plan is one of this job, under another cut."""
     planned = schedule.job
     layout = any_layout_of(planned, schedule.failed)
     assert layout is not None, "a plan under another cut is of a job in layers"

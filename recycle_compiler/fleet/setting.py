@@ -8,7 +8,7 @@ from typing import NamedTuple
 from recycle_compiler.diagnostics import CompileError
 from recycle_compiler.fleet.traces.trace import duration_text
 from recycle_compiler.frontend.check import read_names
-from recycle_compiler.frontend.diagnostics import Report
+from recycle_compiler.frontend.diagnostics import Mistakes
 from recycle_compiler.frontend.gpt_model import MOST_LAYERS, GptModel
 from recycle_compiler.frontend.load import parse_for_format
 from recycle_compiler.frontend.shape import read_shape
@@ -249,7 +249,7 @@ class SaidInText(NamedTuple):
 
 def read_said(source: str) -> SaidInText:
     """What is said; nothing where the text cannot be read, since the job itself has been."""
-    report = Report(source, "")
+    report = Mistakes(source, "")
     try:
         sections = read_names(parse_for_format(source, ""), report)
         shape = read_shape(sections, report)

@@ -3,7 +3,7 @@
 from recycle_compiler.diagnostics import Span
 from recycle_compiler.frontend.check import Sections
 from recycle_compiler.frontend.costs import ChunkCosts
-from recycle_compiler.frontend.diagnostics import Report, quote, spell
+from recycle_compiler.frontend.diagnostics import Mistakes, quote, spell
 from recycle_compiler.frontend.schema import MEMORY_UNITS
 from recycle_compiler.frontend.syntax import Listing, Name, SyntaxSetting
 from recycle_compiler.frontend.values import Over, item_span, items_of, per_each, read_amount
@@ -19,7 +19,7 @@ def capacity_setting(sections: Sections) -> SyntaxSetting | None:
 
 
 def read_capacity(
-    setting: SyntaxSetting | None, memory_unit: str, stages: int | None, report: Report
+    setting: SyntaxSetting | None, memory_unit: str, stages: int | None, report: Mistakes
 ) -> Capacity | None:
     """Capacity per stage as stated, in the scale of the memory unit; None per stage is unlimited."""
     if setting is None:
@@ -47,7 +47,7 @@ def for_activations(
     capacity: Capacity,
     costs: ChunkCosts,
     setting: SyntaxSetting | None,
-    report: Report,
+    report: Mistakes,
     overhead: int = 0,
     shared: tuple[int, ...] = (),
 ) -> Capacity:
@@ -80,7 +80,7 @@ def for_activations(
 
 
 def report_short(
-    where: str, needed: tuple[int, int, int], memory_unit: str, span: Span, report: Report
+    where: str, needed: tuple[int, int, int], memory_unit: str, span: Span, report: Mistakes
 ) -> None:
     """Report a stage or layer that does not fit: what it needs to run, to be there, and what there is."""
     activation, resident, whole = (spell_amount(amount, memory_unit) for amount in needed)
@@ -103,7 +103,7 @@ def spell_amount(amount: int, memory_unit: str) -> str:
     return f"{whole}.{rest:02}".rstrip("0").rstrip(".") + f" {name}"
 
 
-def _check_unlimited(word: Name, report: Report) -> bool:
+def _check_unlimited(word: Name, report: Mistakes) -> bool:
     if word.text == "unlimited":
         return True
     message = f"capacity must be an amount or `unlimited`, got {quote(word.text)}"

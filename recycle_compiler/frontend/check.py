@@ -6,7 +6,7 @@ from decimal import Decimal
 
 from recycle_compiler.diagnostics import Span
 from recycle_compiler.frontend import schema
-from recycle_compiler.frontend.diagnostics import Report, closest, did_you_mean, one_of, quote
+from recycle_compiler.frontend.diagnostics import Mistakes, closest, did_you_mean, one_of, quote
 from recycle_compiler.frontend.syntax import Block, Entry, Job, Name, Quantity, SyntaxSetting, end_of, name_of
 
 _MOST_DIGITS = 20
@@ -23,7 +23,7 @@ class Section:
     """Bare words; also settings that were left without a good value."""
 
     def names(self, key: str) -> bool:
-        """Whether the user gave this setting, be it without a good value."""
+        """True if the user gave this setting, be it without a good value."""
         return key in self.settings or key in self.switches
 
     @property
@@ -34,7 +34,7 @@ class Section:
 Sections = dict[str, Section]
 
 
-def read_names(job: Job, report: Report) -> Sections:
+def read_names(job: Job, report: Mistakes) -> Sections:
     """The sections of a job by name; every name in them is a known one, misspelt ones put right."""
     sections: Sections = {}
     misspelt: list[Block] = []
@@ -61,7 +61,7 @@ def read_names(job: Job, report: Report) -> Sections:
     return sections
 
 
-def report_missing(job: Job, sections: Sections, report: Report) -> None:
+def report_missing(job: Job, sections: Sections, report: Mistakes) -> None:
     """Report the blocks and settings that a job cannot do without."""
     for name in schema.REQUIRED_BLOCKS:
         if name not in sections:
@@ -78,7 +78,7 @@ def report_missing(job: Job, sections: Sections, report: Report) -> None:
                 report.error("missing", f"block `{name}` has no setting `{key}`", section.span, hint)
 
 
-def _read_job_level(job: Job, report: Report) -> list[Block]:
+def _read_job_level(job: Job, report: Mistakes) -> list[Block]:
     blocks: list[Block] = []
     for entry in job.braces.entries:
         if isinstance(entry, Block):
@@ -95,7 +95,7 @@ def _read_job_level(job: Job, report: Report) -> list[Block]:
     return blocks
 
 
-def _report_unknown_block(block: Block, report: Report) -> None:
+def _report_unknown_block(block: Block, report: Mistakes) -> None:
     name = block.head.text
     if name == "gpt":
         hint = "write `model gpt { ... }`"
@@ -104,7 +104,7 @@ def _report_unknown_block(block: Block, report: Report) -> None:
     report.error("unknown-block", f"unknown block {quote(name)}", block.head.span, hint)
 
 
-def _read_section(block: Block, report: Report, waiting: deque[Block]) -> Section:
+def _read_section(block: Block, report: Mistakes, waiting: deque[Block]) -> Section:
     section = Section(block)
     misspelt: list[SyntaxSetting | Name] = []
     previous: Entry | None = None
@@ -125,7 +125,7 @@ def _read_section(block: Block, report: Report, waiting: deque[Block]) -> Sectio
     return section
 
 
-def report_nested(block: Block, report: Report) -> list[Block]:
+def report_nested(block: Block, report: Mistakes) -> list[Block]:
     """The blocks inside a block; the first is reported, the others would only repeat that."""
     nested = [entry for entry in block.entries if isinstance(entry, Block)]
     if nested:
@@ -135,7 +135,7 @@ def report_nested(block: Block, report: Report) -> list[Block]:
     return nested
 
 
-def _add_known(entry: SyntaxSetting | Name, section: Section, report: Report) -> bool:
+def _add_known(entry: SyntaxSetting | Name, section: Section, report: Mistakes) -> bool:
     """Put an entry in its place, or report why it has none; False when its name is not known."""
     name, block = name_of(entry), section.block.head.text
     text, span = name.text, name.span
@@ -163,7 +163,7 @@ def _add_known(entry: SyntaxSetting | Name, section: Section, report: Report) ->
     return True
 
 
-def _add_misspelt(entry: SyntaxSetting | Name, section: Section, report: Report) -> None:
+def _add_misspelt(entry: SyntaxSetting | Name, section: Section, report: Mistakes) -> None:
     """Report an unknown name, and read it as what it was probably meant to be."""
     name, block = name_of(entry), section.block.head.text
     keys, switches = schema.BLOCKS[block], schema.SWITCHES.get(block, ())
@@ -184,7 +184,7 @@ def _add_misspelt(entry: SyntaxSetting | Name, section: Section, report: Report)
 
 
 def _could_be_unit(name: Name, previous: SyntaxSetting) -> bool:
-    """Whether a bare word that is no name of ours stands right behind a number without a unit."""
+    """True if a bare word that is no name of ours stands right behind a number without a unit."""
     return (
         isinstance(previous.value, Quantity)
         and previous.value.unit is None
@@ -194,7 +194,7 @@ def _could_be_unit(name: Name, previous: SyntaxSetting) -> bool:
     )
 
 
-def _take_as_unit(word: Name, previous: SyntaxSetting, section: Section, report: Report) -> None:
+def _take_as_unit(word: Name, previous: SyntaxSetting, section: Section, report: Mistakes) -> None:
     """Report the word; the number before it means nothing then, so nothing more is said about it."""
     if isinstance(previous.value, Quantity):
         report_unknown_unit(word, previous.value.digits, report)
@@ -202,7 +202,7 @@ def _take_as_unit(word: Name, previous: SyntaxSetting, section: Section, report:
         section.switches[previous.key.text] = section.settings.pop(previous.key.text).key
 
 
-def report_unknown_unit(unit: Name, digits: str, report: Report) -> None:
+def report_unknown_unit(unit: Name, digits: str, report: Mistakes) -> None:
     """Report a word that is no unit, behind the digits of a number."""
     text = unit.text
     hint = f"units are {one_of(schema.UNITS)}"

@@ -1,4 +1,4 @@
-"""What a job costs: stage by stage, or layer by layer before it is cut into stages."""
+"""Costs of a job: stage by stage, or layer by layer before it is cut into stages."""
 
 from dataclasses import dataclass, field, fields, replace
 from itertools import accumulate, pairwise

@@ -1,4 +1,4 @@
-"""How a job in layers is cut in the beginning, and how it may be cut anew: `cut`, `recut`, `groups` ...
+"""Cuts of a job in layers, in the beginning and later: `cut`, `recut`, `groups` ...
 
 The job's own cut is the one it says; else that of its model; else the most even one. A job with `workers`
 gets the fewest stages that fit, with its workers spread evenly: the compiler starts from there.
@@ -11,7 +11,7 @@ from recycle_compiler.frontend.balance import balanced_cut, fewest_stages
 from recycle_compiler.frontend.capacity import report_short
 from recycle_compiler.frontend.check import Sections
 from recycle_compiler.frontend.costs import ChunkCosts, Cut, LayeredCosts
-from recycle_compiler.frontend.diagnostics import Report, count, quote, spell
+from recycle_compiler.frontend.diagnostics import Mistakes, count, quote, spell
 from recycle_compiler.frontend.shape import MOST_GPUS, GivenShape, check_ops
 from recycle_compiler.frontend.syntax import Listing, Name, SyntaxSetting
 from recycle_compiler.frontend.values import LARGEST, Over, items_of, meaning_of, per_each, read_whole
@@ -45,18 +45,18 @@ def setting_of(sections: Sections, block: str, key: str) -> SyntaxSetting | None
     return section.settings.get(key) if section else None
 
 
-def read_recut(sections: Sections, report: Report) -> bool | None:
-    """Whether the job may be cut anew; None where it does not say."""
+def read_recut(sections: Sections, report: Mistakes) -> bool | None:
+    """True if the job may be cut anew; None where it does not say."""
     word = _word_of(sections, "recut", ("on", "off"), report)
     return None if word is None else word == "on"
 
 
-def read_grouping(sections: Sections, report: Report) -> bool:
-    """Whether groups of pipelines may have cuts of their own."""
+def read_grouping(sections: Sections, report: Mistakes) -> bool:
+    """True if groups of pipelines may have cuts of their own."""
     return _word_of(sections, "groups", ("auto", "off"), report) != "off"
 
 
-def _word_of(sections: Sections, key: str, words: tuple[str, str], report: Report) -> str | None:
+def _word_of(sections: Sections, key: str, words: tuple[str, str], report: Mistakes) -> str | None:
     """Which of two words a setting of the parallel block is; None where the job does not say."""
     setting = setting_of(sections, "parallel", key)
     if setting is None:
@@ -69,7 +69,7 @@ def _word_of(sections: Sections, key: str, words: tuple[str, str], report: Repor
     return None
 
 
-def refuse_layer_settings(sections: Sections, report: Report) -> None:
+def refuse_layer_settings(sections: Sections, report: Mistakes) -> None:
     """Report what only a job in layers may say, in a job that gives whole stages."""
     setting = setting_of(sections, "parallel", "recut")
     if setting and isinstance(setting.value, Name) and setting.value.text == "on":
@@ -82,7 +82,11 @@ def refuse_layer_settings(sections: Sections, report: Report) -> None:
 
 
 def check_recut(
-    sections: Sections, shape: GivenShape, recut: bool | None, capacity: SyntaxSetting | None, report: Report
+    sections: Sections,
+    shape: GivenShape,
+    recut: bool | None,
+    capacity: SyntaxSetting | None,
+    report: Mistakes,
 ) -> None:
     """Report what keeps a job in layers from being cut anew, or by the compiler in the beginning."""
     if shape.is_free and (setting := setting_of(sections, "parallel", "cut")):
@@ -107,7 +111,7 @@ def read_start(
     owners: int,
     sections: Sections,
     shape: GivenShape,
-    report: Report,
+    report: Mistakes,
 ) -> FirstCut | None:
     """Where a job in layers starts; `capacity` is that of every worker."""
     costs = replace(layers.costs, capacity=capacity)
@@ -130,7 +134,7 @@ def _given_start(
     owners: int,
     sections: Sections,
     shape: GivenShape,
-    report: Report,
+    report: Mistakes,
 ) -> FirstCut | None:
     redundancy = _read_redundancy(sections, shape.pipelines, "pipeline", report)
     if not (shape.stages and shape.pipelines and shape.microbatches):
@@ -144,7 +148,7 @@ def _given_start(
 
 
 def _read_cut(
-    layers: LayeredCosts, costs: LayerCosts, stages: int, sections: Sections, report: Report
+    layers: LayeredCosts, costs: LayerCosts, stages: int, sections: Sections, report: Mistakes
 ) -> Cut | None:
     """The layers of each stage: as the job says, or as the model or the costs have it."""
     if setting := setting_of(sections, "parallel", "cut"):
@@ -162,7 +166,7 @@ def _read_cut(
     return balanced_cut(costs, stages) or balanced_cut(replace(costs, capacity=None), stages)
 
 
-def _read_given_cut(setting: SyntaxSetting, layers: int, stages: int, report: Report) -> Cut | None:
+def _read_given_cut(setting: SyntaxSetting, layers: int, stages: int, report: Mistakes) -> Cut | None:
     items = items_of(setting.value) if isinstance(setting.value, Listing) else None
     if items is None:
         message = f"cut must be a list, got {spell(setting.value)}"
@@ -184,7 +188,7 @@ def _read_given_cut(setting: SyntaxSetting, layers: int, stages: int, report: Re
     return None
 
 
-def _read_redundancy(sections: Sections, most: int | None, noun: str, report: Report) -> int | None:
+def _read_redundancy(sections: Sections, most: int | None, noun: str, report: Mistakes) -> int | None:
     """How many workers hold each layer; never more than there are in the beginning."""
     setting = setting_of(sections, "tolerate", "redundancy")
     if setting is None:
@@ -208,7 +212,7 @@ def _free_start(
     owners: int,
     sections: Sections,
     shape: GivenShape,
-    report: Report,
+    report: Mistakes,
 ) -> FirstCut | None:
     redundancy = _read_redundancy(sections, shape.workers, "worker", report)
     if not (shape.workers and shape.microbatches and redundancy):
@@ -266,9 +270,9 @@ def _roomy_stages(costs: LayerCosts, least: int, most: int) -> int:
 
 
 def _check_held(
-    redundancy: int, stages: int, workers: int, failures: int, sections: Sections, report: Report
+    redundancy: int, stages: int, workers: int, failures: int, sections: Sections, report: Mistakes
 ) -> bool:
-    """Whether so many stages can be held so many times by the workers that remain."""
+    """True if so many stages can be held so many times by the workers that remain."""
     if redundancy * stages <= workers - failures:
         return True
     needed = f"{redundancy * stages:,} ({count(stages, 'stage')} on {count(redundancy, 'worker')} each)"
@@ -288,7 +292,7 @@ def _check_held(
 
 
 def _report_layer_too_large(
-    layers: LayeredCosts, costs: LayerCosts, sections: Sections, report: Report
+    layers: LayeredCosts, costs: LayerCosts, sections: Sections, report: Mistakes
 ) -> None:
     """Report the layer that needs most, where one alone is too much for a worker."""
     setting = setting_of(sections, "memory", "capacity")
@@ -299,7 +303,7 @@ def _report_layer_too_large(
     report_short(f"layer {worst}", needed, layers.memory_unit, setting.value.span, report)
 
 
-def _check_largest(costs: ChunkCosts, report: Report) -> bool:
+def _check_largest(costs: ChunkCosts, report: Mistakes) -> bool:
     for name, values in costs.per_stage().items():
         if max(values, default=0) > LARGEST:
             message = f"{name} is absurdly large on one stage: {max(values):,}"

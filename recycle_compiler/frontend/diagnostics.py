@@ -13,7 +13,7 @@ _LONGEST = 40
 
 
 @dataclass(slots=True)
-class Report:
+class Mistakes:
     """The mistakes found in one file so far."""
 
     source: str

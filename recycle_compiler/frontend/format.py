@@ -61,7 +61,7 @@ class Comments:
         self._waiting = deque(found)
 
     def are_between(self, start: Span, end: Span) -> bool:
-        """Whether any comment, taken or not, stands between two places."""
+        """True if any comment, taken or not, stands between two places."""
         index = bisect_right(self._places, _place(start))
         return index < len(self._places) and self._places[index] < _place(end)
 
@@ -314,7 +314,7 @@ class _Formatter:
             self._print("", None)
 
     def _has_blank_above(self, start: Span) -> bool:
-        """Whether something is the first on its line and the line above is blank."""
+        """True if something is the first on its line and the line above is blank."""
         above, before = (
             self._source_lines[start.line - 2],
             self._source_lines[start.line - 1][: start.column - 1],

@@ -9,7 +9,7 @@ from itertools import accumulate, pairwise
 from recycle_compiler.diagnostics import Span
 from recycle_compiler.frontend.check import Section, Sections
 from recycle_compiler.frontend.costs import STEADY, ChunkCosts, Cut
-from recycle_compiler.frontend.diagnostics import Report, count, did_you_mean, one_of, quote
+from recycle_compiler.frontend.diagnostics import Mistakes, count, did_you_mean, one_of, quote
 from recycle_compiler.frontend.optimizer_state import StateRules
 from recycle_compiler.frontend.profile_file import DISPLAY_UNIT
 from recycle_compiler.frontend.schema import REQUIRED_SETTINGS
@@ -119,7 +119,7 @@ _PLAIN = StateRules(0, staggered=True)
 
 @dataclass(frozen=True, slots=True)
 class ModelRun:
-    """How a model is run: everything its costs depend on besides the model itself."""
+    """Setting in which a model is run: everything its costs depend on besides the model itself."""
 
     stages: int
     pipelines: int
@@ -353,7 +353,7 @@ def tie_time(layers: ModelLayers) -> int:
 
 
 def read_model(
-    section: Section, sections: Sections, shape: GivenShape, state: StateRules, report: Report
+    section: Section, sections: Sections, shape: GivenShape, state: StateRules, report: Mistakes
 ) -> ModelLayers | None:
     """The layers of a model on a device."""
     variant = section.block.variant
@@ -380,13 +380,13 @@ def read_model(
     return layers if _check_sizes(layers.costs, section, report) else None
 
 
-def _size(section: Section, key: str, report: Report) -> int | None:
+def _size(section: Section, key: str, report: Mistakes) -> int | None:
     setting = section.settings.get(key)
     most = MOST_LAYERS if key == "layers" else _LARGEST_SIZE
     return read_whole(setting, report, 1, most) if setting else None
 
 
-def _read_device(section: Section | None, model: Section, report: Report) -> GpuKind | None:
+def _read_device(section: Section | None, model: Section, report: Mistakes) -> GpuKind | None:
     names = one_of(DEVICES)
     if section is None:
         report.error(
@@ -406,7 +406,7 @@ def _read_device(section: Section | None, model: Section, report: Report) -> Gpu
     return DEVICES[variant.text]
 
 
-def _read_efficiency(section: Section | None, report: Report) -> int | None:
+def _read_efficiency(section: Section | None, report: Mistakes) -> int | None:
     setting = section.settings.get("efficiency") if section else None
     if setting is None:
         return DEFAULT_EFFICIENCY_PPM
@@ -414,7 +414,7 @@ def _read_efficiency(section: Section | None, report: Report) -> int | None:
     return share.floor_of(10_000) if share else None
 
 
-def _read_overhead(section: Section | None, report: Report) -> int | None:
+def _read_overhead(section: Section | None, report: Mistakes) -> int | None:
     setting = section.settings.get("overhead") if section else None
     if setting is None:
         return DEFAULT_OVERHEAD
@@ -422,7 +422,7 @@ def _read_overhead(section: Section | None, report: Report) -> int | None:
     return amounts[0] if amounts else None
 
 
-def _require_micro(sections: Sections, shape: GivenShape, report: Report) -> int | None:
+def _require_micro(sections: Sections, shape: GivenShape, report: Mistakes) -> int | None:
     batch = sections.get("batch")
     # Without it, `global` has been reported already.
     if batch and "micro" not in batch.settings and "global" not in batch.settings:
@@ -433,7 +433,7 @@ def _require_micro(sections: Sections, shape: GivenShape, report: Report) -> int
     return shape.micro
 
 
-def _check_sizes(costs: LayerCosts, section: Section, report: Report) -> bool:
+def _check_sizes(costs: LayerCosts, section: Section, report: Mistakes) -> bool:
     for name in PER_LAYER:
         largest = max(getattr(costs, name), default=0)
         if largest > LARGEST:
@@ -443,7 +443,7 @@ def _check_sizes(costs: LayerCosts, section: Section, report: Report) -> bool:
     return True
 
 
-def _check_model(model: GptModel, section: Section, shape: GivenShape, report: Report) -> None:
+def _check_model(model: GptModel, section: Section, shape: GivenShape, report: Mistakes) -> None:
     settings = section.settings
     if shape.stages and model.layers < shape.stages:
         message = f"layers must be at least {shape.stages:,}, one for each stage, got {model.layers:,}"

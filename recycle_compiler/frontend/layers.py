@@ -11,7 +11,7 @@ layers {
 
 from recycle_compiler.frontend.check import Section
 from recycle_compiler.frontend.costs import MeasuredLayers
-from recycle_compiler.frontend.diagnostics import Report, count
+from recycle_compiler.frontend.diagnostics import Mistakes, count
 from recycle_compiler.frontend.profile import (
     MEMORY,
     TIMES,
@@ -35,7 +35,7 @@ _PER_LAYER = (*TIMES, *MEMORY, "parameters", "resident")
 
 
 def read_layers_block(
-    section: Section, capacity: SyntaxSetting | None, shape: GivenShape, owners: int, report: Report
+    section: Section, capacity: SyntaxSetting | None, shape: GivenShape, owners: int, report: Mistakes
 ) -> MeasuredLayers | None:
     """The costs that a layers block states; the capacity has a say in what memory is counted in."""
     settings = section.settings
@@ -61,7 +61,7 @@ def read_layers_block(
     )
 
 
-def _read_count(section: Section, report: Report) -> int | None:
+def _read_count(section: Section, report: Mistakes) -> int | None:
     """How many layers there are: as `count` says, or as many as the first list has values."""
     if setting := section.settings.get("count"):
         return read_whole(setting, report, 1, MOST_LAYERS)
@@ -81,7 +81,7 @@ def _read_count(section: Section, report: Report) -> int | None:
     return _length(lists[0], report)
 
 
-def _length(setting: SyntaxSetting, report: Report) -> int | None:
+def _length(setting: SyntaxSetting, report: Mistakes) -> int | None:
     repeats = read_repeats(setting, report)
     if repeats is None:
         return None

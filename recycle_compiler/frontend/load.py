@@ -6,7 +6,7 @@ from pathlib import Path
 
 from recycle_compiler.diagnostics import CompileError, Diagnostic, Span
 from recycle_compiler.frontend.check import read_names, report_nested
-from recycle_compiler.frontend.diagnostics import Report
+from recycle_compiler.frontend.diagnostics import Mistakes
 from recycle_compiler.frontend.parse import parse_syntax
 from recycle_compiler.frontend.read_file import ReadError, decode, read_bytes
 from recycle_compiler.frontend.resolve import resolve
@@ -60,7 +60,7 @@ def read_source(path: str | Path) -> Source:
 
 def parse_job_text(source: str, file_name: str) -> JobSpec:
     """Check the text of a job; a profile it names is looked for next to `file_name`."""
-    report = Report(source, file_name)
+    report = Mistakes(source, file_name)
     job = _parse(source, report)
     if job and not report.diagnostics:
         spec = resolve(job, Path(file_name).parent, report)
@@ -77,7 +77,7 @@ def parse_job_text(source: str, file_name: str) -> JobSpec:
 
 def parse_for_format(source: str, file_name: str) -> Job:
     """The syntax of a job, whatever it means; raises CompileError where it has none."""
-    report = Report(source, file_name)
+    report = Mistakes(source, file_name)
     job = _parse(source, report)
     report.raise_if_any()
     if job is None:
@@ -90,7 +90,7 @@ def parse_for_format(source: str, file_name: str) -> Job:
     return job
 
 
-def _parse(source: str, report: Report) -> Job | None:
+def _parse(source: str, report: Mistakes) -> Job | None:
     """The syntax of a job as far as it can be read."""
     if not source.strip():
         hint = "write `job my-job { ... }`"

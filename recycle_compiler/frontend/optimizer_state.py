@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from recycle_compiler.frontend.check import Sections
 from recycle_compiler.frontend.cut import setting_of
-from recycle_compiler.frontend.diagnostics import Report, spell
+from recycle_compiler.frontend.diagnostics import Mistakes, spell
 from recycle_compiler.frontend.shape import MOST_GPUS, GivenShape
 from recycle_compiler.frontend.syntax import Name
 from recycle_compiler.frontend.values import meaning_of, read_whole
@@ -26,7 +26,7 @@ class StateRules(NamedTuple):
 _WORDS = ("whole", "sharded")
 
 
-def read_owners(sections: Sections, shape: GivenShape, report: Report) -> int | None:
+def read_owners(sections: Sections, shape: GivenShape, report: Mistakes) -> int | None:
     """Owners of each shard; 0 where the state is whole; None when the report says why not."""
     state, owners = (setting_of(sections, "optimizer", key) for key in ("state", "owners"))
     if state and not (isinstance(state.value, Name) and state.value.text in _WORDS):

@@ -57,7 +57,7 @@ def grammar_path(name: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """What could be read, and what was wrong on the way."""
+    """Result of parsing: what could be read, and the mistakes on the way."""
 
     job: Job | None
     """None when too little was left to make a job of."""

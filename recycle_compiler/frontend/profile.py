@@ -2,7 +2,7 @@
 
 from recycle_compiler.frontend.check import Section
 from recycle_compiler.frontend.costs import STEADY, ChunkCosts
-from recycle_compiler.frontend.diagnostics import Report, spell
+from recycle_compiler.frontend.diagnostics import Mistakes, spell
 from recycle_compiler.frontend.syntax import SyntaxSetting
 from recycle_compiler.frontend.values import (
     Over,
@@ -20,7 +20,7 @@ Values = tuple[int, ...]
 
 
 def read_profile_block(
-    section: Section, capacity: SyntaxSetting | None, stages: int | None, report: Report
+    section: Section, capacity: SyntaxSetting | None, stages: int | None, report: Mistakes
 ) -> ChunkCosts | None:
     """The costs that a profile block states; the capacity has a say in what memory is counted in."""
     settings = section.settings
@@ -52,7 +52,7 @@ def read_profile_block(
 
 
 def read_times_or_zero(
-    section: Section, key: str, unit: str | None, over: Over, report: Report
+    section: Section, key: str, unit: str | None, over: Over, report: Mistakes
 ) -> Values | None:
     """Ticks per stage or layer; nothing stated is zero, where that is allowed."""
     setting = section.settings.get(key)
@@ -66,7 +66,7 @@ def read_times_or_zero(
 
 
 def read_amounts_or_zero(
-    section: Section, key: str, memory_unit: str, over: Over, report: Report
+    section: Section, key: str, memory_unit: str, over: Over, report: Mistakes
 ) -> Values | None:
     """Memory per stage or layer; nothing stated is none."""
     setting = section.settings.get(key)
@@ -76,7 +76,7 @@ def read_amounts_or_zero(
 
 
 def read_memory(
-    section: Section, memory_unit: str, over: Over, report: Report
+    section: Section, memory_unit: str, over: Over, report: Mistakes
 ) -> tuple[Values | None, Values | None]:
     """What is held from F, and what of it stays between I and W: all, where the job does not say."""
     activation = _activation(section, memory_unit, over, report)
@@ -88,7 +88,7 @@ def read_memory(
     return activation, kept
 
 
-def _activation(section: Section, memory_unit: str, over: Over, report: Report) -> Values | None:
+def _activation(section: Section, memory_unit: str, over: Over, report: Mistakes) -> Values | None:
     if setting := section.settings.get("activation"):
         return read_amounts(setting, memory_unit, over, report)
     if section.names("activation"):
@@ -101,7 +101,7 @@ def _activation(section: Section, memory_unit: str, over: Over, report: Report) 
 
 
 def _check_kept(
-    kept: Values | None, activation: Values | None, noun: str, setting: SyntaxSetting, report: Report
+    kept: Values | None, activation: Values | None, noun: str, setting: SyntaxSetting, report: Mistakes
 ) -> None:
     for index, (part, whole) in enumerate(zip(kept or (), activation or (), strict=False)):
         if part > whole:

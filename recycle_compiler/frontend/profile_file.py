@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from recycle_compiler.frontend.costs import ChunkCosts, MeasuredLayers, Variation
-from recycle_compiler.frontend.diagnostics import Report, count, quote, shorten
+from recycle_compiler.frontend.diagnostics import Mistakes, count, quote, shorten
 from recycle_compiler.frontend.layers import MOST_LAYERS
 from recycle_compiler.frontend.optimizer_state import StateRules
 from recycle_compiler.frontend.read_file import ReadError, read_text
@@ -81,7 +81,7 @@ class _Measured:
 
 
 def read_profile_file(
-    file: Quoted, folder: Path, shape: GivenShape, state: StateRules, report: Report
+    file: Quoted, folder: Path, shape: GivenShape, state: StateRules, report: Mistakes
 ) -> ChunkCosts | MeasuredLayers | None:
     """The costs in a profile; what is wrong with it is placed at its name in the job file."""
     try:

@@ -15,7 +15,7 @@ from recycle_compiler.frontend.cut import (
     read_start,
     refuse_layer_settings,
 )
-from recycle_compiler.frontend.diagnostics import Report, count, quote
+from recycle_compiler.frontend.diagnostics import Mistakes, count, quote
 from recycle_compiler.frontend.gpt_model import read_model
 from recycle_compiler.frontend.layers import read_layers_block
 from recycle_compiler.frontend.optimizer_state import StateRules, read_owners
@@ -39,7 +39,7 @@ _SOURCES = ("profile", "layers", "model")
 """Blocks that say what a job costs."""
 
 
-def resolve(job: Job, folder: Path, report: Report) -> JobSpec | None:
+def resolve(job: Job, folder: Path, report: Mistakes) -> JobSpec | None:
     """The job with every number resolved; None when the report says why not."""
     sections = read_names(job, report)
     report_missing(job, sections, report)
@@ -112,7 +112,7 @@ def _place(
     state: StateRules,
     sections: Sections,
     shape: GivenShape,
-    report: Report,
+    report: Mistakes,
 ) -> _Placed | None:
     """The job on its workers; None when the report says why not."""
     recut, grouping = read_recut(sections, report), read_grouping(sections, report)
@@ -149,7 +149,7 @@ def _place_layers(
     state: StateRules,
     sections: Sections,
     shape: GivenShape,
-    report: Report,
+    report: Mistakes,
 ) -> _Placed | None:
     smallest = _of_any_worker(capacity)
     net = None if smallest is None else max(0, smallest - layers.overhead)
@@ -183,7 +183,7 @@ def _with_ties(spec: JobSpec, ties: Ties, cut: Cut) -> JobSpec:
 
 
 def _has_profile_block(sections: Sections) -> bool:
-    """Whether the job gives whole stages, be it with mistakes."""
+    """True if the job gives whole stages, be it with mistakes."""
     return "profile" in sections and not sections["profile"].block.file
 
 
@@ -198,7 +198,7 @@ def _costs_of(sections: Sections) -> Section:
 
 
 def _read_costs(
-    job: Job, sections: Sections, shape: GivenShape, state: StateRules, folder: Path, report: Report
+    job: Job, sections: Sections, shape: GivenShape, state: StateRules, folder: Path, report: Mistakes
 ) -> ChunkCosts | LayeredCosts | None:
     given = [sections[name] for name in _SOURCES if name in sections]
     if "device" in sections and "model" not in sections:
@@ -224,7 +224,7 @@ def _read_costs(
 
 
 def _read_variation(
-    sections: Sections, source: ChunkCosts | LayeredCosts | None, report: Report
+    sections: Sections, source: ChunkCosts | LayeredCosts | None, report: Mistakes
 ) -> Variation:
     """Variation of op times: as the block of the costs says, or as a profile has measured it."""
     measured = source.variation if isinstance(source, ChunkCosts | MeasuredLayers) else STEADY
@@ -238,7 +238,7 @@ def _read_variation(
     return measured._replace(**said)
 
 
-def _check_forms(job: Job, sections: Sections, report: Report) -> None:
+def _check_forms(job: Job, sections: Sections, report: Mistakes) -> None:
     """Report an endless name, and `memory from "file"` and the like: only a profile comes from a file."""
     length = len(job.name.text)
     if length > _LONGEST_NAME:
@@ -259,7 +259,7 @@ def read_techniques(sections: Sections) -> Techniques:
     return Techniques("adaptive" in on, "decouple" in on, "stagger" in on)
 
 
-def read_solver(sections: Sections, report: Report) -> SolverOptions | None:
+def read_solver(sections: Sections, report: Mistakes) -> SolverOptions | None:
     """The options of the solver; what is not said keeps its default."""
     default = SolverOptions()
     section = sections.get("solver")
@@ -289,7 +289,7 @@ def most_failures(stages: int, pipelines: int) -> int:
     return stages * (pipelines - 1)
 
 
-def read_failures(sections: Sections, shape: GivenShape, report: Report) -> int | None:
+def read_failures(sections: Sections, shape: GivenShape, report: Mistakes) -> int | None:
     """How many workers may fail; none unless the job says so."""
     section = sections.get("tolerate")
     setting = section.settings.get("failures") if section else None
@@ -308,7 +308,7 @@ def read_failures(sections: Sections, shape: GivenShape, report: Report) -> int 
 
 
 def _check_survivable(
-    failures: int, stages: int, pipelines: int, setting: SyntaxSetting, report: Report
+    failures: int, stages: int, pipelines: int, setting: SyntaxSetting, report: Mistakes
 ) -> None:
     most = most_failures(stages, pipelines)
     if failures <= most:
@@ -319,7 +319,7 @@ def _check_survivable(
     report.error("too-many-failures", message, setting.value.span, hint, no_plan=True)
 
 
-def check_totals(spec: JobSpec, span: Span, report: Report) -> None:
+def check_totals(spec: JobSpec, span: Span, report: Mistakes) -> None:
     """Report a job whose iteration, run op after op by one worker, could not be counted."""
     units = spec.pipelines * spec.microbatches
     per_unit = (

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from recycle_compiler.diagnostics import Span
 from recycle_compiler.frontend.check import Section, Sections
-from recycle_compiler.frontend.diagnostics import Report
+from recycle_compiler.frontend.diagnostics import Mistakes
 from recycle_compiler.frontend.syntax import SyntaxSetting
 from recycle_compiler.frontend.values import read_whole
 
@@ -30,10 +30,10 @@ class GivenShape:
     workers: int | None = None
     """Of a free job."""
     is_free: bool = False
-    """Whether the compiler chooses stages and pipelines."""
+    """True if the compiler chooses stages and pipelines."""
 
 
-def read_shape(sections: Sections, report: Report) -> GivenShape:
+def read_shape(sections: Sections, report: Mistakes) -> GivenShape:
     """The numbers of the `parallel` and `batch` blocks."""
     parallel = sections.get("parallel")
     if parallel and parallel.names("workers"):
@@ -49,7 +49,7 @@ def read_shape(sections: Sections, report: Report) -> GivenShape:
     return GivenShape(stages, pipelines, tensor, microbatches, micro)
 
 
-def _read_free(parallel: Section, batch: Section | None, report: Report) -> GivenShape:
+def _read_free(parallel: Section, batch: Section | None, report: Mistakes) -> GivenShape:
     """The numbers of a job that leaves stages and pipelines to the compiler."""
     workers = _read(parallel, "workers", report, MOST_GPUS)
     tensor = _read_tensor(parallel, report)
@@ -66,12 +66,12 @@ def _read_free(parallel: Section, batch: Section | None, report: Report) -> Give
     return GivenShape(None, None, tensor, microbatches, micro, workers, is_free=True)
 
 
-def _read_tensor(parallel: Section | None, report: Report) -> int | None:
+def _read_tensor(parallel: Section | None, report: Mistakes) -> int | None:
     return _read(parallel, "tensor", report, MOST_GPUS) if _has(parallel, "tensor") else 1
 
 
 def _read_microbatches(
-    batch: Section | None, pipelines: int | None, micro: int | None, report: Report
+    batch: Section | None, pipelines: int | None, micro: int | None, report: Mistakes
 ) -> int | None:
     if batch is None:
         return None
@@ -93,7 +93,7 @@ def _read_microbatches(
     return _divide(total, pipelines, micro, batch.settings["global"], report)
 
 
-def _divide(total: int, pipelines: int, micro: int, setting: SyntaxSetting, report: Report) -> int | None:
+def _divide(total: int, pipelines: int, micro: int, setting: SyntaxSetting, report: Mistakes) -> int | None:
     together = pipelines * micro
     microbatches, rest = divmod(total, together)
     if not rest:
@@ -111,7 +111,7 @@ def _check_size(
     sizes: tuple[int, int, int],
     microbatches: int | None,
     batch: Section | None,
-    report: Report,
+    report: Mistakes,
 ) -> None:
     stages, pipelines, tensor = sizes
     gpus = stages * pipelines * tensor
@@ -123,7 +123,7 @@ def _check_size(
         check_ops(stages, pipelines * (microbatches or 0), batch, report)
 
 
-def check_ops(stages: int, microbatches: int, batch: Section, report: Report) -> None:
+def check_ops(stages: int, microbatches: int, batch: Section, report: Mistakes) -> None:
     """Report an iteration of more ops than a plan may have; `microbatches` are those of all pipelines."""
     ops = 3 * stages * microbatches
     if ops > MOST_OPS:
@@ -142,6 +142,6 @@ def _has(section: Section | None, key: str) -> bool:
     return section is not None and section.names(key)
 
 
-def _read(section: Section | None, key: str, report: Report, most: int) -> int | None:
+def _read(section: Section | None, key: str, report: Mistakes, most: int) -> int | None:
     setting = section.settings.get(key) if section else None
     return read_whole(setting, report, 1, most) if setting else None

@@ -7,7 +7,7 @@ batch { microbatches = 8  split = auto }    as a profile by layer has measured i
 from recycle_compiler.frontend.check import Sections
 from recycle_compiler.frontend.costs import ChunkCosts, LayeredCosts, MeasuredLayers
 from recycle_compiler.frontend.cut import IN_LAYERS, setting_of
-from recycle_compiler.frontend.diagnostics import Report, spell
+from recycle_compiler.frontend.diagnostics import Mistakes, spell
 from recycle_compiler.frontend.syntax import Name, Quantity, SyntaxSetting
 from recycle_compiler.frontend.values import meaning_of, read_share
 
@@ -15,7 +15,7 @@ _WORDS = ("off", "auto")
 
 
 def read_split(
-    sections: Sections, source: ChunkCosts | LayeredCosts | None, *, recut: bool, report: Report
+    sections: Sections, source: ChunkCosts | LayeredCosts | None, *, recut: bool, report: Mistakes
 ) -> int | None:
     """How much longer two halves take than the whole, in millionths; None if there are no halves."""
     setting = setting_of(sections, "batch", "split")
@@ -34,8 +34,8 @@ def read_split(
     return share.floor_of(10_000) if share else None
 
 
-def _is_known(setting: SyntaxSetting, report: Report) -> bool:
-    """Whether it is a word that is known, or a share for all that is seen here."""
+def _is_known(setting: SyntaxSetting, report: Mistakes) -> bool:
+    """True if it is a word that is known, or a share for all that is seen here."""
     value = setting.value
     if isinstance(value, Quantity) or (isinstance(value, Name) and value.text in _WORDS):
         return True
@@ -44,7 +44,7 @@ def _is_known(setting: SyntaxSetting, report: Report) -> bool:
     return False
 
 
-def _measured(setting: SyntaxSetting, source: LayeredCosts | None, report: Report) -> int | None:
+def _measured(setting: SyntaxSetting, source: LayeredCosts | None, report: Mistakes) -> int | None:
     if source is None:
         return None
     if isinstance(source, MeasuredLayers) and source.split_ppm is not None:

@@ -10,7 +10,7 @@ from itertools import product
 
 @dataclass(frozen=True, slots=True)
 class ErrorWords:
-    """What to say about one kind of malformed text."""
+    """Message about one kind of malformed text."""
 
     code: str
     message: str
@@ -214,5 +214,5 @@ def words_for_character(character: str) -> ErrorWords:
 
 
 def spoils_line(character: str) -> bool:
-    """Whether what follows on the line is no job text either."""
+    """True if what follows on the line is no job text either."""
     return character in _SPOILS_LINE

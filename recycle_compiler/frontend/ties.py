@@ -9,7 +9,7 @@ from typing import NamedTuple
 from recycle_compiler.frontend.check import Sections
 from recycle_compiler.frontend.costs import ChunkCosts, LayeredCosts
 from recycle_compiler.frontend.cut import setting_of
-from recycle_compiler.frontend.diagnostics import Report, quote, spell
+from recycle_compiler.frontend.diagnostics import Mistakes, quote, spell
 from recycle_compiler.frontend.gpt_model import ModelLayers, tie_time
 from recycle_compiler.frontend.syntax import Listing, Name, SyntaxSetting
 from recycle_compiler.frontend.values import Over, items_of, meaning_of, read_times, read_whole
@@ -24,7 +24,7 @@ class Ties(NamedTuple):
     """Ticks that a reduction takes longer for it."""
 
 
-def read_ties(sections: Sections, source: ChunkCosts | LayeredCosts, report: Report) -> Ties | None:
+def read_ties(sections: Sections, source: ChunkCosts | LayeredCosts, report: Mistakes) -> Ties | None:
     """None when the report says what is wrong."""
     setting, cost = (setting_of(sections, "parallel", key) for key in ("tied", "tied_reduce"))
     if setting is None:
@@ -45,7 +45,7 @@ def read_ties(sections: Sections, source: ChunkCosts | LayeredCosts, report: Rep
     return Ties(tied, reduce if tied else 0)
 
 
-def _read_tied(setting: SyntaxSetting, count: int, noun: str, report: Report) -> tuple[int, ...] | None:
+def _read_tied(setting: SyntaxSetting, count: int, noun: str, report: Mistakes) -> tuple[int, ...] | None:
     value = setting.value
     if isinstance(value, Name) and value.text == "ends":
         return (0, count - 1) if count > 1 else ()

@@ -6,7 +6,7 @@ from typing import TypeVar
 from recycle_compiler.diagnostics import Span
 from recycle_compiler.frontend import schema
 from recycle_compiler.frontend.check import report_unknown_unit
-from recycle_compiler.frontend.diagnostics import Report, count, one_of, quote, spell
+from recycle_compiler.frontend.diagnostics import Mistakes, count, one_of, quote, spell
 from recycle_compiler.frontend.schema import MEMORY_UNITS, TIME_UNITS
 from recycle_compiler.frontend.syntax import Listing, Name, Quantity, Repeat, SyntaxSetting, Value
 from recycle_compiler.ir.job import MEMORY_SCALE, TICKS_PER_UNIT
@@ -46,7 +46,7 @@ class Decimal:
         return self.numerator * factor // 10**self.places
 
 
-def read_decimal(quantity: Quantity, report: Report) -> Decimal | None:
+def read_decimal(quantity: Quantity, report: Mistakes) -> Decimal | None:
     """The number of a quantity, whatever its unit."""
     digits = quantity.digits
     if len(digits) > _MOST_DIGITS:
@@ -61,7 +61,7 @@ def read_decimal(quantity: Quantity, report: Report) -> Decimal | None:
     return Decimal(int(before + after), len(after))
 
 
-def read_whole(setting: SyntaxSetting, report: Report, least: int, most: int) -> int | None:
+def read_whole(setting: SyntaxSetting, report: Mistakes, least: int, most: int) -> int | None:
     """A plain whole number within a range."""
     key, value = setting.key.text, setting.value
     if not isinstance(value, Quantity) or value.unit:
@@ -82,7 +82,7 @@ def read_whole(setting: SyntaxSetting, report: Report, least: int, most: int) ->
     return number
 
 
-def read_share(setting: SyntaxSetting, report: Report, least_ppm: int = 0) -> Decimal | None:
+def read_share(setting: SyntaxSetting, report: Mistakes, least_ppm: int = 0) -> Decimal | None:
     """A percentage between 0% (or a given least) and 100%, as a number of percent."""
     key, value = setting.key.text, setting.value
     if not isinstance(value, Quantity) or value.unit is None or value.unit.text != "%":
@@ -117,7 +117,7 @@ def items_of(value: Value) -> tuple[Quantity | Name, ...] | None:
     return (value,) if isinstance(value, Quantity | Name) else None
 
 
-def read_repeats(setting: SyntaxSetting, report: Report) -> tuple[int, ...] | None:
+def read_repeats(setting: SyntaxSetting, report: Mistakes) -> tuple[int, ...] | None:
     """How often each item of a list stands in it."""
     items = setting.value.items if isinstance(setting.value, Listing) else ()
     times = [_read_times_of(item, report) if isinstance(item, Repeat) else 1 for item in items]
@@ -125,7 +125,7 @@ def read_repeats(setting: SyntaxSetting, report: Report) -> tuple[int, ...] | No
     return known if len(known) == len(times) else None
 
 
-def _read_times_of(repeat: Repeat, report: Report) -> int | None:
+def _read_times_of(repeat: Repeat, report: Mistakes) -> int | None:
     digits = repeat.times.digits
     if len(digits) <= _MOST_DIGITS and digits.isdecimal() and 1 <= int(digits) <= MOST_REPEATS:
         return int(digits)
@@ -135,7 +135,7 @@ def _read_times_of(repeat: Repeat, report: Report) -> int | None:
 
 
 def per_each(
-    setting: SyntaxSetting, values: tuple[_Item, ...], over: Over, report: Report, spare: int = 0
+    setting: SyntaxSetting, values: tuple[_Item, ...], over: Over, report: Mistakes, spare: int = 0
 ) -> tuple[_Item, ...] | None:
     """One value for each stage or layer; a single value stands for all, the last `spare` may be left out."""
     if over.count is None:
@@ -156,8 +156,8 @@ def per_each(
     return None
 
 
-def check_unit(quantity: Quantity, key: str, allowed: tuple[str, ...], report: Report) -> bool:
-    """Whether the unit, if there is one, is among those allowed; reports it when it is not."""
+def check_unit(quantity: Quantity, key: str, allowed: tuple[str, ...], report: Mistakes) -> bool:
+    """True if the unit, if there is one, is among those allowed; reports it when it is not."""
     unit = quantity.unit
     if unit is None or unit.text in allowed:
         return True
@@ -169,8 +169,8 @@ def check_unit(quantity: Quantity, key: str, allowed: tuple[str, ...], report: R
     return False
 
 
-def check_range(number: int, least: int, scale: int, key: str, value: Quantity, report: Report) -> bool:
-    """Whether a time or an amount, `scale` to its unit, is neither too small nor absurdly large."""
+def check_range(number: int, least: int, scale: int, key: str, value: Quantity, report: Mistakes) -> bool:
+    """True if a time or an amount, `scale` to its unit, is neither too small nor absurdly large."""
     if least <= number <= LARGEST:
         return True
     if number > LARGEST:
@@ -195,7 +195,7 @@ def item_span(setting: SyntaxSetting, index: int) -> Span:
 
 
 def read_times(
-    setting: SyntaxSetting, unit: str | None, over: Over, least: int, report: Report, spare: int = 0
+    setting: SyntaxSetting, unit: str | None, over: Over, least: int, report: Mistakes, spare: int = 0
 ) -> tuple[int, ...] | None:
     """Ticks per stage or layer; `unit` is that of plain numbers, None when the job got it wrong."""
     items = _quantities(setting, "a time", over, report)
@@ -206,7 +206,7 @@ def read_times(
     return per_each(setting, known, over, report, spare) if len(known) == len(ticks) else None
 
 
-def read_duration(setting: SyntaxSetting, least: int, most: int, report: Report) -> int | None:
+def read_duration(setting: SyntaxSetting, least: int, most: int, report: Mistakes) -> int | None:
     """One time in nanoseconds, with a unit of its own."""
     key, value = setting.key.text, setting.value
     real = TIME_UNITS[1:]
@@ -235,7 +235,7 @@ def memory_unit_of(settings: list[SyntaxSetting]) -> str:
 
 
 def read_amounts(
-    setting: SyntaxSetting, memory_unit: str, over: Over, report: Report
+    setting: SyntaxSetting, memory_unit: str, over: Over, report: Mistakes
 ) -> tuple[int, ...] | None:
     """Memory per stage or layer, in the scale of the memory unit."""
     items = _quantities(setting, "an amount", over, report)
@@ -246,7 +246,7 @@ def read_amounts(
     return per_each(setting, known, over, report) if len(known) == len(amounts) else None
 
 
-def read_amount(value: Quantity, key: str, memory_unit: str, report: Report) -> int | None:
+def read_amount(value: Quantity, key: str, memory_unit: str, report: Mistakes) -> int | None:
     """One amount of memory; zero needs no unit."""
     decimal = read_decimal(value, report) if check_unit(value, key, tuple(MEMORY_UNITS), report) else None
     if decimal is None:
@@ -272,7 +272,7 @@ def read_amount(value: Quantity, key: str, memory_unit: str, report: Report) -> 
     return amount if check_range(amount, 0, scale, key, value, report) else None
 
 
-def _read_time(value: Quantity, key: str, unit: str | None, least: int, report: Report) -> int | None:
+def _read_time(value: Quantity, key: str, unit: str | None, least: int, report: Mistakes) -> int | None:
     decimal = read_decimal(value, report) if check_unit(value, key, TIME_UNITS, report) else None
     if decimal is None or unit is None:
         return None
@@ -292,12 +292,14 @@ def _read_time(value: Quantity, key: str, unit: str | None, least: int, report: 
     return ticks if check_range(ticks, least, scale, key, value, report) else None
 
 
-def _report_precision(value: Quantity, key: str, smallest: str, report: Report) -> None:
+def _report_precision(value: Quantity, key: str, smallest: str, report: Mistakes) -> None:
     hint = f"{key} is kept in {smallest}; round it to that"
     report.error("precision", f"{key} has more digits than are kept, got {spell(value)}", value.span, hint)
 
 
-def _quantities(setting: SyntaxSetting, what: str, over: Over, report: Report) -> tuple[Quantity, ...] | None:
+def _quantities(
+    setting: SyntaxSetting, what: str, over: Over, report: Mistakes
+) -> tuple[Quantity, ...] | None:
     """The numbers of a setting; None when something else is among them."""
     items = items_of(setting.value)
     if items is None:
@@ -309,7 +311,7 @@ def _quantities(setting: SyntaxSetting, what: str, over: Over, report: Report) -
     return None if wrong else tuple(item for item in items if isinstance(item, Quantity))
 
 
-def read_unit(setting: SyntaxSetting | None, report: Report) -> str | None:
+def read_unit(setting: SyntaxSetting | None, report: Mistakes) -> str | None:
     """The unit of plain times: slots unless the job says otherwise; None when it is no unit."""
     if setting is None:
         return "slot"

@@ -1,4 +1,4 @@
-"""What a bundle holds, as values of the compiler: its job, and the streams of a plan in numpy columns.
+"""Contents of a bundle, as values of the compiler: its job, and the streams of a plan in numpy columns.
 
 The runtime reads one worker's stream with the standard library; this reads those of a whole plan at once.
 """

@@ -113,7 +113,7 @@ def data_edges(job: JobSpec, ops: OpTable) -> Edges:
 
 
 def _goes_forward(graph: Graph) -> bool:
-    """Whether every edge goes with the flow of training, which has no cycles; quick, and mostly true."""
+    """True if every edge goes with the flow of training, which has no cycles; quick, and mostly true."""
     kind, chunks = graph.ops.kind, graph.job.chunks
     last = 2 * chunks
     # F down the chunks, B or I back up, then W, S, R, O, G.

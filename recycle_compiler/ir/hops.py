@@ -1,4 +1,4 @@
-"""What a micro-batch takes from one chunk to the next: the job's transfer, or nothing within one stage."""
+"""Time of a micro-batch from one chunk to the next: the job's transfer, or nothing within one stage."""
 
 import numpy as np
 

@@ -41,7 +41,7 @@ DEFAULT_REDUNDANCY = 2
 
 @dataclass(frozen=True, slots=True)
 class Techniques:
-    """What the planner may use; each can be switched off to see what it is worth."""
+    """Techniques that the planner may use; each can be switched off to see what it is worth."""
 
     adaptive: bool = True
     decouple: bool = True
@@ -125,7 +125,7 @@ class JobSpec:
     """Of a job that leaves stages and pipelines to the compiler, the number of its workers; else 0. Its
     cut and grid are then only the first that fit, and some cells of the grid may have no worker."""
     grouping: bool = True
-    """Whether plans may put pipelines into groups with cuts of their own; of a job in layers."""
+    """True if plans may put pipelines into groups with cuts of their own; of a job in layers."""
     groups: tuple[tuple[int, ...], ...] = ()
     """Where groups of pipelines have cuts of their own: for each group the stage that holds each chunk, first
     that of `chunk_stages`. Empty where all pipelines have one cut."""
@@ -150,7 +150,7 @@ class JobSpec:
 
     @property
     def has_chunk_per_stage(self) -> bool:
-        """Whether every stage holds one chunk, in order: then chunks and stages have the same numbers."""
+        """True if every stage holds one chunk, in order: then chunks and stages have the same numbers."""
         return self.chunk_stages == tuple(range(self.stages))
 
     @property
@@ -213,12 +213,12 @@ class JobSpec:
 
     @property
     def is_free(self) -> bool:
-        """Whether the compiler chooses the cut that the job starts with."""
+        """True if the compiler chooses the cut that the job starts with."""
         return self.free_workers > 0
 
     @property
     def is_recut(self) -> bool:
-        """Whether it is a job in layers under another cut than it starts with: a job that a layout gives."""
+        """True if it is a job in layers under another cut than it starts with: a job that a layout gives."""
         return bool(self.cut) and self.layer_costs is None
 
     @property

@@ -1,4 +1,4 @@
-"""What each layer of a model costs: what a job must know to be cut anew.
+"""Costs of each layer of a model: what a job must know to be cut anew.
 
 A layer is the smallest part of the model that a cut can move: a transformer block, the embedding, the head.
 Its text is lines of exact integers within the text of a job:

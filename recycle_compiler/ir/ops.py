@@ -17,7 +17,7 @@ Column = NDArray[np.int64]
 
 
 class OpKind(IntEnum):
-    """What an op does; the letter users see is its name."""
+    """Kind of an op; the letter users see is its name."""
 
     F = 0
     """Forward of one micro-batch through one chunk."""

@@ -11,7 +11,7 @@ from recycle_runtime.plan.isa import Instruction, Opcode
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What a plan says about itself; times in ticks."""
+    """Claims of a plan about itself; times in ticks."""
 
     makespan: int
     period: int

@@ -1,4 +1,4 @@
-"""What one plan is for: a job in one failure state."""
+"""Target of one plan: a job in one failure state."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

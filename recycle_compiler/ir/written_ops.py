@@ -1,4 +1,4 @@
-"""What the worker lines of a schedule's text must have, beside being readable.
+"""Checks of the worker lines of a schedule's text, once they are readable.
 
 Every worker has one line, and failed ones have none. Each op is with a worker that holds its chunk. On every
 chunk every micro-batch has one F, and one B or one I and one W.
@@ -69,7 +69,7 @@ class WrittenOps:
         self._ops[op.kind, *place] = line
 
     def check_whole(self, last_line: int) -> None:
-        """Whether every micro-batch has been everywhere; the text ends with this line."""
+        """True if every micro-batch has been everywhere; the text ends with this line."""
         job = self._job
         for chunk in range(job.chunks):
             for unit in range(job.pipelines * job.microbatches):

@@ -1,4 +1,4 @@
-"""What a pass is, and how passes run one after another.
+"""Passes, and the pipeline that runs them one after another.
 
     plan = NormalizeFailures() >> BuildGraph() >> SplitBackward()        Pipeline[Target, Graph]
     plan.run(target)                                                     Graph
@@ -65,7 +65,7 @@ class Pipeline(Generic[In, Out]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PassDone:
-    """What an observer is shown after each pass."""
+    """State of the pipeline after a pass, for observers."""
 
     number: int
     """Counts the passes of a pipeline from 1."""

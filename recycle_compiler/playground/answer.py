@@ -1,4 +1,4 @@
-"""What a page asks for: the plan of its numbers, and what other schedules take, piece by piece.
+"""Answers to a page: the plan of its numbers, and what other schedules take, piece by piece.
 
 A first plan comes at once. If it is not known to be the best, a better one is looked for and follows.
 """
@@ -31,7 +31,7 @@ Piece = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """What a schedule takes, for comparison."""
+    """Period of a schedule, for comparison."""
 
     name: str
     ticks: int

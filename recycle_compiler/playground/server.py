@@ -143,7 +143,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def _is_welcome(self) -> bool:
-        """Whether the request was made by our own page, or by somebody who typed its address."""
+        """True if the request was made by our own page, or by somebody who typed its address."""
         host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
         if host not in self.playground.hosts:
             self._refuse(HTTPStatus.FORBIDDEN, f"this is {self.playground.address}, not {host[:100]!r}")

@@ -39,7 +39,7 @@ Fits = Callable[[Any], bool]
 
 
 class SettingsError(Exception):
-    """What a page has sent makes no sense, in one sentence."""
+    """Mistake in what a page has sent, in one sentence."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""How long things take: the times of a job, or others that were measured, with jitter or without."""
+"""Durations: the times of a job, or others that were measured, with jitter or without."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -128,7 +128,7 @@ def run_streams(
 
 
 class _Record:
-    """What there is to remember of iterations."""
+    """Record of iterations."""
 
     def __init__(self, streams: EngineStreams, wiring: Wiring, keep_ops: bool) -> None:
         self._streams, self._keep = streams, keep_ops

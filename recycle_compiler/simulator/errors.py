@@ -1,4 +1,4 @@
-"""What can be wrong with streams that are run: a worker is blocked, or gets what is not meant for it."""
+"""Errors of streams that are run: a worker is blocked, or gets what is not meant for it."""
 
 from collections.abc import Iterator
 from typing import NamedTuple

@@ -20,7 +20,7 @@ LOADED_FROM = 20_000
 
 
 class Iteration(NamedTuple):
-    """What one iteration did."""
+    """Record of one iteration."""
 
     clock: Column
     """When each worker was done."""

@@ -29,7 +29,7 @@ class SimulatedPace:
 
     machine: SimulatedMachine
     staggered: bool
-    """Whether workers begin the next iteration as soon as they are done; else they all begin together."""
+    """True if workers begin the next iteration as soon as they are done; else they all begin together."""
     duration: Floats
     lag: Column
     jitter: Jitter | None

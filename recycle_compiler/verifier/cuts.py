@@ -94,7 +94,7 @@ def _other_model(job: JobSpec, costs: LayerCosts, other: JobSpec) -> Iterator[st
 
 
 def _has_known_shape(job: JobSpec) -> bool:
-    """Whether every stage has one range of layers: all in order, or those of each group."""
+    """True if every stage has one range of layers: all in order, or those of each group."""
     return job.has_chunk_per_stage or bool(job.groups)
 
 
@@ -220,7 +220,7 @@ class _Claim(NamedTuple):
     workers: int
     entry: PlanClaims
     keeps_redundancy: bool
-    """Whether as many workers hold each layer as the job asks for: a bound over cuts is about such plans."""
+    """True if as many workers hold each layer as the job asks for: a bound over cuts is about such plans."""
 
     def __str__(self) -> str:
         return f"plan {self.plan}" if self.cut is None else f"plan {self.plan} of cut {self.cut}"

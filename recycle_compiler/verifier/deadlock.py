@@ -18,7 +18,7 @@ from recycle_runtime.plan.isa import Opcode
 
 
 class Action(IntEnum):
-    """What a step of the machine does."""
+    """Step of the machine."""
 
     POST = 0
     SEND = 1
@@ -46,7 +46,7 @@ class WaitingSteps:
 
 @dataclass(slots=True)
 class WorkerProgress:
-    """How far each worker has come, and who sleeps until what."""
+    """Position of each worker, and what sleepers wait for."""
 
     steps: WaitingSteps
     cursor: list[int] = field(default_factory=list[int])

@@ -1,4 +1,4 @@
-"""What the verifier says: violations with stable codes, and a report for each plan."""
+"""Findings of the verifier: violations with stable codes, and a report for each plan."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,7 +7,7 @@ from recycle_compiler.ir.failure import Worker
 
 
 class VerifierRule(StrEnum):
-    """What can be wrong; the value is the code that users see. docs/verification.md explains each."""
+    """Rule that can be broken; the value is the code that users see. docs/verification.md explains each."""
 
     INDEX_SHAPE = "index-shape"
     INDEX_SOURCE = "index-source"
@@ -74,7 +74,7 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class PlanReport:
-    """What was found in one plan. Times in ticks; None when the streams are too broken to be timed."""
+    """Findings in one plan. Times in ticks; None when the streams are too broken to be timed."""
 
     plan: int
     violations: tuple[Violation, ...]

@@ -1,4 +1,4 @@
-"""What streams hold: fields in range, each micro-batch once per chunk on one worker, steps at the end."""
+"""Structure of streams: fields in range, each micro-batch once per chunk on one worker, steps at the end."""
 
 from collections.abc import Iterator
 
@@ -260,7 +260,7 @@ def _ending(opcodes: list[Opcode], chunks: int) -> list[Opcode]:
 
 
 def _each_chunk_once(plan: CheckedPlan, rows: slice, held: tuple[int, ...]) -> bool:
-    """Whether the reductions are those of all chunks of the worker, and so the optimizer steps.
+    """True if the reductions are those of all chunks of the worker, and so the optimizer steps.
 
     Where sums have different holders, they must be in order: else holders wait for each other. So must steps
     be where weights are gathered after each, and these are of the same chunk.

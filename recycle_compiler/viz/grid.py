@@ -67,7 +67,7 @@ class GridLine:
         self.styles[column : column + len(text)] = [style] * len(text)
 
     def is_free(self, column: int, filler: str) -> bool:
-        """Whether nothing but filler stands at this column."""
+        """True if nothing but filler stands at this column."""
         return column >= len(self.characters) or self.characters[column] in (" ", filler)
 
     def runs(self) -> Iterable[tuple[str, str]]:
@@ -112,7 +112,7 @@ class Box:
     start: int
     end: int
     is_guest: bool
-    """Whether the micro-batch belongs to another pipeline than the worker."""
+    """True if the micro-batch belongs to another pipeline than the worker."""
     chunk: int | None = None
     """Where the number of its chunk is not that of its worker's stage."""
 
@@ -127,7 +127,7 @@ class Box:
 
 
 class Detail(Enum):
-    """How much of an op can be seen, most first."""
+    """Detail in which an op is drawn, most first."""
 
     CELLS = "a cell for each unit of time, with a label"
     STACKED = "kind, micro-batch and home pipeline on lines below each other"

@@ -1,4 +1,4 @@
-"""What a plan is for, in a line or two: the shape of its job, who failed, which layers are where."""
+"""Heading of a plan, in a line or two: the shape of its job, who failed, which layers are where."""
 
 from collections.abc import Iterator
 

@@ -42,7 +42,7 @@ class DrawnRun(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PageSide:
-    """What is drawn in one place of the page, by the number of failures."""
+    """Drawings for one place of the page, by the number of failures."""
 
     name: str
     plans: tuple[dict[str, Any], ...]

@@ -1,4 +1,4 @@
-"""What the plans of a bundle cost, as a table."""
+"""Table of a bundle's plans and their costs."""
 
 from collections.abc import Sequence
 from io import StringIO
@@ -18,7 +18,7 @@ _UNBROKEN = 10_000
 
 
 class TableRow(Protocol):
-    """What a row of the table needs to know; times in ticks."""
+    """Figures of a row of the table; times in ticks."""
 
     @property
     def failures(self) -> int: ...

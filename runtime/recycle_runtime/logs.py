@@ -24,7 +24,7 @@ _UNKNOWN = "-"
 
 @dataclass(frozen=True, slots=True)
 class LogContext:
-    """What every line of this process says about it."""
+    """Fields of this process in every log line."""
 
     worker: str | None = None
     """`pipeline:stage`."""

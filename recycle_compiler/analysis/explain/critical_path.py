@@ -20,7 +20,7 @@ _TRIED = 8
 
 
 class StepKind(Enum):
-    """What happens during a step of the path."""
+    """Activity during a step of the path."""
 
     COMPUTE = "compute"
     TRANSFER = "transfer"

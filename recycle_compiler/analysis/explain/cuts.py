@@ -50,7 +50,7 @@ class Neighbour:
 
 @dataclass(frozen=True, slots=True)
 class CutFacts:
-    """What is known of the cut of a plan; times in ticks."""
+    """Figures of a plan's cut; times in ticks."""
 
     job: JobSpec
     """The job with its layers, under its own cut."""

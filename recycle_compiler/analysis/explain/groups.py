@@ -70,7 +70,7 @@ class OneWorkerMore:
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
-    """What is known of the groups of a plan; times in ticks."""
+    """Figures of a plan's groups; times in ticks."""
 
     job: JobSpec
     """The job with its layers, under its own cut."""

@@ -29,7 +29,7 @@ NOTHING = -1
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """What is known of each stage; times in ticks."""
+    """Figures of each stage; times in ticks."""
 
     finish: tuple[int, ...]
     """Of reduction and optimizer."""

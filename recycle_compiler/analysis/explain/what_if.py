@@ -1,4 +1,4 @@
-"""What a change of the job would bring in the same failure state: plans made quickly, or bounds alone."""
+"""Gain of a change of the job in the same failure state: plans made quickly, or bounds alone."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -99,7 +99,7 @@ def _one_more_microbatch(job: JobSpec) -> JobVariant:
 
 @dataclass(frozen=True, slots=True)
 class WhatIfOutcome:
-    """What one change would bring; times in ticks."""
+    """Gain of one change; times in ticks."""
 
     what: str
     microbatches: int

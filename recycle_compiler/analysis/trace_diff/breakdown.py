@@ -139,7 +139,7 @@ def latest_ops(schedule: Schedule, start: Floats, tick: float) -> tuple[LateOp, 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """What the step would save, or lose if below zero, if these ops took as long as the profile says."""
+    """Time that the step would save, or lose if below zero, if these ops took as long as the profile says."""
 
     kind: OpKind
     stage: int | None

@@ -72,7 +72,7 @@ class TraceComparison:
 
     @property
     def is_calibrated(self) -> bool:
-        """Whether a unit of the plan stands for no time of its own."""
+        """True if a unit of the plan stands for no time of its own."""
         return self.schedule.job.unit == "slot"
 
     @property

@@ -1,4 +1,4 @@
-"""What each op of a plan waits for, and how long a step takes when ops take as long as they are told to.
+"""Dependencies of each op of a plan, and the length of a step when ops take as long as they are told to.
 
 Steps follow each other: a worker begins the next one when its optimizer step has ended, and the reduction of
 a stage begins when the last of its workers is done; where groups of pipelines have cuts of their own, that

@@ -23,7 +23,7 @@ _SHOWN = 40
 
 
 class TraceError(Exception):
-    """What is wrong with a trace, in one sentence that does not name the file."""
+    """Mistake in a trace, in one sentence that does not name the file."""
 
 
 class Ran(NamedTuple):
@@ -86,7 +86,7 @@ class RunTrace:
 
 
 def begins_like_a_trace(beginning: bytes) -> bool:
-    """Whether a file is JSON, by its first bytes; plans begin otherwise."""
+    """True if a file is JSON, by its first bytes; plans begin otherwise."""
     return beginning.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"[")
 
 

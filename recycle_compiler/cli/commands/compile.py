@@ -126,7 +126,7 @@ def run(arguments: Namespace, output: Output) -> int:
 
 
 def _wants_groups(job: JobSpec, asked: str | None, output: Output) -> bool | None:
-    """Whether groups of pipelines are planned; None leaves that to the job."""
+    """True if groups of pipelines are planned; None leaves that to the job."""
     if asked == "on" and (why := why_no_groups(job)):
         output.say(f"{job.name} cannot have groups of pipelines: {why}")
         return False

@@ -144,7 +144,7 @@ def run(arguments: Namespace, output: Output) -> int:
 
 @dataclass(slots=True)
 class _Findings:
-    """What differs: told as it is found, or collected for a file, for JSON or for a page."""
+    """Differences: told as it is found, or collected for a file, for JSON or for a page."""
 
     output: Output
     out: str | None

@@ -250,7 +250,7 @@ def _in_groups(job: JobSpec, workers: int, recut: RecutPlans, output: Output) ->
 
 
 def _check_recut(workers: int, job: JobSpec, loaded: LoadedJob) -> None:
-    """Whether there is a cut to choose for so many workers; `loaded` may have more than the job starts on."""
+    """True if there is a cut to choose for so many workers; `loaded` may have more than the job starts on."""
     if job.layer_costs is None:
         raise UserError(f"{loaded.name}: {NOT_IN_LAYERS}")
     if why := why_own_cut(job):

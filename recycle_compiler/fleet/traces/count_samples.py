@@ -19,7 +19,7 @@ from typing import NamedTuple
 from recycle_compiler.diagnostics import Span
 from recycle_compiler.fleet.traces.lines import LineField, Times, fields, meaningful, whole_line
 from recycle_compiler.fleet.traces.trace import MOST_NODES, FleetEvent, FleetTrace, natural_names
-from recycle_compiler.frontend.diagnostics import Report, quote
+from recycle_compiler.frontend.diagnostics import Mistakes, quote
 
 _DATED = "write `2021-12-11, 11:15:50, 54`: date, time, number of machines"
 _PLAIN = "write `260,54`: seconds, number of machines"
@@ -39,7 +39,7 @@ class _Look(NamedTuple):
     """Of the time."""
 
 
-def read_count_samples(name: str, source: str, seed: int, report: Report) -> FleetTrace | None:
+def read_count_samples(name: str, source: str, seed: int, report: Mistakes) -> FleetTrace | None:
     """The trace; None where the report says why not."""
     looks = _looks(source, report)
     if report.diagnostics:
@@ -71,7 +71,7 @@ def read_count_samples(name: str, source: str, seed: int, report: Report) -> Fle
     return FleetTrace(name, samples[-1][0], beginning, tuple(events), about=about, note=times.note)
 
 
-def _looks(source: str, report: Report) -> list[_Look]:
+def _looks(source: str, report: Mistakes) -> list[_Look]:
     """In the order of the file."""
     lines = list(meaningful(source))
     first = lines[0][1]
@@ -90,7 +90,7 @@ def _looks(source: str, report: Report) -> list[_Look]:
     return looks
 
 
-def _plain(parts: list[LineField], report: Report) -> _Look | None:
+def _plain(parts: list[LineField], report: Mistakes) -> _Look | None:
     time, count = parts[0], _count(parts[1], report, _PLAIN)
     try:
         at = float(time.text) if len(time.text) < 30 and "_" not in time.text else nan
@@ -102,7 +102,7 @@ def _plain(parts: list[LineField], report: Report) -> _Look | None:
     return None if count is None else _Look(at, count, time.span)
 
 
-def _dated(parts: list[LineField], report: Report) -> _Look | None:
+def _dated(parts: list[LineField], report: Mistakes) -> _Look | None:
     moment, count = _moment(parts[0], parts[1], report), _count(parts[2], report, _DATED)
     if moment is None or count is None:
         return None
@@ -110,7 +110,7 @@ def _dated(parts: list[LineField], report: Report) -> _Look | None:
     return _Look((moment - datetime.min).total_seconds(), count, span)
 
 
-def _moment(date: LineField, time: LineField, report: Report) -> datetime | None:
+def _moment(date: LineField, time: LineField, report: Mistakes) -> datetime | None:
     for field, form, what in ((date, "%Y-%m-%d", "date"), (time, "%H:%M:%S", "time of day")):
         try:
             datetime.strptime(field.text, form)
@@ -120,7 +120,7 @@ def _moment(date: LineField, time: LineField, report: Report) -> datetime | None
     return datetime.strptime(f"{date.text} {time.text}", "%Y-%m-%d %H:%M:%S")
 
 
-def _count(field: LineField, report: Report, example: str) -> int | None:
+def _count(field: LineField, report: Mistakes, example: str) -> int | None:
     text = field.text
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdigit()):

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, cast
 
 from recycle_compiler.diagnostics import Span
 from recycle_compiler.fleet.traces.trace import LONGEST, Draw, FleetEvent, FleetTrace
-from recycle_compiler.frontend.diagnostics import Report, did_you_mean, quote
+from recycle_compiler.frontend.diagnostics import Mistakes, did_you_mean, quote
 from recycle_compiler.ir.units import plural
 
 LOOKS_LIKE = re.compile(r"\s*\[")
@@ -55,7 +55,7 @@ class _Fault(NamedTuple):
     """Of the fault that began it."""
 
 
-def read_fault_records(name: str, source: str, draw: Draw, seed: int, report: Report) -> FleetTrace | None:
+def read_fault_records(name: str, source: str, draw: Draw, seed: int, report: Mistakes) -> FleetTrace | None:
     """The trace of as many machines as asked for; None where the report says why not."""
     records = _records(source, report)
     if not records and not report.diagnostics:
@@ -82,7 +82,7 @@ def _is_asked_for(record: _Record, kinds: tuple[str, ...]) -> bool:
     return not kinds or any(kind.casefold() in words for kind in kinds)
 
 
-def _records(source: str, report: Report) -> list[_Record]:
+def _records(source: str, report: Mistakes) -> list[_Record]:
     """In the order of the file."""
     decoder = json.JSONDecoder()
     places = _Places(source)
@@ -123,7 +123,7 @@ class _Places:
         return self.span(offset) if found < 0 else self.span(found, len(key) + 2)
 
 
-def _record(element: Any, places: _Places, at: int, report: Report) -> _Record | None:
+def _record(element: Any, places: _Places, at: int, report: Mistakes) -> _Record | None:
     if not isinstance(element, dict):
         report.error("type", "an element of the list must be an object", places.span(at), _EXAMPLE)
         return None

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from recycle_compiler.diagnostics import CompileError, Diagnostic, Span
 from recycle_compiler.fleet.traces.trace import UNITS, FleetEvent, FleetTrace, natural_names, seconds_of
-from recycle_compiler.frontend.diagnostics import Report, closest, did_you_mean, one_of, quote
+from recycle_compiler.frontend.diagnostics import Mistakes, closest, did_you_mean, one_of, quote
 
 KINDS = ("none", "every", "poisson")
 _OPTIONS = {
@@ -142,7 +142,7 @@ def is_words(text: str) -> bool:
 
 def parse_words(text: str) -> Words:
     """What the words ask for; CompileError where they are wrong."""
-    report = Report(text, "--trace")
+    report = Mistakes(text, "--trace")
     words = [
         _Word(found.group(), Span(1, found.start() + 1, found.end() + 1)) for found in _WORD.finditer(text)
     ]
@@ -153,7 +153,7 @@ def parse_words(text: str) -> Words:
     return parsed
 
 
-def _parse(text: str, words: list[_Word], report: Report) -> Words | None:
+def _parse(text: str, words: list[_Word], report: Mistakes) -> Words | None:
     kind, rest = words[0], words[1:]
     if kind.text not in KINDS:
         hint = did_you_mean(kind.text, KINDS, "a trace is a file or begins with one of these words")
@@ -194,7 +194,7 @@ def _parse(text: str, words: list[_Word], report: Report) -> Words | None:
     return parsed
 
 
-def _pairs(kind: _Word, rest: list[_Word], example: str, report: Report) -> dict[str, _Word]:
+def _pairs(kind: _Word, rest: list[_Word], example: str, report: Mistakes) -> dict[str, _Word]:
     """Names and their values."""
     known = (*_OPTIONS[kind.text], "every") if kind.text == "every" else _OPTIONS[kind.text]
     values: dict[str, _Word] = {}
@@ -211,7 +211,7 @@ def _pairs(kind: _Word, rest: list[_Word], example: str, report: Report) -> dict
     return values
 
 
-def _time(word: _Word, report: Report) -> float:
+def _time(word: _Word, report: Mistakes) -> float:
     seconds = seconds_of(word.text)
     if seconds is None:
         hint = f"write 1800 for seconds, or `30m`; units are {UNITS}"
@@ -223,14 +223,14 @@ def _time(word: _Word, report: Report) -> float:
     return 1.0
 
 
-def _rates(word: _Word, report: Report) -> Rates | None:
+def _rates(word: _Word, report: Mistakes) -> Rates | None:
     if word.text not in RATES:
         hint = did_you_mean(word.text, RATES, _EXAMPLES["poisson"])
         report.error("type", f"rates are {one_of(tuple(RATES))}, got {quote(word.text)}", word.span, hint)
     return RATES.get(word.text)
 
 
-def _repair(word: _Word, kind: str, report: Report) -> Repair:
+def _repair(word: _Word, kind: str, report: Mistakes) -> Repair:
     typical, colon, mean = word.text.partition(":")
     first = _time(_Word(typical, word.span), report)
     if not colon:
@@ -246,7 +246,7 @@ def _repair(word: _Word, kind: str, report: Report) -> Repair:
     return Repair(first, second)
 
 
-def _burst(word: _Word, report: Report) -> Burst:
+def _burst(word: _Word, report: Mistakes) -> Burst:
     share, _, within = word.text.partition(":")
     good = re.fullmatch(r"\d{1,2}(\.\d{1,6})?%", share)
     if not good or not within:
@@ -256,7 +256,7 @@ def _burst(word: _Word, report: Report) -> Burst:
     return Burst(float(share[:-1]) / 100, _time(_Word(within, word.span), report))
 
 
-def _group(word: _Word, name: str, report: Report) -> FailureGroup:
+def _group(word: _Word, name: str, report: Mistakes) -> FailureGroup:
     gpus, _, share = word.text.partition(":")
     number = share.removesuffix("%")
     part = DEFAULT_SHARE
@@ -269,7 +269,7 @@ def _group(word: _Word, name: str, report: Report) -> FailureGroup:
     return FailureGroup(_whole(gpus, word.span, 1, report), max(0.0, part))
 
 
-def _whole(text: str, span: Span, least: int, report: Report) -> int:
+def _whole(text: str, span: Span, least: int, report: Mistakes) -> int:
     if text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= _MOST_GPUS:
         return int(text)
     message = f"this must be a whole number from {least} to {_MOST_GPUS:,}, got {quote(text)}"

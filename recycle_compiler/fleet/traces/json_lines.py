@@ -29,7 +29,7 @@ from recycle_compiler.fleet.traces.trace import (
     natural_names,
     seconds_of,
 )
-from recycle_compiler.frontend.diagnostics import Report, did_you_mean, quote, shorten
+from recycle_compiler.frontend.diagnostics import Mistakes, did_you_mean, quote, shorten
 
 _EXAMPLE = 'write `{"at": "1h30m", "failed": ["node3"], "returned": []}`'
 _KEYS = ("at", "failed", "returned")
@@ -37,7 +37,7 @@ _WORKER = re.compile(r"(\d{1,9}):(\d{1,9})", re.ASCII)
 LOOKS_LIKE = re.compile(r"\s*\{")
 
 
-def read_json_lines(name: str, source: str, grid: JobGrid, report: Report) -> FleetTrace | None:
+def read_json_lines(name: str, source: str, grid: JobGrid, report: Mistakes) -> FleetTrace | None:
     """The trace; None where the report says why not."""
     reader = _Reader(grid, report)
     for number, line in meaningful(source):
@@ -46,7 +46,7 @@ def read_json_lines(name: str, source: str, grid: JobGrid, report: Report) -> Fl
 
 
 class _Reader:
-    def __init__(self, grid: JobGrid, report: Report) -> None:
+    def __init__(self, grid: JobGrid, report: Mistakes) -> None:
         self._grid, self._report = grid, report
         self._times, self._presence = Times(report), Presence(report)
         self._nodes: list[str] | None = None

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from recycle_compiler.diagnostics import Span
 from recycle_compiler.fleet.traces.trace import LONGEST, MOST_NODES
-from recycle_compiler.frontend.diagnostics import Report, quote
+from recycle_compiler.frontend.diagnostics import Mistakes, quote
 from recycle_compiler.ir.units import plural
 
 
@@ -45,7 +45,7 @@ def fields(number: int, line: str) -> list[LineField]:
 class Times:
     """Checks the times of lines, and counts those that come before a line above them."""
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: Mistakes) -> None:
         self._report = report
         self._lines = self._early = 0
         self.latest = 0.0
@@ -77,7 +77,7 @@ class Presence:
     hint = "a machine is added before it is removed; those of the beginning are added at time 0"
     """For a removal of what is not there."""
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: Mistakes) -> None:
         self._report = report
         self.there: dict[str, int] = {}
         """Machines that are there, and the line of their coming."""

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from recycle_compiler.diagnostics import Span
 from recycle_compiler.fleet.traces.lines import LineField, Presence, Times, fields, meaningful, whole_line
 from recycle_compiler.fleet.traces.trace import FleetEvent, FleetTrace
-from recycle_compiler.frontend.diagnostics import Report, did_you_mean, quote
+from recycle_compiler.frontend.diagnostics import Mistakes, did_you_mean, quote
 
 _KINDS = ("add", "remove")
 _EXAMPLE = "write `1800000,remove,node7`: milliseconds, `add` or `remove`, a name"
@@ -30,7 +30,7 @@ class _Row(NamedTuple):
     added: bool
 
 
-def read_node_events(name: str, source: str, report: Report) -> FleetTrace | None:
+def read_node_events(name: str, source: str, report: Mistakes) -> FleetTrace | None:
     """The trace; None where the report says why not."""
     times, presence = Times(report), Presence(report)
     rows = sorted(_rows(source, times, report), key=attrgetter("at"))
@@ -52,7 +52,7 @@ def read_node_events(name: str, source: str, report: Report) -> FleetTrace | Non
     return FleetTrace(name, span, tuple(beginning), tuple(events), note=times.note)
 
 
-def _rows(source: str, times: Times, report: Report) -> Iterator[_Row]:
+def _rows(source: str, times: Times, report: Mistakes) -> Iterator[_Row]:
     """In the order of the file."""
     for number, line in meaningful(source):
         parts = fields(number, line)
@@ -67,7 +67,7 @@ def _rows(source: str, times: Times, report: Report) -> Iterator[_Row]:
             yield _Row(at, parts[2], parts[1].text == "add")
 
 
-def _milliseconds(field: LineField, report: Report) -> float | None:
+def _milliseconds(field: LineField, report: Mistakes) -> float | None:
     try:
         value = float(field.text) if len(field.text) < 30 and "_" not in field.text else None
     except ValueError:
@@ -82,7 +82,7 @@ def _milliseconds(field: LineField, report: Report) -> float | None:
     return value / 1000
 
 
-def _is_known(field: LineField, report: Report) -> bool:
+def _is_known(field: LineField, report: Mistakes) -> bool:
     if field.text in _KINDS:
         return True
     hint = did_you_mean(field.text, _KINDS, _EXAMPLE)
@@ -90,7 +90,7 @@ def _is_known(field: LineField, report: Report) -> bool:
     return False
 
 
-def _has_name(field: LineField, report: Report) -> bool:
+def _has_name(field: LineField, report: Mistakes) -> bool:
     if field.text and len(field.text) <= 200:
         return True
     what = (

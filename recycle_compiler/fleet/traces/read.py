@@ -6,7 +6,7 @@ from recycle_compiler.diagnostics import CompileError, Diagnostic
 from recycle_compiler.fleet.traces import count_samples, fault_records, json_lines, node_events
 from recycle_compiler.fleet.traces.lines import meaningful, whole_line
 from recycle_compiler.fleet.traces.trace import FleetTrace, JobGrid
-from recycle_compiler.frontend.diagnostics import Report
+from recycle_compiler.frontend.diagnostics import Mistakes
 from recycle_compiler.frontend.read_file import ReadError, read_text
 
 MOST_BYTES = 32 << 20
@@ -31,7 +31,7 @@ def read_trace(path: str | Path, grid: JobGrid, seed: int = 0) -> FleetTrace:
 
 def parse_trace(source: str, name: str, grid: JobGrid, seed: int = 0) -> FleetTrace:
     """The trace in a text."""
-    report = Report(source, name)
+    report = Mistakes(source, name)
     trace = _parse(source, Path(name).name, grid, seed, report)
     report.raise_if_any()
     if trace is None:
@@ -39,7 +39,7 @@ def parse_trace(source: str, name: str, grid: JobGrid, seed: int = 0) -> FleetTr
     return trace
 
 
-def _parse(source: str, name: str, grid: JobGrid, seed: int, report: Report) -> FleetTrace | None:
+def _parse(source: str, name: str, grid: JobGrid, seed: int, report: Mistakes) -> FleetTrace | None:
     number, line = next(meaningful(source), (0, ""))
     if not number:
         report.error("empty", "the trace holds no events", None, _FORMATS)

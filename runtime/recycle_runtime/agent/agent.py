@@ -242,7 +242,7 @@ class Agent:
             self._say(Heartbeat())
 
     def _has_moved(self, now: float) -> bool:
-        """Whether another coordinator has taken over: one that is paused does not close its connections."""
+        """True if another coordinator has taken over: one that is paused does not close its connections."""
         if self._options.address_file is None or self._is_over or now - self._followed < _FOLLOW_EVERY:
             return False
         self._followed = now

@@ -25,7 +25,7 @@ class Signs(NamedTuple):
     is_stopped: bool
     """By a signal, or by a debugger."""
     is_busy: bool
-    """Whether a thread of it runs, could run, or waits for a disk."""
+    """True if a thread of it runs, could run, or waits for a disk."""
     processor: float
     """Seconds of processor time that all its threads have used."""
 

@@ -42,7 +42,7 @@ class Processes(Protocol):
         ...
 
     def is_ours(self, pid: int) -> bool:
-        """Whether a process is a worker of this job and no other that has got its number since."""
+        """True if a process is a worker of this job and no other that has got its number since."""
         ...
 
     async def ready(

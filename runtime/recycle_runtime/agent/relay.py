@@ -1,4 +1,4 @@
-"""What worker processes say to the coordinator, and it to them, on the one connection of their agent.
+"""Messages between worker processes and the coordinator on the one connection of their agent.
 
 A worker process connects to its agent as it would to the coordinator: with one connection for itself and one
 for the store. The agent numbers these, and understands nothing of what is said on them. Whatever arrives in
@@ -55,7 +55,7 @@ class Relay:
 
     @property
     def is_open(self) -> bool:
-        """Whether worker processes may look for a connection here."""
+        """True if worker processes may look for a connection here."""
         return self._server is not None
 
     @property

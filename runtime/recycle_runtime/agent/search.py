@@ -25,7 +25,7 @@ class Search:
         self._refused: float | None = None
         """Since when all attempts were."""
         self._told: bool | None = None
-        """Whether an attempt was refused, when that was last said."""
+        """True if an attempt was refused, when that was last said."""
 
     def failed(self, error: WireError, now: float) -> float | None:
         """Seconds until the next attempt; None if there is no use in one."""

@@ -88,7 +88,7 @@ class WatchClock:
 
 @dataclass(slots=True)
 class _Life:
-    """What is known of a process; times are the clock's."""
+    """State of a watched process; times are the clock's."""
 
     heartbeat: int = 0
     heard: float = 0.0

@@ -91,7 +91,7 @@ def name_of(step: int, attempt: int = 0) -> str:
 
 
 def is_name(name: str) -> bool:
-    """Whether a checkpoint may be called so: nothing else is ever used as a path."""
+    """True if a checkpoint may be called so: nothing else is ever used as a path."""
     return _NAME.fullmatch(name) is not None
 
 
@@ -104,7 +104,7 @@ def copy_name(step: int, run: int, attempt: int) -> str:
 
 
 def is_copy(name: str) -> bool:
-    """Whether this is the name of a copy in memory, and not of a folder."""
+    """True if this is the name of a copy in memory, and not of a folder."""
     return name.startswith(_COPY)
 
 

@@ -1,4 +1,4 @@
-"""What a checkpoint holds of the user's script: what it keeps, and the last row that it may ask for.
+"""State of the user's script in a checkpoint: what it keeps, and the last row that it may ask for.
 
 No torch.
 """

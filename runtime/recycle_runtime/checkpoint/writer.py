@@ -164,7 +164,7 @@ class BackgroundWriter:
 
 
 def _check(chunk: Chunk, checkpoint: Path, layers: int) -> None:
-    """Whether it is by layer, as the program is, and has as many of them."""
+    """True if it is by layer, as the program is, and has as many of them."""
     is_layered = chunk.program.is_layered
     if bool(layers) != is_layered:
         raise CheckpointError(

@@ -1,4 +1,4 @@
-"""What the commands of a program take, read from their parsers: for shell completion and the reference."""
+"""Arguments of a program's commands, read from their parsers: for shell completion and the reference."""
 
 import argparse
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""How recyclec and recycle-run report: data to stdout, words to stderr, exit codes."""
+"""Output of recyclec and recycle-run: data to stdout, words to stderr, exit codes."""
 
 import os
 import sys
@@ -33,7 +33,7 @@ class UsageError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What the user allows: words or none, colour or none."""
+    """Output that the user allows: words or none, colour or none."""
 
     program: str
     """Begins every sentence."""
@@ -43,7 +43,7 @@ class Output:
     """Files that are in place by now, for the message after an interrupt."""
 
     def colored(self, stream: TextIO) -> bool:
-        """Whether colour may be used on this stream."""
+        """True if colour may be used on this stream."""
         return self.color and stream.isatty() and os.environ.get("TERM") != "dumb"
 
     def data(self, text: str) -> None:

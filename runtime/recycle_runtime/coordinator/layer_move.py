@@ -17,7 +17,7 @@ from types import MappingProxyType
 from recycle_runtime.plan.plan_book import PlanBook
 from recycle_runtime.plan.recut import Recut
 from recycle_runtime.plan.worker_ids import Worker
-from recycle_runtime.protocol.messages.generations import Report
+from recycle_runtime.protocol.messages.generations import HeldState
 from recycle_runtime.protocol.messages.layer_moves import LayersToMove, MoveLayers
 from recycle_runtime.protocol.messages.members import Member
 
@@ -97,7 +97,7 @@ class LayerMove:
                 found[member] = MoveLayers(generation, self.number, tuple(gives), tuple(takes))
         return found
 
-    def obstacle(self, reports: Mapping[Member, Report]) -> str | None:
+    def obstacle(self, reports: Mapping[Member, HeldState]) -> str | None:
         """Why the switch cannot be made with what processes have reported; None if it can."""
         if self.missing:
             return "not all layers have arrived"

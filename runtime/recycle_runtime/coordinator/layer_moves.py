@@ -9,7 +9,7 @@ from recycle_runtime.coordinator.membership import name_of
 from recycle_runtime.coordinator.participant import Asked, Hears, Memory, NewGeneration, Participant, View
 from recycle_runtime.plan.recut import size_text
 from recycle_runtime.plan.worker_ids import Worker
-from recycle_runtime.protocol.messages.generations import Report
+from recycle_runtime.protocol.messages.generations import HeldState
 from recycle_runtime.protocol.messages.layer_moves import DropLayers, LayersArrived, LayersLost
 from recycle_runtime.protocol.messages.members import Member
 
@@ -116,7 +116,7 @@ class LayerMoves(Participant):
             return []
         return self.move.joiners(self.job.roster.entries)
 
-    def end(self, reports: Mapping[Member, Report]) -> tuple[LayerMove | None, list[Answer]]:
+    def end(self, reports: Mapping[Member, HeldState]) -> tuple[LayerMove | None, list[Answer]]:
         """All have stopped: the move to switch to, if layers have travelled and nothing has come between."""
         move, self.move = self.move, None
         if move is None:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from recycle_runtime.plan.assembly import Worker
-from recycle_runtime.protocol.messages.generations import LayerShards, Report
+from recycle_runtime.protocol.messages.generations import HeldState, LayerShards
 from recycle_runtime.protocol.messages.members import Member
 
 
@@ -12,7 +12,7 @@ class Entry:
     """One process that has joined."""
 
     def __init__(self) -> None:
-        self.report: Report | None = None
+        self.report: HeldState | None = None
         self.generation = 0
         """The generation that the report was made for."""
         self.shards: tuple[LayerShards, ...] | None = None
@@ -47,7 +47,7 @@ class Entry:
         """Its state is of no use any more; of one that has never reported nothing is known."""
         self.is_outdated = True
         if not self.is_new:
-            self.report = Report(None, is_fresh=False)
+            self.report = HeldState(None, is_fresh=False)
 
     @property
     def has_state(self) -> bool:
@@ -169,7 +169,7 @@ class Roster:
         """Workers with a process that has never reported."""
         return {member.worker for member, entry in self.entries.items() if entry.is_new}
 
-    def reports(self, generation: int) -> dict[Member, Report]:
+    def reports(self, generation: int) -> dict[Member, HeldState]:
         """Of all processes of those workers."""
         here = [member for worker in self.reported(generation) for member in self._processes(worker)]
         found = {member: self.entries[member].report for member in here}

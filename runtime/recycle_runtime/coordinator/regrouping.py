@@ -15,7 +15,7 @@ from typing import NamedTuple
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.plan_book import Assignment
 from recycle_runtime.protocol.messages.checkpoints import CheckpointOrder
-from recycle_runtime.protocol.messages.generations import Go, LayerShards, Report, Sums
+from recycle_runtime.protocol.messages.generations import Go, HeldState, LayerShards, Sums
 from recycle_runtime.protocol.messages.members import Member
 
 
@@ -44,7 +44,7 @@ class CannotAgreeError(RuntimeError):
 
 
 def stand(
-    reports: Mapping[Member, Report],
+    reports: Mapping[Member, HeldState],
     stages: int,
     restorable: int | None = None,
     once: Collection[int] | None = None,
@@ -54,7 +54,7 @@ def stand(
     `once` are stages that hold every layer once; without it, all do.
     """
     if restorable is not None:
-        whole = Report(restorable, is_fresh=False)
+        whole = HeldState(restorable, is_fresh=False)
         reports = {member: whole if report.is_fresh else report for member, report in reports.items()}
     seasoned = {
         member: report.applied
@@ -87,7 +87,7 @@ def stand(
     return Standing(step, undo, donors, _sums(reports, counted, step))
 
 
-def _holders(reports: Mapping[Member, Report], step: int) -> dict[Member, int]:
+def _holders(reports: Mapping[Member, HeldState], step: int) -> dict[Member, int]:
     """Who has a state of its own that can be used."""
     return {
         member: report.applied
@@ -104,7 +104,7 @@ def _donor(member: Member, holders: Mapping[Member, int]) -> Member | None:
     return min(same, default=None)
 
 
-def _sums(reports: Mapping[Member, Report], holders: Mapping[Member, int], step: int) -> Sums | None:
+def _sums(reports: Mapping[Member, HeldState], holders: Mapping[Member, int], step: int) -> Sums | None:
     if any(applied == step - 1 for applied in holders.values()):
         # They make the step before with the norm that others know.
         return _settled(reports, step)
@@ -136,7 +136,7 @@ def lost_shard(holders: Mapping[Member, Sequence[LayerShards]]) -> StageGone | N
     return None
 
 
-def _settled(reports: Mapping[Member, Report], steps: int) -> Sums | None:
+def _settled(reports: Mapping[Member, HeldState], steps: int) -> Sums | None:
     """Sums of the last of so many steps, if known."""
     found = (each.settled for each in reports.values() if each.settled_steps == steps)
     return next((sums for sums in found if sums is not None), None)
@@ -213,7 +213,7 @@ def go_order(start: GenerationStart, member: Member, checkpoint: CheckpointOrder
 
 
 def possible_moves(
-    moves: Mapping[Worker, Worker], reports: Mapping[Member, Report], new: Collection[Worker]
+    moves: Mapping[Worker, Worker], reports: Mapping[Member, HeldState], new: Collection[Worker]
 ) -> Iterator[tuple[Member, Member]]:
     """Of the moves that were wanted those that can still be made, process by process: who becomes whom.
 
@@ -232,7 +232,7 @@ def possible_moves(
         yield from ((member, Member(place, member.tp_rank)) for member in reports if member.worker == worker)
 
 
-def _can_spare(worker: Worker, here: Collection[Worker], reports: Mapping[Member, Report]) -> bool:
+def _can_spare(worker: Worker, here: Collection[Worker], reports: Mapping[Member, HeldState]) -> bool:
     """True if others have every shard of optimizer state that a worker owns."""
     kept: set[tuple[int, int, int]] = set()
     owned: set[tuple[int, int, int]] = set()

@@ -96,12 +96,12 @@ from recycle_runtime.protocol.messages.generations import (
     End,
     Failed,
     GroupBroken,
+    HeldState,
     Hold,
     Holding,
     Leave,
     LeftGroup,
     Move,
-    Report,
     ShardsHeld,
 )
 from recycle_runtime.protocol.messages.members import Member
@@ -498,7 +498,7 @@ class StateMachine:
         if message.generation < max(entry.generation, self.number):
             # It has been asked again since, and whether it has left for that is not known.
             return
-        entry.report = Report(None, is_fresh=False) if entry.is_outdated else message.report
+        entry.report = HeldState(None, is_fresh=False) if entry.is_outdated else message.report
         entry.generation, entry.is_leaving = message.generation, False
         if not entry.is_active:
             # Said again, it is older than what a worker that trains has said of its shards.
@@ -966,10 +966,10 @@ class StateMachine:
         has_all = not self.expected and self.roster.have_reported(self.number, with_new=is_first)
         return has_all and bool(self.roster.reported(self.number))
 
-    def _holds(self, member: Member, report: Report) -> Report:
+    def _holds(self, member: Member, report: HeldState) -> HeldState:
         """What it reports; one that held nothing before has the layers that it was sent."""
         has_layers = self.roster.entries[member].has_layers and report.layers_applied is not None
-        return Report(report.layers_applied, is_fresh=False) if has_layers and report.is_fresh else report
+        return HeldState(report.layers_applied, is_fresh=False) if has_layers and report.is_fresh else report
 
     def _switch_cut(self) -> None:
         """If layers have travelled for it and nothing has come between: from here on the new cut counts."""
@@ -993,7 +993,7 @@ class StateMachine:
         for member, target in list(possible_moves(moves, reports, self.roster.new())):
             self._send(member, Move(target.worker))
             self._orders.append(Rename(member, target))
-            self.roster.rename(member, target).report = Report(None, is_fresh=False)
+            self.roster.rename(member, target).report = HeldState(None, is_fresh=False)
             self.cells.drop(member.worker)
             self.cells.put({target.worker: target.worker})
             taken.add(target.worker)

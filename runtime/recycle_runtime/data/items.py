@@ -13,7 +13,7 @@ from recycle_runtime.program.loading import kind_of
 
 
 class ItemSpec(NamedTuple):
-    """What a micro-batch looks like, for workers that do not hold it."""
+    """Types and shapes of a micro-batch, for workers that do not hold it."""
 
     signature: str
     """Types and shapes of its input, such as `int64[4,128]`."""
@@ -27,7 +27,7 @@ class ItemSpec(NamedTuple):
         return f"{self.signature} {part_size(self.samples, part, parts)}/{self.samples}"
 
     def is_divided(self, parts: int) -> bool:
-        """Whether every part has a sample."""
+        """True if every part has a sample."""
         return self.samples is not None and self.samples >= parts
 
     def weight(self, part: int, parts: int) -> float:
@@ -60,7 +60,7 @@ class Item(NamedTuple):
 
     @property
     def is_as_drawn(self) -> bool:
-        """Whether nobody has changed it in place."""
+        """True if nobody has changed it in place."""
         inputs, target = self.pair
         if type(inputs) is torch.Tensor and type(target) is torch.Tensor:
             return self.versions == _versions_of_two(inputs, target)
@@ -104,7 +104,7 @@ def as_pair(drawn: Any) -> Any:
 
 
 def same_values(one: Any, other: Any) -> bool:
-    """Whether two micro-batches are the same to the last bit; other values than tensors are not looked at."""
+    """True if two micro-batches are the same to the last bit; other values than tensors are not looked at."""
     ours, theirs = (
         [leaf for leaf in _leaves(item) if isinstance(leaf, torch.Tensor)] for item in (one, other)
     )

@@ -171,7 +171,7 @@ class MicroBatches:
         return self._read(step, index).look
 
     def is_known(self, step: int, index: int) -> bool:
-        """Whether it is known what it looks like without drawing anything."""
+        """True if it is known what it looks like without drawing anything."""
         if (step, index) in self._looks:
             return True
         reader = self._opened(step)
@@ -190,7 +190,7 @@ class MicroBatches:
         return self.look(step, index).weight(part, parts)
 
     def can_halve(self, step: int, index: int) -> bool:
-        """Whether this micro-batch, and all that were drawn here, have the same even number of samples."""
+        """True if this micro-batch, and all that were drawn here, have the same even number of samples."""
         self.look(step, index)
         (samples,) = self._counts if len(self._counts) == 1 else (None,)
         return samples is not None and samples % 2 == 0

@@ -78,10 +78,10 @@ def preserved() -> Generator[None]:
 
 
 class Drawn:
-    """What `seeded` has found out when it is over."""
+    """Findings of `seeded` out when it is over."""
 
     is_random = False
-    """Whether anything was drawn, or seeded, in there."""
+    """True if anything was drawn, or seeded, in there."""
 
 
 @contextmanager

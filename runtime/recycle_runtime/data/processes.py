@@ -65,7 +65,7 @@ class ProcessBackstage:
 
 
 class _Told:
-    """What the user's code has raised in another process."""
+    """Error of the user's code in another process."""
 
     def __init__(self, path: Path, error: BaseException) -> None:
         self._where = place(path, line_of(path, error))
@@ -90,7 +90,7 @@ class _Numbers(Sampler[int]):
 
 
 class _ByNumber(Dataset[Any]):
-    """What each process has of the user's data."""
+    """Share of the user's data in each process."""
 
     def __init__(self, get: Get, seed: int, path: Path) -> None:
         self._get, self._seed, self._path = get, seed, path

@@ -42,7 +42,7 @@ class Reader(Protocol):
 
     @property
     def is_apart(self) -> bool:
-        """Whether processes draw, which the user's code does not reach between two steps."""
+        """True if processes draw, which the user's code does not reach between two steps."""
         ...
 
     def approach(self, number: int) -> None:
@@ -50,7 +50,7 @@ class Reader(Protocol):
         ...
 
     def has(self, number: int) -> bool:
-        """Whether it is there already."""
+        """True if it is there already."""
         ...
 
     def forget(self, before: int) -> None:

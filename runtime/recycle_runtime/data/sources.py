@@ -1,4 +1,4 @@
-"""What a program may give as its data, and how each kind is read.
+"""Kinds of data that a program may give, and their readers.
 
 microbatch(index)           a function: micro-batch 0, 1, 2, ...
 data(seed)                  gives a source, which is one of
@@ -40,7 +40,7 @@ class Indexed:
     prepare: Callable[[int], None] | None = None
     """To be called with the number of a micro-batch before a thread draws it."""
     in_memory: bool = False
-    """Whether they lie in a list, and drawing one is no work."""
+    """True if they lie in a list, and drawing one is no work."""
 
     def called(self, number: int) -> str:
         """A micro-batch, for people."""

@@ -1,4 +1,4 @@
-"""What was looked at, what was found, and whether something should be done about it."""
+"""Findings: what was looked at, what was found, and what should be done about it."""
 
 import json
 from collections.abc import Iterable, Sequence

@@ -62,7 +62,7 @@ def _nccl(torch: Any) -> Finding:
 
 
 def _mps() -> Finding:
-    """Whether several processes can compute on one GPU at a time."""
+    """True if several processes can compute on one GPU at a time."""
     folder = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
     if not Path(folder, "control").exists():
         advice = "several workers on one GPU take turns without it: `nvidia-cuda-mps-control -d`"

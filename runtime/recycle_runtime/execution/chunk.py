@@ -35,7 +35,7 @@ from recycle_runtime.program.layers import chunk_layers, filled_stage, layers_of
 from recycle_runtime.program.loading import Program
 from recycle_runtime.program.precision import Precision
 from recycle_runtime.program.ties import parameter_called, take_values
-from recycle_runtime.protocol.messages.generations import LayerShards, Report, Sums
+from recycle_runtime.protocol.messages.generations import HeldState, LayerShards, Sums
 from recycle_runtime.transport.interface import TensorSpec
 from recycle_runtime.transport.rank_mesh import mesh
 
@@ -189,13 +189,13 @@ class Chunk:
         """Steps that the parameters have seen."""
         return self.stepper.progress.steps
 
-    def report(self) -> Report:
+    def report(self) -> HeldState:
         """What this process can offer when the survivors agree where to go on."""
         if not self.is_whole:
-            return Report(None, is_fresh=False)
+            return HeldState(None, is_fresh=False)
         known = self.stepper.totals
         own = self.stepper.unsettled
-        return Report(
+        return HeldState(
             self.applied,
             self.is_fresh,
             None if known is None else Sums(*known),

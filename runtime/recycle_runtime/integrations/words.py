@@ -1,4 +1,4 @@
-"""What the user asks for, as the command lines of coordinator and agents.
+"""Command lines of coordinator and agents.
 
 The options are those of `recycle-run node`, with underscores, and its parser checks them: what a job can be
 told is written down once.

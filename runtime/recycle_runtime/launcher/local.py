@@ -33,7 +33,7 @@ class RunError(RuntimeError):
 
 
 class RunResult(NamedTuple):
-    """What is known at the end."""
+    """Result at the end."""
 
     steps: list[StepRow]
     events: dict[Worker, list[Event]]

@@ -121,7 +121,7 @@ class Node:
         self._agent.process.send_signal(signal.SIGTERM)
 
     def _leads(self) -> bool:
-        """Whether the coordinator of this node does, for all that the folder says."""
+        """True if the coordinator of this node does, for all that the folder says."""
         if self._shared is None:
             return True
         try:

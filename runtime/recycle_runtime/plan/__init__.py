@@ -1,1 +1,1 @@
-"""What compiler and runtime share: instructions, streams as text, bundles, plans. Standard library only."""
+"""Shared by compiler and runtime: instructions, streams as text, bundles, plans. Standard library only."""

@@ -53,7 +53,7 @@ class PlanEntry(NamedTuple):
 
 
 class ColumnLayout(NamedTuple):
-    """How the streams of a plan lie in its columns."""
+    """Places of a plan's streams in its columns."""
 
     widths: tuple[int, ...]
     lengths: tuple[int, ...]
@@ -64,7 +64,7 @@ class ColumnLayout(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Index:
-    """What a bundle says, but for the streams themselves."""
+    """Index of a bundle: all but the streams themselves."""
 
     compiler_version: str
     job_source: str

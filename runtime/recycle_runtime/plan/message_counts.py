@@ -1,4 +1,4 @@
-"""How many messages of each neighbour can be waiting at once, read off a stream. Standard library only."""
+"""Number of messages of each neighbour that can wait at once, read off a stream. Standard library only."""
 
 from collections.abc import Sequence
 

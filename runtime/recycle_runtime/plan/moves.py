@@ -143,7 +143,7 @@ class ChangeRate:
 
 
 class CostOfMoves:
-    """What changes have cost so far, and what they should cost next."""
+    """Costs of changes so far, and those expected next."""
 
     def __init__(self) -> None:
         self._regroups: list[float] = []

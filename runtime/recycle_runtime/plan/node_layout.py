@@ -34,7 +34,7 @@ class NodeLoad(NamedTuple):
     workers: Collection[Worker]
     """Those that run there."""
     is_avoided: bool = False
-    """Whether others come first."""
+    """True if others come first."""
 
 
 def best_with_room(nodes: Iterable[NodeLoad], worker: Worker, ranks: int) -> int | None:

@@ -38,7 +38,7 @@ class Assignment(NamedTuple):
     period: int
     """As planned, in ticks."""
     on_purpose: bool = False
-    """Whether the standbys are meant to be that."""
+    """True if the standbys are meant to be that."""
 
     @property
     def is_exact(self) -> bool:
@@ -101,7 +101,7 @@ class PlanBook:
 
     @property
     def is_own(self) -> bool:
-        """Whether this is the cut that the job starts with."""
+        """True if this is the cut that the job starts with."""
         return self is self.family[0]
 
     @property
@@ -119,7 +119,7 @@ class PlanBook:
         return next(book for book in self.family if number in book._numbers)
 
     def has(self, worker: Worker) -> bool:
-        """Whether the grid does."""
+        """True if the grid does."""
         return 0 <= worker[0] < self.pipelines and 0 <= worker[1] < self.stages
 
     def add(self, bundle: Bundle, made_for: Fitted | None = None) -> int:
@@ -147,7 +147,7 @@ class PlanBook:
         self.bundles.append(self.bundles[0])
 
     def is_of(self, bundle: Bundle) -> bool:
-        """Whether its plans are for this grid."""
+        """True if its plans are for this grid."""
         return grid_of(bundle) == self._grid
 
     def layout(self, workers: Sequence[int]) -> str:
@@ -237,7 +237,7 @@ class PlanBook:
         return (plan for plan in self._planned.values() if plan.age == 0)
 
     def is_planned(self, failures: int) -> bool:
-        """Whether the first bundle says where so many failures lie best."""
+        """True if the first bundle says where so many failures lie best."""
         return any(len(entry.failed) == failures for entry in self.first.plans)
 
     def _choose(self, failed: Counts) -> tuple[int, int] | None:

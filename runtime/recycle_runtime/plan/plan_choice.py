@@ -29,7 +29,7 @@ class PlanChoice(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """What a choice between plans needs to know of each."""
+    """Properties of a plan for a choice among several."""
 
     counts: Counts
     """Failures on each stage that it is for."""

@@ -1,4 +1,4 @@
-"""Whether streams do the work of a step: each micro-batch once on each chunk. Standard library only.
+"""True if streams do the work of a step: each micro-batch once on each chunk. Standard library only.
 
 The verifier of the compiler proves more, and before a run. This is what a run looks at by itself, since a
 plan that leaves work out would train something else without an error: every worker checks its own stream, and
@@ -73,7 +73,7 @@ def _check(stream: Sequence[Instruction]) -> None:
 
 
 class _Found:
-    """What a stream has done so far."""
+    """Progress of a stream."""
 
     def __init__(self) -> None:
         self._held: dict[int, tuple[_Unit, Opcode]] = {}

@@ -1,4 +1,4 @@
-"""How workers are named: as a cell of the grid, and as a number. Standard library only."""
+"""Names of workers: as a cell of the grid, and as a number. Standard library only."""
 
 from collections.abc import Iterable
 

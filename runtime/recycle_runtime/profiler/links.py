@@ -1,4 +1,4 @@
-"""What it costs to move bytes between workers: one message, one reduction.
+"""Cost of moving bytes between workers: one message, one reduction.
 
 Ranks are threads of this process, each with a gloo group of its own over the loopback address; gloo does its
 work outside Python. Large amounts are measured by a part, and the time is scaled. Where workers have devices

@@ -88,7 +88,7 @@ _WARM_UP = 3
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What to measure, and how often."""
+    """Measurements to make, and their number."""
 
     stages: int | None
     """None measures every layer by itself."""

@@ -1,4 +1,4 @@
-"""What was measured, as the JSON that the compiler reads and as a table for people."""
+"""Measurements, as the JSON that the compiler reads and as a table for people."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""How the processes of a job talk to its coordinator, and the store they meet at.
+"""Protocol between the processes of a job and its coordinator, and the store they meet at.
 
 framing         JSON messages on a socket, after both ends have proved that they know the job's token
 records         each message signed and counted, so that nobody in between can add, change or leave out any

@@ -44,7 +44,7 @@ def parse_address(text: str, least: int = 1) -> tuple[str, int] | None:
 
 
 def is_host(text: str) -> bool:
-    """Whether it may be a name or an address of a machine, without a port; nothing is looked up."""
+    """True if it may be a name or an address of a machine, without a port; nothing is looked up."""
     if ":" in text:
         try:
             ipaddress.ip_address(text.strip("[]").partition("%")[0])
@@ -56,7 +56,7 @@ def is_host(text: str) -> bool:
 
 
 def is_known(host: str) -> bool:
-    """Whether this machine finds an address for it, now."""
+    """True if this machine finds an address for it, now."""
     try:
         return bool(socket.getaddrinfo(host.strip("[]"), None))
     except (OSError, UnicodeError):

@@ -41,7 +41,7 @@ class MismatchError(WireError):
 
 
 class ProtocolError(WireError):
-    """What the other end has said makes no sense; a sentence says why."""
+    """Message of the other end that makes no sense; a sentence says why."""
 
 
 class Travels(ABC):

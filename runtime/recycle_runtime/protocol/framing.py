@@ -110,7 +110,7 @@ def other_version(theirs: int, ours: int) -> str:
 
 
 class FramingSession:
-    """What one end of a connection says and hears once both ends have proved themselves."""
+    """Frames of one end of a connection once both ends have proved themselves."""
 
     def __init__(self, token: str, side: str, servers: str, clients: str, most: int = MOST_BYTES) -> None:
         """`side` is this end's: `client` or `server`; then the nonces of both, and how long a message that
@@ -157,7 +157,7 @@ def _unframe(buffer: bytearray, name: str, mark: str, marked: type[H], plain: ty
 
 
 def ask_now_and_then(sock: socket.socket, every: int = 2, times: int = 5) -> None:
-    """Whether the other host still answers, while there is nothing to say.
+    """True if the other host still answers, while there is nothing to say.
 
     A host that loses power or its cable closes nothing. Left alone, TCP waits a quarter of an hour for the
     answer to what was sent, and without limit if nothing was.

@@ -17,7 +17,7 @@ _MOST_DUMPED = 1 << 20
 
 
 class BoardLine(NamedTuple):
-    """What a process shows; times in nanoseconds of the machine's monotonic clock."""
+    """Row of a process on the board; times in nanoseconds of the machine's monotonic clock."""
 
     heartbeat: int
     """When it last showed that it lives."""

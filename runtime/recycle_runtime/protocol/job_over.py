@@ -28,5 +28,5 @@ def unmark_over(folder: Path) -> None:
 
 
 def is_over_beside(address_file: str | None) -> bool:
-    """Whether the job has ended whose coordinator leaves its address there."""
+    """True if the job has ended whose coordinator leaves its address there."""
     return address_file is not None and is_over(Path(address_file).parent)

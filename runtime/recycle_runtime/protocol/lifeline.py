@@ -36,7 +36,7 @@ class Lifeline:
 
 
 def is_held() -> bool:
-    """Whether this process was started by one that others hold on to."""
+    """True if this process was started by one that others hold on to."""
     number = os.environ.get(FROM_PARENT, "")
     return number.isdigit() and os.path.exists(f"/proc/self/fd/{number}")
 

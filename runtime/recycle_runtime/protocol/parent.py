@@ -53,7 +53,7 @@ def _tell_when_it_ends(parent: int, number: signal.Signals) -> None:
 
 
 def _ask_kernel(number: signal.Signals) -> bool:
-    """Whether it will send the signal."""
+    """True if it will send the signal."""
     try:
         return ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, int(number), 0, 0, 0) == 0
     except (OSError, AttributeError):

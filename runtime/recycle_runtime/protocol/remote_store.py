@@ -56,7 +56,7 @@ class RemoteStore(dist.Store):  # pyright: ignore[reportUntypedBaseClass]
         """What the last request for several keys gave."""
         self._last_set = ""
         self._is_asking = False
-        """Whether an answer is on its way, or will never come."""
+        """True if an answer is on its way, or will never come."""
         channel.send(StoreOpen())
 
     def set(self, key: str, value: str | bytes) -> None:
@@ -97,7 +97,7 @@ class RemoteStore(dist.Store):  # pyright: ignore[reportUntypedBaseClass]
         """Waiting ends when the coordinator says so."""
 
     def renew(self) -> bool:
-        """Whether another group, with other keys, can meet here; False while an answer is on its way."""
+        """True if another group, with other keys, can meet here; False while an answer is on its way."""
         if self._is_asking:
             return False
         self._told, self._known, self._gathered, self._last_set = {}, {}, {}, ""

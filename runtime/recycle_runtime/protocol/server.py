@@ -67,7 +67,7 @@ class Connection:
         """From the moment on at which the client has proved itself."""
         self.is_open = True
         self.is_writing = False
-        """Whether the server is told when more can be sent."""
+        """True if the server is told when more can be sent."""
         self.since = time.monotonic()
         self.address = _address(sock)
 
@@ -105,7 +105,7 @@ class Connection:
 
 
 class Served(Protocol):
-    """What the server calls."""
+    """Callbacks of the server."""
 
     def message(self, connection: Connection, message: Message) -> None:
         """ProtocolError if it makes no sense; the connection is closed then."""

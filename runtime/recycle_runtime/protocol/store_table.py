@@ -101,7 +101,7 @@ class StoreTable:
         return StoreNumber(total)
 
     def _remove(self, key: str) -> bool:
-        """Whether it was there; a folder that is empty goes too, since some come and go with every step."""
+        """True if it was there; a folder that is empty goes too, since some come and go with every step."""
         was_there = self._values.pop(key, None) is not None
         folder = _folder(key)
         if not any(name in self._values for name in self._folders.get(folder, ())):

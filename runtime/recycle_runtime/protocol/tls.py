@@ -104,7 +104,7 @@ class Tunnel:
         self._lock = threading.Lock()
         """What is encrypted travels in this order, so whoever sends it holds another."""
         self.is_ready = False
-        """Whether both ends have keys."""
+        """True if both ends have keys."""
 
     @property
     def binding(self) -> str:

@@ -40,7 +40,7 @@ _BYTES_A_STEP = 256 << 20
 _log = logging.getLogger(__name__)
 
 
-class Holding(NamedTuple):
+class HolderStatus(NamedTuple):
     """Words of a holder of a chunk about itself when a generation begins."""
 
     host: int
@@ -372,12 +372,12 @@ class Ownership:
         self._lacks_since = now if lacking else None
         return OwnersLacking(self._chunk.number, len(self._held), len(self._wanted[0]), lacking, seconds)
 
-    def _exchange(self) -> tuple[torch.Tensor, list[Holding]]:
+    def _exchange(self) -> tuple[torch.Tensor, list[HolderStatus]]:
         """Holdings of each peer: a table by peer, layer and shard; and what each says about itself."""
         layers, shards = len(self._layers), max((len(layer.shards) for layer in self._layers), default=0)
-        told = torch.zeros(self._peers, layers * shards + len(Holding._fields), dtype=torch.float64)
+        told = torch.zeros(self._peers, layers * shards + len(HolderStatus._fields), dtype=torch.float64)
         chunk = self._chunk
-        mine = Holding(
+        mine = HolderStatus(
             zlib.crc32(socket.gethostname().encode()),
             chunk.applied,
             all(layer.waiting is not None for layer in self._layers),
@@ -392,7 +392,7 @@ class Ownership:
         self._run([PeerSum(there)])
         told = there.cpu()
         rows = cast("list[list[float]]", told[:, : len(mine)].tolist())  # pyright: ignore[reportUnknownMemberType]
-        who = [Holding(int(row[0]), int(row[1]), *map(bool, row[2:])) for row in rows]
+        who = [HolderStatus(int(row[0]), int(row[1]), *map(bool, row[2:])) for row in rows]
         return told[:, len(mine) :].reshape(self._peers, layers, shards) > 0, who
 
     def _run(self, sums: Sequence[PeerSum]) -> None:

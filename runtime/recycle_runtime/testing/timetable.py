@@ -46,7 +46,7 @@ class PlannedReturn(NamedTuple):
 
 
 class FaultTimetable(CoordinatorHooks):
-    """What is to happen, by step; what has happened is taken off."""
+    """Events to come, by step; what has happened is taken off."""
 
     def __init__(
         self, faults: tuple[PlannedFault, ...] = (), returns: tuple[PlannedReturn, ...] = ()

@@ -1,4 +1,4 @@
-"""What a script runs in: set before it begins, found by its trainer."""
+"""Context of a script: set before it begins, found by its trainer."""
 
 import shlex
 import sys

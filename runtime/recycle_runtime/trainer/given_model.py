@@ -89,7 +89,7 @@ def _called(args: Any, kwargs: dict[str, Any] | None) -> str:
 
 
 class _Given:
-    """What both kinds of tensors have in common."""
+    """Base of both kinds of tensors."""
 
     given_name: str = "a tensor"
 
@@ -159,7 +159,7 @@ class GivenModel:
 
 
 class _Mark:
-    """What a module is made of: its own attributes, parts and hooks, and versions of its tensors."""
+    """Parts of a module: its own attributes, parts and hooks, and versions of its tensors."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module

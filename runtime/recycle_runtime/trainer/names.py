@@ -38,7 +38,7 @@ def model_names(model: Any) -> tuple[dict[str, Any], GivenModel | None]:
 
 
 def _is_its_children(model: torch.nn.Sequential) -> bool:
-    """Whether it does nothing but call one after the other; a subclass may do otherwise."""
+    """True if it does nothing but call one after the other; a subclass may do otherwise."""
     own = vars(model)
     extras = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
     has_extras = any(own.get(name) for name in (*extras, "_parameters", "_buffers", "forward"))

@@ -1,4 +1,4 @@
-"""What a step came to, as a script sees it."""
+"""Report of a step, as a script sees it."""
 
 from recycle_runtime.protocol.messages.steps import StepRow, StepSettled
 from recycle_runtime.worker.requests import Requests
@@ -56,7 +56,7 @@ class Report:
 
     @property
     def skipped(self) -> bool:
-        """Whether the step was left out, because its gradients are not finite."""
+        """True if the step was left out, because its gradients are not finite."""
         return self._settled.is_skipped
 
     @property

@@ -1,4 +1,4 @@
-"""What a script holds: it asks for steps, and is told what they came to."""
+"""Trainer of a script: it asks for steps, and is told what they came to."""
 
 import shutil
 import sys
@@ -23,7 +23,7 @@ from recycle_runtime.transport.rank_mesh import mesh
 
 
 class SaveError(ProgramError):
-    """What was to be saved could not be written: one sentence."""
+    """Save that could not be written: one sentence."""
 
 
 class Trainer:
@@ -107,10 +107,10 @@ class Trainer:
         self._asked: int | None = None
         """The step that the loop has given and that has not been made."""
         self._is_made = False
-        """Whether the others have made that step already."""
+        """True if the others have made that step already."""
         self._is_stopped = False
         self._follows = False
-        """Whether this worker looks for the loop that the others are in."""
+        """True if this worker looks for the loop that the others are in."""
         self._total = 0
         """Steps that the last loop has asked for."""
         self._evaluations: dict[int, int] = {}
@@ -125,7 +125,7 @@ class Trainer:
 
     @property
     def is_main(self) -> bool:
-        """Whether this worker speaks for all; true on one live worker, and on another if that one fails."""
+        """True if this worker speaks for all; true on one live worker, and on another if that one fails."""
         self._requests.begin()
         return self._requests.is_main
 

@@ -1,4 +1,4 @@
-"""What a worker process does with checkpoints: begins with one, and writes its shards when asked."""
+"""Checkpoints of a worker process: begins with one, and writes its shards when asked."""
 
 import logging
 from collections.abc import Callable, Collection, Generator

@@ -1,4 +1,4 @@
-"""What the group of a generation has opened, so that another thread can break it off."""
+"""Connections of a generation's group, kept so that another thread can break it off."""
 
 import threading
 from collections.abc import Generator

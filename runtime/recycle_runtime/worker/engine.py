@@ -1,4 +1,4 @@
-"""What a worker process trains with, and meets other workers with: torch, behind one interface.
+"""Engine of a worker process, for training and for meeting others: torch, behind one interface.
 
 A simulated world has another engine: arithmetic, and a network of its own.
 """
@@ -55,12 +55,12 @@ class MeetingPlace(Protocol):
         ...
 
     def renew(self) -> bool:
-        """Whether the next group can meet here too: nobody waits for an answer any more."""
+        """True if the next group can meet here too: nobody waits for an answer any more."""
         ...
 
 
 class GroupResources(Protocol):
-    """What a group has opened: see `connections.GroupConnections`."""
+    """Resources of a group: see `connections.GroupConnections`."""
 
     def opening(self) -> AbstractContextManager[None]: ...
     def opens_more(self) -> None: ...
@@ -71,14 +71,14 @@ class GroupResources(Protocol):
 
 
 class Counts(NamedTuple):
-    """What a worker has loaded for a step."""
+    """Inputs that a worker has loaded for a step."""
 
     samples: int
     tokens: int
 
 
 class Building(NamedTuple):
-    """How chunks are built."""
+    """Setting in which chunks are built."""
 
     seed: int
     per_step: int

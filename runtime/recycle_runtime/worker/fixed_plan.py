@@ -37,7 +37,7 @@ def join(options: WorkerOptions, store: dist.Store, grid: Grid, stream: Sequence
 
 
 class _Counts(NamedTuple):
-    """What a worker adds to the sums of a chunk that it holds."""
+    """Share of a worker in the sums of a chunk that it holds."""
 
     trained: int
     without: int

@@ -107,13 +107,13 @@ class WorkerGeneration:
 
     @property
     def tells_steps(self) -> bool:
-        """Whether this process is the one that says what became of steps."""
+        """True if this process is the one that says what became of steps."""
         role, last = self._role, len(self._role.bundle.chunk_stages) - 1
         return self._equipment.tp_rank == 0 and role.grid.holders(last)[0] == role.worker
 
     @property
     def speaks_for_stage(self) -> bool:
-        """Whether this process is the first of those that hold the same chunks."""
+        """True if this process is the first of those that hold the same chunks."""
         role, stage = self._role, self._role.worker[1]
         first = next(worker for worker in role.grid.workers if worker[1] == stage)
         return self._equipment.tp_rank == 0 and first == role.worker
@@ -216,7 +216,7 @@ class WorkerGeneration:
         equipment.link.say(StepDone(**done, times=equipment.engine.take_times()))
 
     def can_halve(self, data: MicroBatches) -> bool | None:
-        """Whether plans that split micro-batches in two are of use, as far as is known before the first
+        """True if plans that split micro-batches in two are of use, as far as is known before the first
         step; None from a worker that loads nothing."""
         assert self._session is not None
         loads = self._session.loads

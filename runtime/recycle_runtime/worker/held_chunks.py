@@ -12,7 +12,7 @@ from recycle_runtime.execution.local_tensors import local_state
 from recycle_runtime.execution.optimizer import StepRecord
 from recycle_runtime.execution.optimizer.undo import groups_of
 from recycle_runtime.program.loading import Program
-from recycle_runtime.protocol.messages.generations import LayerShards, Report, Sums
+from recycle_runtime.protocol.messages.generations import HeldState, LayerShards, Sums
 
 
 class HeldChunks(Mapping[int, Chunk]):
@@ -127,11 +127,11 @@ class HeldChunks(Mapping[int, Chunk]):
         # All are settled before the first is told so.
         self._first.on_settled = settled
 
-    def report(self) -> Report:
+    def report(self) -> HeldState:
         """What this process can offer when the survivors agree where to go on."""
         reports = [chunk.report() for chunk in self.values()]
         if any(report.applied is None for report in reports):
-            return Report(None, is_fresh=False)
+            return HeldState(None, is_fresh=False)
         # A chunk that is ahead goes back, so what counts is the verdict that those behind wait for.
         behind = [report for report in reports if report.applied == self.applied]
         open_sums = [report.unsettled for report in behind if report.unsettled is not None]

@@ -1,4 +1,4 @@
-"""How a joiner catches up while the other workers train.
+"""Joiner that catches up while the other workers train.
 
 It is on standby: it takes part in sums and steps like any peer, so it sees every gradient, but it has no
 state yet to apply them to. It writes them down. A thread receives the state, as it was when the worker came,

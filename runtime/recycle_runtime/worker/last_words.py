@@ -1,4 +1,4 @@
-"""What a worker process says about an error that ends it: where in the user's code, and during what."""
+"""Report of an error that ends a worker process: where in the user's code, and during what."""
 
 import bdb
 

@@ -29,7 +29,7 @@ _LONGEST = 500
 _log = logging.getLogger(__name__)
 
 
-class LayerMoves:
+class LayerTransfers:
     """Donors end with the generation that they began in; what has been taken stays until it is used or not
     wanted any more."""
 

@@ -88,14 +88,14 @@ class Link:
         """Of the script, if this process runs one."""
         self._orders: Queue[ToWorker | Wake | None] = self._around.queue()
         self._has_wake = False
-        """Whether one is on its way."""
+        """True if one is on its way."""
         self._steps: deque[SaidAgain] = deque(maxlen=_REMEMBERED)
         self._held: ShardsHeld | None = None
         """As it was said last."""
         self._line: Line | None = None
         self._is_closed = False
         self.is_away = False
-        """Whether the coordinator is being looked for: what it would say is not heard."""
+        """True if the coordinator is being looked for: what it would say is not heard."""
         self.lines = 0
         """How many there have been; a coordinator that came back has a new one."""
 

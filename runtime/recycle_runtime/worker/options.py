@@ -1,4 +1,4 @@
-"""What worker processes are told when they start."""
+"""Options of worker processes."""
 
 from dataclasses import dataclass
 
@@ -42,4 +42,4 @@ class ProcessOptions(RunOptions):
     relay_name: str = ""
     """Where its agent listens if it passes on what is said to the coordinator: see `protocol.near`."""
     is_debugged: bool = False
-    """Whether it has the terminal, so that a debugger can be opened where an error is raised."""
+    """True if it has the terminal, so that a debugger can be opened where an error is raised."""

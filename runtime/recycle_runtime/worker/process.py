@@ -1,4 +1,4 @@
-"""What a worker process does with its life: report, train, leave, report again."""
+"""Main loop of a worker process: report, train, leave, report again."""
 
 import logging
 from dataclasses import replace
@@ -32,12 +32,12 @@ from recycle_runtime.protocol.messages.generations import (
     FaultInjected,
     Go,
     GroupBroken,
+    HeldState,
     Hold,
     Join,
     Leave,
     LeftGroup,
     Move,
-    Report,
     Trace,
     WorkShare,
 )
@@ -65,7 +65,7 @@ from recycle_runtime.worker.engine import (
 from recycle_runtime.worker.generation import Equipment, Interrupted, WorkerGeneration
 from recycle_runtime.worker.heartbeat import HeartbeatWriter
 from recycle_runtime.worker.held_chunks import HeldChunks
-from recycle_runtime.worker.layer_moves import LayerMoves
+from recycle_runtime.worker.layer_moves import LayerTransfers
 from recycle_runtime.worker.link import Link, Wake
 from recycle_runtime.worker.neighbour_copies import WorkerCopies
 from recycle_runtime.worker.options import ProcessOptions
@@ -144,7 +144,7 @@ class WorkerProcess:
 
     @property
     def has_ranks(self) -> bool:
-        """Whether its worker has several tensor-parallel processes."""
+        """True if its worker has several tensor-parallel processes."""
         return self._tensor_group is not None
 
     async def join(self) -> None:
@@ -177,7 +177,7 @@ class WorkerProcess:
         self._checkpoints = WorkerCheckpoints(self._options.checkpoint, self.link, engine)
         self._copies = WorkerCopies(self._equipment)
         ReachReporter(self._ends, self.link.say, self._around).begin()
-        self._layers = LayerMoves(self._equipment)
+        self._layers = LayerTransfers(self._equipment)
         if own.tensor == 1:
             # Everything that takes long is done before anybody waits for it.
             self._chunks = self._build(own, self._worker[1])
@@ -471,7 +471,7 @@ class WorkerProcess:
         """Leave the group at once; then report what it holds."""
         self._close()
         self._hooks.at("leave", self.link.step)
-        report = Report(0, is_fresh=True) if self._chunks is None else self._chunks.report()
+        report = HeldState(0, is_fresh=True) if self._chunks is None else self._chunks.report()
         report = report._replace(layers_applied=self._layers.applied)
         source = source_name(self._program.source_digest)
         plans = digest_of(self._bundles[0])
@@ -559,7 +559,7 @@ class WorkerProcess:
             self._layers.obey(order, self._worker, self._chunks, generation.connections)
 
     def _stands(self, generation: int, step: int) -> bool:
-        """Whether all workers still stop before this step; one that has passed it needs the others."""
+        """True if all workers still stop before this step; one that has passed it needs the others."""
         is_passed = self.link.hold_at is not None and self.link.hold_at > step
         return self.link.asked <= generation and self.link.layers is None and not is_passed
 

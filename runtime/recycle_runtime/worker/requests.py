@@ -78,7 +78,7 @@ class ScriptStart:
     step: int
     """The first one that it is given."""
     is_made: bool
-    """Whether that step is made already: by the other workers if this one joins, or before a resume."""
+    """True if that step is made already: by the other workers if this one joins, or before a resume."""
     run_begins: int
     """The first step of the run."""
 
@@ -94,7 +94,7 @@ class _LeftToParent(threading.Condition):
 
 
 class Requests:
-    """What a script has asked for, and what has come of it."""
+    """Requests of a script, and their answers."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -111,9 +111,9 @@ class Requests:
         self._most_applied = 0
         """The most that they have seen: a step may be undone, and what the script does is not."""
         self._is_inside = False
-        """Whether the script waits in a call."""
+        """True if the script waits in a call."""
         self._is_busy = False
-        """Whether the engine works."""
+        """True if the engine works."""
         self._has_ended = False
         self._evaluation: Evaluation | None = None
         self._shares: dict[tuple[int, int], EvaluationShare] = {}
@@ -173,7 +173,7 @@ class Requests:
 
     @property
     def is_free(self) -> bool:
-        """Whether the engine need not wait: there is no script under way that could ask."""
+        """True if the engine need not wait: there is no script under way that could ask."""
         return self._start is None
 
     def next(self, step: int) -> Next | Evaluation | Save:
@@ -215,7 +215,7 @@ class Requests:
         return Next.WAIT if self._settled_for == (self.generation, save) else Save(None)
 
     def _has_share(self, wanted: tuple[int, int]) -> bool:
-        """Whether this worker has done its part in the generation that runs."""
+        """True if this worker has done its part in the generation that runs."""
         share = self._shares.get(wanted)
         return share is not None and share.generation == self.generation
 
@@ -225,7 +225,7 @@ class Requests:
             return self._data.get(step)
 
     def was_made(self, step: int) -> bool:
-        """Whether the script may have gone on since this worker made the step for the first time."""
+        """True if the script may have gone on since this worker made the step for the first time."""
         with self._changed:
             return self._start is not None and step < self._most_applied
 
@@ -335,7 +335,7 @@ class Requests:
             self._say(message)
 
     def _check_end(self) -> None:
-        """Whether another script has ended before a step that this one asks for."""
+        """True if another script has ended before a step that this one asks for."""
         with self._changed:
             end, granted = self._others_end, self._granted
             worker = self.worker
@@ -348,7 +348,7 @@ class Requests:
             self._say(Failed(end[1], why, is_injected=False, is_hopeless=True))
 
     def _check_others(self) -> None:
-        """Whether another script waits for what this one has passed without asking for it."""
+        """True if another script waits for what this one has passed without asking for it."""
         with self._changed:
             asked = (
                 (self._others_evaluation, self._last_evaluation, "evaluates", "evaluations"),
@@ -369,7 +369,7 @@ class Requests:
             self._say(Failed(others.step, why, is_injected=False, is_hopeless=True))
 
     def _has_passed(self, others: OtherEvaluates | OtherSaves, last: tuple[int, int]) -> bool:
-        """Whether this script will never ask for that."""
+        """True if this script will never ask for that."""
         if self._start is None or others.step < self._start.step + self._start.is_made:
             return False  # Of a time when this worker was not there.
         has_gone_on = self._granted > others.step or self._has_ended

@@ -1,4 +1,4 @@
-"""What `--save` leaves behind: the parameters of each worker in a file of its own."""
+"""Files of `--save`: the parameters of each worker in a file of its own."""
 
 import errno
 import json

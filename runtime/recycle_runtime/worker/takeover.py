@@ -42,7 +42,7 @@ class ActiveThread:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the active thread waits for other workers."""
+        """True if the active thread waits for other workers."""
         return self._since is not None
 
     def begin(self) -> None:
@@ -62,7 +62,7 @@ class ActiveThread:
         self._on_resume()
 
     def take_over(self, seconds: float) -> bool:
-        """Whether the caller is active now: only if the active thread has waited so long, and waits still."""
+        """True if the caller is active now: only if the active thread has waited so long, and waits still."""
         with self._lock:
             if self._since is None or self._around.now() - self._since < seconds:
                 return False

@@ -232,7 +232,6 @@ def test_a_closed_pipe_is_no_error() -> None:
         ],
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'runtime'}"},
     )
     source = (ROOT / "golden" / "specs" / "figure3.job").read_bytes()
     _, words = child.communicate(source)

@@ -21,7 +21,6 @@ def stop_with(number: signal.Signals, target: Path, worker: int | None = None) -
         stderr=subprocess.PIPE,
         text=True,
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'runtime'}"},
     )
     assert child.stdout is not None
     workers = [int(child.stdout.readline()) for _ in range(2)]

@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -21,7 +20,6 @@ def in_shell(words: str, module: str = "recycle_compiler.cli") -> tuple[int, str
         ["sh", "-c", f"{sys.executable} -m {module} {words}"],
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'runtime'}"},
     )
     return done.returncode, done.stdout, done.stderr
 

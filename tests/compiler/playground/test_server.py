@@ -1,7 +1,6 @@
 """The server of the playground: who may ask, what is answered, and that nothing ends it."""
 
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -188,7 +187,6 @@ def test_interrupting_it_ends_it_cleanly(tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     ) as process:
         assert process.stderr is not None

@@ -39,7 +39,6 @@ def on_terminal(program: str, bundle: str, steps: str) -> tuple[int, int]:
     """The process of a job, and the other end of its terminal."""
     pid, terminal = pty.fork()
     if pid == 0:
-        os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
         command = [sys.executable, "-m", "recycle_runtime.cli", "local", bundle, "--program", program]
         os.execv(sys.executable, [*command, "--steps", steps, "--debug", "1:1", "--heartbeat-timeout", "0.5"])
     return pid, terminal

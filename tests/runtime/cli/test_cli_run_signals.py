@@ -33,7 +33,6 @@ def running(bundle: str, state: Path, *options: str) -> Generator["subprocess.Po
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         # As from a shell, so that `timeout` and terminals reach it by its group.
         process_group=0,
     )

@@ -87,7 +87,7 @@ def test_torch_that_is_not_installed(tmp_path: Path) -> None:
     Path(tmp_path, "torch.py").write_text(
         "raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')"
     )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]])}
     words = [sys.executable, "-m", "recycle_runtime.cli"]
 
     def run(*more: str) -> subprocess.CompletedProcess[str]:

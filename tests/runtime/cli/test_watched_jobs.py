@@ -56,7 +56,6 @@ class Job:
             "NODE_RANK": "0",
             "NNODES": "1",
             "GLOO_SOCKET_IFNAME": "lo",
-            "PYTHONPATH": str(Path(__file__).resolve().parents[3] / "runtime"),
         }
         self._started: list[subprocess.Popen[bytes]] = []
 

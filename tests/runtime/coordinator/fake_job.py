@@ -45,12 +45,12 @@ from recycle_runtime.protocol.messages.generations import (
     CaughtUp,
     Copied,
     Go,
+    HeldState,
     Hold,
     Holding,
     Leave,
     LeftGroup,
     Move,
-    Report,
 )
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.protocol.messages.observers import JobEvent
@@ -198,7 +198,7 @@ class FakeJob:
         match order:
             case Leave(generation):
                 fake.is_training, fake.generation = False, generation
-                report = Report(fake.applied, fake.is_fresh, layers_applied=fake.applied)
+                report = HeldState(fake.applied, fake.is_fresh, layers_applied=fake.applied)
                 self.happen(Said(member, LeftGroup(fake.generation, report)))
             case Move():
                 fake.applied, fake.is_fresh = None, False

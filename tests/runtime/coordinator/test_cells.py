@@ -9,7 +9,7 @@ from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.on_demand import plan_arguments
 from recycle_runtime.plan.plan_book import Assignment, PlanBook, plan_name
 from recycle_runtime.plan.recut import NOTHING, least_bytes
-from recycle_runtime.protocol.messages.generations import Report
+from recycle_runtime.protocol.messages.generations import HeldState
 from recycle_runtime.protocol.messages.layer_moves import LayersToMove, MoveLayers
 from recycle_runtime.protocol.messages.members import Member
 from tests.runtime.recovery.plans_for_tests import fake_bundle
@@ -115,17 +115,17 @@ def test_what_processes_are_told() -> None:
 def test_a_switch_needs_everybody_at_one_step() -> None:
     found = move()
     found.begin(1, [Member(worker, 0) for worker in found.cells], now=0.0)
-    reports = {Member(worker, 0): Report(9, is_fresh=False) for worker in found.cells}
+    reports = {Member(worker, 0): HeldState(9, is_fresh=False) for worker in found.cells}
     assert found.obstacle(reports) == "not all layers have arrived"
     assert [found.arrive(Member((p, 0), 0), 10, 3.0) for p in range(3)] == [False, False, True]
     assert found.received == 30
     assert found.obstacle(reports) == "layers of 0:0 are not up to date"
     for p in range(3):
-        reports[Member((p, 0), 0)] = Report(9, is_fresh=False, layers_applied=9)
+        reports[Member((p, 0), 0)] = HeldState(9, is_fresh=False, layers_applied=9)
     assert found.obstacle(reports) is None
     newcomer = Member((1, 1), 0)
-    assert found.obstacle({**reports, newcomer: Report(0, is_fresh=True)}) is None
-    ahead = {**reports, Member((0, 1), 0): Report(10, is_fresh=False)}
+    assert found.obstacle({**reports, newcomer: HeldState(0, is_fresh=True)}) is None
+    ahead = {**reports, Member((0, 1), 0): HeldState(10, is_fresh=False)}
     assert found.obstacle(ahead) == "the workers stand at different steps"
     del reports[Member((2, 1), 0)]
     assert found.obstacle(reports) == "2:1 is gone"

@@ -9,7 +9,7 @@ from typing import Any
 from recycle_runtime.checkpoint.manifest import FILE
 from recycle_runtime.protocol.messages.agents import ProcessEnded
 from recycle_runtime.protocol.messages.checkpoints import CheckpointWritten
-from recycle_runtime.protocol.messages.generations import Began, LeftGroup, Report
+from recycle_runtime.protocol.messages.generations import Began, HeldState, LeftGroup
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.protocol.messages.observers import JobEvent
 from recycle_runtime.state.names import shard_name
@@ -69,7 +69,7 @@ class Ending:
         for member, line in lines.items():
             self.service.message(line, join(member))
         for line in lines.values():
-            self.service.message(line, LeftGroup(1, Report(0, is_fresh=True), "", 0, ""))
+            self.service.message(line, LeftGroup(1, HeldState(0, is_fresh=True), "", 0, ""))
         for line in lines.values():
             self.service.message(line, Began(1, 1, None))
         # One that was given up: it goes with the next one that is complete.

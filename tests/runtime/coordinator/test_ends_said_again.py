@@ -11,7 +11,7 @@ from recycle_runtime.coordinator.outlives import read
 from recycle_runtime.coordinator.state_machine import Phase
 from recycle_runtime.plan.bundle import Bundle, digest_of
 from recycle_runtime.protocol.messages.agents import AgentJoin, ProcessEnded
-from recycle_runtime.protocol.messages.generations import Join, LeftGroup, Report
+from recycle_runtime.protocol.messages.generations import HeldState, Join, LeftGroup
 from recycle_runtime.protocol.messages.members import Member
 from tests.runtime.coordinator.lone_service import Job, Line, join, pid_of
 
@@ -29,7 +29,9 @@ def begun(folder: Path, plan: str) -> Job:
         job.service.message(line, join(member))
     plans = digest_of(Bundle.read(plan))
     for line in lines:
-        job.service.message(line, LeftGroup(job.service.job.number, Report(0, is_fresh=True), "", 0, plans))
+        job.service.message(
+            line, LeftGroup(job.service.job.number, HeldState(0, is_fresh=True), "", 0, plans)
+        )
     assert job.service.job.phase is Phase.RUNNING
     return job
 

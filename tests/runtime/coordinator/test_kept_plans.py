@@ -15,7 +15,7 @@ from recycle_runtime.coordinator.state_machine import Phase
 from recycle_runtime.plan.bundle import Bundle, digest_of, join_bundle
 from recycle_runtime.plan.bundle_index import Index
 from recycle_runtime.protocol.messages.agents import ProcessEnded
-from recycle_runtime.protocol.messages.generations import Began, Join, LeftGroup, Report
+from recycle_runtime.protocol.messages.generations import Began, HeldState, Join, LeftGroup
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.protocol.messages.observers import JobEvent
 from tests.runtime.coordinator.lone_service import Job, Line, join, pid_of
@@ -45,7 +45,7 @@ def _fewer(bundle: Bundle) -> bytes:
 
 
 def say(job: Job, line: Line, plans: str) -> None:
-    job.service.message(line, LeftGroup(job.service.job.number, Report(0, is_fresh=True), "", 0, plans))
+    job.service.message(line, LeftGroup(job.service.job.number, HeldState(0, is_fresh=True), "", 0, plans))
     job.pass_time(0.0)
 
 

@@ -43,9 +43,9 @@ from recycle_runtime.protocol.messages.generations import (
     Done,
     End,
     Go,
+    HeldState,
     Leave,
     LeftGroup,
-    Report,
 )
 from recycle_runtime.protocol.messages.members import InjectedFault, Member
 from recycle_runtime.protocol.messages.steps import Recall, StepRow, StepSettled
@@ -123,7 +123,7 @@ def test_a_joiner_may_be_all_that_is_left_of_a_stage() -> None:
         Send(late, Leave(4)),
     ]
     for member in (here[0], here[2], late):
-        orders = job.handle(Said(member, LeftGroup(4, Report(5, is_fresh=False))), 4.0)
+        orders = job.handle(Said(member, LeftGroup(4, HeldState(5, is_fresh=False))), 4.0)
     assert next(order for order in orders if isinstance(order, BeginGeneration)).step == 5
 
 
@@ -136,16 +136,16 @@ def test_what_a_joiner_was_given_counts_though_all_are_asked_to_leave_again() ->
     job.handle(Returned(donor, is_training=True, asked=3), 1.0)
     job.handle(AllReturned(), 1.0)
     job.handle(Joined(joiner, has_trained=True, asked=0), 2.0)
-    job.handle(Said(joiner, LeftGroup(3, Report(2, is_fresh=False))), 2.0)
+    job.handle(Said(joiner, LeftGroup(3, HeldState(2, is_fresh=False))), 2.0)
     job.handle(Said(donor, AtBoundary(7)), 3.0)
-    job.handle(Said(donor, LeftGroup(4, Report(7, is_fresh=False))), 3.0)
-    orders = job.handle(Said(joiner, LeftGroup(4, Report(2, is_fresh=False))), 3.0)
+    job.handle(Said(donor, LeftGroup(4, HeldState(7, is_fresh=False))), 3.0)
+    orders = job.handle(Said(joiner, LeftGroup(4, HeldState(2, is_fresh=False))), 3.0)
     assert [
         order.message.donor for order in orders if isinstance(order, Send) and isinstance(order.message, Go)
     ]
     job.handle(WorkerFailed(donor.worker, "was killed"), 4.0)
     job.handle(Said(joiner, Began(4, 0, None)), 4.0)
-    orders = job.handle(Said(joiner, LeftGroup(5, Report(8, is_fresh=False))), 4.0)
+    orders = job.handle(Said(joiner, LeftGroup(5, HeldState(8, is_fresh=False))), 4.0)
     assert [order.step for order in orders if isinstance(order, BeginGeneration)] == [8]
 
 

@@ -3,14 +3,14 @@
 from recycle_runtime.coordinator.last_generation import Setup
 from recycle_runtime.coordinator.programs import Programs
 from recycle_runtime.plan.assembly import Worker
-from recycle_runtime.protocol.messages.generations import LeftGroup, Report
+from recycle_runtime.protocol.messages.generations import HeldState, LeftGroup
 from recycle_runtime.protocol.messages.members import Member
 
 FIRST, SECOND = Member((0, 0), 0), Member((1, 0), 0)
 
 
 def left(program: str = "3.11 abc", seed: int = 0, plans: str = "p1") -> LeftGroup:
-    return LeftGroup(1, Report(0, is_fresh=True), program, seed, plans)
+    return LeftGroup(1, HeldState(0, is_fresh=True), program, seed, plans)
 
 
 def nowhere(worker: Worker) -> str:

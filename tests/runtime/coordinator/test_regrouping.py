@@ -13,7 +13,7 @@ from recycle_runtime.coordinator.regrouping import (
     possible_moves,
     stand,
 )
-from recycle_runtime.protocol.messages.generations import LayerShards, Report, Sums
+from recycle_runtime.protocol.messages.generations import HeldState, LayerShards, Sums
 from recycle_runtime.protocol.messages.members import Member
 
 
@@ -25,11 +25,11 @@ class Survivor:
         self.is_fresh = False
         self.own, self.known, self.is_open = own, known, is_open
 
-    def report(self) -> Report:
+    def report(self) -> HeldState:
         if self.applied is None:
-            return Report(None, is_fresh=False)
+            return HeldState(None, is_fresh=False)
         open_sums = self.own if self.is_open else None
-        return Report(self.applied, self.is_fresh, self.known, self.applied - self.is_open, open_sums)
+        return HeldState(self.applied, self.is_fresh, self.known, self.applied - self.is_open, open_sums)
 
     def obey(self, step: int, sums: Sums | None) -> None:
         """As `Stage.stand` does."""
@@ -75,7 +75,7 @@ class Job:
         later = Sums(self.total.squares + 100, 0.0)
         return Survivor(self.step + 1, kind == "ahead", own, self.total if kind == "ahead" else later)
 
-    def reports(self) -> dict[Member, Report]:
+    def reports(self) -> dict[Member, HeldState]:
         return {member: survivor.report() for member, survivor in self.members.items()}
 
     def least(self) -> int:
@@ -148,22 +148,22 @@ def _lose_and_join(job: Job, chance: random.Random) -> None:
 
 
 def test_everybody_is_fresh_in_the_beginning() -> None:
-    reports = {Member((pipeline, stage), 0): Report(0, True) for pipeline in (0, 1) for stage in (0, 1)}
+    reports = {Member((pipeline, stage), 0): HeldState(0, True) for pipeline in (0, 1) for stage in (0, 1)}
     assert stand(reports, 2) == Standing(0, frozenset(), {}, None)
 
 
 def test_a_stage_that_only_joiners_have_is_gone() -> None:
-    reports = {Member((0, 0), 0): Report(3, False), Member((0, 1), 0): Report(0, True)}
+    reports = {Member((0, 0), 0): HeldState(3, False), Member((0, 1), 0): HeldState(0, True)}
     assert stand(reports, 2) == StageGone((1,))
 
 
 def test_a_stage_with_half_a_state_is_gone() -> None:
-    reports = {Member((0, 0), 0): Report(3, False), Member((0, 1), 0): Report(None, False)}
+    reports = {Member((0, 0), 0): HeldState(3, False), Member((0, 1), 0): HeldState(None, False)}
     assert stand(reports, 2) == StageGone((1,))
 
 
 def test_two_steps_apart_cannot_be() -> None:
-    reports = {Member((0, 0), 0): Report(3, False), Member((0, 1), 0): Report(5, False)}
+    reports = {Member((0, 0), 0): HeldState(3, False), Member((0, 1), 0): HeldState(5, False)}
     with pytest.raises(CannotAgreeError, match=r"0:1 are more than one step ahead of step 3"):
         stand(reports, 2)
 
@@ -172,24 +172,24 @@ KNOWN = Sums(4.0, 0.0)
 
 
 def test_a_step_that_waited_for_the_norm_is_made_by_all() -> None:
-    made = Report(4, False, KNOWN, 4)
-    waits = Report(3, False, Sums(9.0, 0.0), 3, can_go_forward=True)
+    made = HeldState(4, False, KNOWN, 4)
+    waits = HeldState(3, False, Sums(9.0, 0.0), 3, can_go_forward=True)
     standing = stand({Member((0, 0), 0): made, Member((0, 1), 0): waits, Member((1, 1), 0): waits}, 2)
     assert isinstance(standing, Standing)
     assert (standing.step, standing.undo, standing.sums) == (4, frozenset(), KNOWN)
 
 
 def test_one_without_its_gradients_makes_all_go_back() -> None:
-    made = Report(4, False, KNOWN, 4)
-    waits = Report(3, False, Sums(9.0, 0.0), 3, can_go_forward=True)
+    made = HeldState(4, False, KNOWN, 4)
+    waits = HeldState(3, False, Sums(9.0, 0.0), 3, can_go_forward=True)
     behind = waits._replace(can_go_forward=False)
     standing = stand({Member((0, 0), 0): made, Member((0, 1), 0): waits, Member((1, 1), 0): behind}, 2)
     assert isinstance(standing, Standing)
     assert (standing.step, standing.undo) == (3, frozenset({Member((0, 0), 0)}))
 
 
-def owning(*held: int) -> Report:
-    return Report(3, False, shards=(LayerShards(7, 3, held),))
+def owning(*held: int) -> HeldState:
+    return HeldState(3, False, shards=(LayerShards(7, 3, held),))
 
 
 def test_a_shard_that_nobody_holds() -> None:

@@ -14,9 +14,9 @@ from recycle_runtime.protocol.messages.generations import (
     BundleRequest,
     Failed,
     GroupBroken,
+    HeldState,
     Leave,
     LeftGroup,
-    Report,
 )
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.protocol.messages.steps import LossShare
@@ -141,7 +141,7 @@ def test_a_node_that_is_gone_is_not_waited_for_once_others_miss_it(job: Job) -> 
     agent, other = job.agent("a", FIRST, SECOND), job.agent("b", THIRD, FOURTH)
     job.say(agent, (1, join(FIRST)), (2, join(SECOND)))
     job.say(other, (1, join(THIRD)), (2, join(FOURTH)))
-    report = Report(0, is_fresh=True)
+    report = HeldState(0, is_fresh=True)
     for node, line in ((agent, 1), (agent, 2), (other, 1), (other, 2)):
         job.say(node, (line, LeftGroup(1, report)))
     for node, line in ((agent, 1), (agent, 2), (other, 1), (other, 2)):

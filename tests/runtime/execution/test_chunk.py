@@ -5,7 +5,7 @@ import torch
 from recycle_runtime.execution.chunk import Chunk, build_chunks
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.program.loading import load_program
-from recycle_runtime.protocol.messages.generations import Report, Sums
+from recycle_runtime.protocol.messages.generations import HeldState, Sums
 from tests.runtime.recovery.watched import BUFFERS_AND_DROPOUT
 
 TOTAL = Sums(0.5, 0.0)
@@ -40,9 +40,9 @@ class Alone:
 
 def test_one_step_back_with_everything(square: str) -> None:
     worker = Alone(square)
-    assert worker.chunk.report() == Report(0, True)
+    assert worker.chunk.report() == HeldState(0, True)
     worker.chunk.stand(0, None)
-    assert worker.chunk.report() == Report(0, False)
+    assert worker.chunk.report() == HeldState(0, False)
     worker.step(TOTAL)
     before = worker.state()
     worker.step(TOTAL)
@@ -50,7 +50,7 @@ def test_one_step_back_with_everything(square: str) -> None:
     assert (report.applied, report.settled, report.settled_steps) == (2, TOTAL, 1)
     assert report.unsettled is not None
     worker.chunk.stand(1, None)
-    assert worker.chunk.report() == Report(1, False, None, 1, None)
+    assert worker.chunk.report() == HeldState(1, False, None, 1, None)
     torch.testing.assert_close(worker.state(), before, rtol=0, atol=0)
 
 
@@ -61,9 +61,9 @@ def test_who_went_back_still_knows_the_verdict(square: str) -> None:
     worker.step(TOTAL)
     worker.step(TOTAL)
     worker.chunk.stand(1, TOTAL)
-    assert worker.chunk.report() == Report(1, False, TOTAL, 1, None)
+    assert worker.chunk.report() == HeldState(1, False, TOTAL, 1, None)
     worker.chunk.stand(1, TOTAL)
-    assert worker.chunk.report() == Report(1, False, TOTAL, 1, None)
+    assert worker.chunk.report() == HeldState(1, False, TOTAL, 1, None)
 
 
 def test_a_verdict_from_others_is_kept_too(square: str) -> None:
@@ -71,11 +71,11 @@ def test_a_verdict_from_others_is_kept_too(square: str) -> None:
     worker.chunk.stand(0, None)
     worker.step(TOTAL)
     worker.chunk.stand(1, TOTAL)
-    assert worker.chunk.report() == Report(1, False, TOTAL, 1, None)
+    assert worker.chunk.report() == HeldState(1, False, TOTAL, 1, None)
 
 
 def test_half_a_state_is_none(square: str) -> None:
     worker = Alone(square)
     worker.chunk.is_whole = False
-    assert worker.chunk.report() == Report(None, False)
+    assert worker.chunk.report() == HeldState(None, False)
     assert not worker.chunk.is_part_of_run

@@ -45,12 +45,12 @@ from recycle_runtime.protocol.messages.generations import (
     End,
     Go,
     GroupBroken,
+    HeldState,
     Hold,
     Holding,
     Join,
     Leave,
     LeftGroup,
-    Report,
 )
 from recycle_runtime.protocol.messages.layer_moves import (
     DropLayers,
@@ -317,7 +317,7 @@ class Process:
         self.is_training = self.is_waiting = self.is_in_step = False
 
     def _report(self, generation: int) -> None:
-        self.say(LeftGroup(generation, Report(self.applied, self.is_fresh, layers_applied=self.taken)))
+        self.say(LeftGroup(generation, HeldState(self.applied, self.is_fresh, layers_applied=self.taken)))
 
 
 class World:

@@ -50,7 +50,6 @@ class SeveralNodes:
         self._environment = {
             "RECYCLE_TOKEN": new_token(),
             PACE: str(self._pace),
-            "PYTHONPATH": str(Path(__file__).resolve().parents[3]),
         }
         (folder / "saved").mkdir()
         self.state = folder / "state"

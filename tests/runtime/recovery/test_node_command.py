@@ -40,7 +40,6 @@ class Nodes:
             "MASTER_PORT": str(port),
             "NNODES": "2",
             "GLOO_SOCKET_IFNAME": "lo",
-            "PYTHONPATH": str(Path(__file__).resolve().parents[3] / "runtime"),
         }
         self._command = [sys.executable, "-m", "recycle_runtime.cli", "node", bundle]
         self._command += ["--program", changed(folder, TINY, SLOW), "--steps", str(_STEPS)]

@@ -31,7 +31,6 @@ def torchrun(folder: Path, bundle: str, *options: str) -> "subprocess.Popen[str]
         "PATH": f"{folder}:{os.environ['PATH']}",
         "RECYCLE_TOKEN": "a token of the tests alone",
         "GLOO_SOCKET_IFNAME": "lo",
-        "PYTHONPATH": str(Path(__file__).resolve().parents[3] / "runtime"),
     }
     return subprocess.Popen(
         [sys.executable, "-m", "torch.distributed.run", *options, *words],

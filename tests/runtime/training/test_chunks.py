@@ -125,9 +125,10 @@ def check_chunks_train(job: JobSpec, plan: str, program: str = MLP) -> None:
             check(alone, losses, module.state_dict(), chunk)
 
 
-@pytest.mark.parametrize("stagger", [False, True])
 @pytest.mark.parametrize(
-    ("chunk_stages", "decouple"), list(zip(PLACEMENTS, [True, False, False, True], strict=True)), ids=str
+    ("chunk_stages", "decouple", "stagger"),
+    list(zip(PLACEMENTS, [True, False, False, True], [False, False, True, True], strict=True)),
+    ids=str,
 )
 def test_equal_to_one_process(
     tmp_path: Path, chunk_stages: tuple[int, ...], decouple: bool, stagger: bool
@@ -136,8 +137,9 @@ def test_equal_to_one_process(
     check_chunks_train(job, plan_file(tmp_path, job))
 
 
-@pytest.mark.parametrize("stagger", [False, True])
-@pytest.mark.parametrize("chunk_stages", PLACEMENTS[:2], ids=str)
+@pytest.mark.parametrize(
+    ("chunk_stages", "stagger"), list(zip(PLACEMENTS[:2], [False, True], strict=True)), ids=str
+)
 def test_compiled_plans(tmp_path: Path, chunk_stages: tuple[int, ...], stagger: bool) -> None:
     job = job_with(chunk_stages, Techniques(adaptive=True, decouple=True, stagger=stagger))
     check_chunks_train(job, compiled_file(tmp_path, job, [(1, 1)]))

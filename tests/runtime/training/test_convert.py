@@ -144,7 +144,6 @@ def check(held: Held, program: str, per_step: int, losses: list[float]) -> None:
     [
         (0.05, [(9,), (3, 6), (1, 4, 4)]),
         (0.5, [(2, 2, 2, 3), (4, 5), (2, 1, 1, 5)]),
-        (1e6, [(5, 4), (6, 3), (5, 4)]),
     ],
 )
 def test_one_worker_with_all_layers(tmp_path: Path, cuts: list[tuple[int, ...]], clip: float) -> None:
@@ -171,10 +170,9 @@ def test_one_worker_with_all_layers(tmp_path: Path, cuts: list[tuple[int, ...]],
     check(held, program, 4, losses)
 
 
-@pytest.mark.parametrize("clip", [0.05, 0.5])
-def test_layers_that_change_their_worker(tmp_path: Path, clip: float) -> None:
+def test_layers_that_change_their_worker(tmp_path: Path) -> None:
     """Two stages become three, and other numbers of pipelines and micro-batches with the same product."""
-    program = changed(tmp_path, LAYERED, f"CLIP_NORM = {clip}")
+    program = changed(tmp_path, LAYERED, "CLIP_NORM = 0.05")
     before = bundle_of(tmp_path, (4, 5), (0, 1), 3, 2)
     after = bundle_of(tmp_path, (3, 4, 2), (0, 1, 2), 2, 3)
     held = built(before, program)
@@ -207,7 +205,7 @@ def batches(seed):
 """Layers in which a sample depends on no other, and draws nothing."""
 
 
-@pytest.mark.parametrize(("clip", "samples"), [(0.05, 4), (1e6, 4), (0.5, 5), (1e6, 1)])
+@pytest.mark.parametrize(("clip", "samples"), [(0.05, 4), (0.5, 5), (1e6, 1)])
 def test_micro_batches_split_in_two_forth_and_back(tmp_path: Path, clip: float, samples: int) -> None:
     """Halves under the second cut and again under the last, whole micro-batches between."""
     program = changed(tmp_path, LAYERED, PLAIN.format(clip=clip, samples=samples))

@@ -9,7 +9,7 @@ from recycle_compiler.ir.job import Techniques
 from recycle_runtime.execution.chunk import build_chunks
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.program.loading import load_program
-from recycle_runtime.protocol.messages.generations import Report, Sums
+from recycle_runtime.protocol.messages.generations import HeldState, Sums
 from recycle_runtime.worker.held_chunks import HeldChunks
 from tests.runtime.recovery.watched import TINY
 from tests.runtime.training.compare import plan_file
@@ -41,7 +41,7 @@ def step(held: HeldChunks, number: int) -> float:
 def test_one_chunk_ahead_does_not_count(held: HeldChunks) -> None:
     before = {name: tensor.clone() for name, tensor in held.state_dict().items()}
     step(held, 3)
-    assert held.report() == Report(0, is_fresh=False)
+    assert held.report() == HeldState(0, is_fresh=False)
     held.stand(0, None)
     assert held[3].applied == 0
     for name, tensor in held.state_dict().items():
@@ -50,15 +50,15 @@ def test_one_chunk_ahead_does_not_count(held: HeldChunks) -> None:
 
 def test_sums_are_those_of_all(held: HeldChunks) -> None:
     squares = step(held, 3) + step(held, 0)
-    assert held.report() == Report(1, is_fresh=False, unsettled=Sums(squares, 0.0))
+    assert held.report() == HeldState(1, is_fresh=False, unsettled=Sums(squares, 0.0))
     held.stand(1, Sums(squares, 0.0))
-    assert held.report() == Report(1, is_fresh=False, settled=Sums(squares, 0.0), settled_steps=1)
+    assert held.report() == HeldState(1, is_fresh=False, settled=Sums(squares, 0.0), settled_steps=1)
 
 
 def test_half_a_state_is_none(held: HeldChunks) -> None:
     held.expect_state()
     held[0].is_whole = True
-    assert held.report() == Report(None, is_fresh=False) and not held.is_part_of_run
+    assert held.report() == HeldState(None, is_fresh=False) and not held.is_part_of_run
 
 
 def test_names_of_whole_stages_begin_with_their_number(held: HeldChunks) -> None:

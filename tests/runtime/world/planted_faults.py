@@ -17,7 +17,7 @@ from recycle_runtime.coordinator.step_rows import StepRows
 from recycle_runtime.execution.chunk import Chunk
 from recycle_runtime.execution.layer import Layer
 from recycle_runtime.execution.steps import WorkerSteps
-from recycle_runtime.protocol.messages.generations import Leave, LeftGroup, Report
+from recycle_runtime.protocol.messages.generations import HeldState, Leave, LeftGroup
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.protocol.messages.steps import LossShare, StepDone
 from recycle_runtime.protocol.messages.wire import ToWorker
@@ -55,7 +55,7 @@ def take_the_newest_step(patch: pytest.MonkeyPatch) -> None:
     """All continue where the first of them stands, and not where the last does."""
     real = regrouping.stand
 
-    def stand(reports: dict[object, Report], *rest: object) -> object:
+    def stand(reports: dict[object, HeldState], *rest: object) -> object:
         found = real(reports, *rest)  # type: ignore[arg-type]
         applied = [each.applied for each in reports.values() if each.applied is not None]
         return found._replace(step=max(applied), undo=frozenset()) if hasattr(found, "step") else found
@@ -76,10 +76,10 @@ def fresh_counts(patch: pytest.MonkeyPatch) -> None:
     """A process that has just been built counts as one that was trained."""
     real = regrouping.stand
 
-    def stand(reports: dict[object, Report], *rest: object) -> object:
+    def stand(reports: dict[object, HeldState], *rest: object) -> object:
         step = max((each.applied or 0 for each in reports.values()), default=0)
         trained = {
-            member: Report(step, is_fresh=False) if each.is_fresh else each
+            member: HeldState(step, is_fresh=False) if each.is_fresh else each
             for member, each in reports.items()
         }
         return real(trained, *rest)  # type: ignore[arg-type]

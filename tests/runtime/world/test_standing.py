@@ -53,7 +53,7 @@ def test_a_step_of_a_sum_that_was_cut_off_is_taken_back(
             KillWorker(at / 1000, worker=(1, 0)),
             room=2 * jobs[kind].bundle.tensor,
         )
-        for at in range(2000, 2100, 5)
+        for at in range(2000, 2100, 10)
     ]
     assert any([_taken_back(_goes_on(story)) for story in stories])
     planted.cut_off_sums_count(monkeypatch)
@@ -75,7 +75,7 @@ def test_a_step_of_a_worker_without_peers_is_taken_back(
             nodes=4,
             room=1,
         )
-        for at in range(200, 360, 4)
+        for at in range(200, 360, 16)
     ]
     alone = [
         line
@@ -124,7 +124,7 @@ def test_workers_are_killed_while_others_leave_and_meet(
     monkeypatch.setattr(StandingTransport, "abort", watched_abort)
     monkeypatch.setattr(StandingTransport, "close", watched_close)
     were_leaving = 0
-    for at in range(2, 152, 6):
+    for at in range(2, 152, 15):
         left.clear()
         before = called_off
         first, second = KillWorker(2.0, worker=(1, 1)), KillWorker(2.0 + at / 1000, worker=(0, 0))

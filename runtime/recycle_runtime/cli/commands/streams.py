@@ -64,7 +64,7 @@ def _plans(bundle: Bundle) -> Iterator[str]:
 
 
 def _is_of_a_layout(bundle: Bundle) -> bool:
-    """Whether stages have as many workers as a layout gives them: other cells are not there, none failed.
+    """True if stages have as many workers as a layout gives them: other cells are not there, none failed.
 
     The job of such a bundle has stages alone, and not the layers that others are cut from.
     """

@@ -1,4 +1,4 @@
-"""What the system has to allow, open files and ports in a range, and how many connections there are."""
+"""Limits of the system, open files and ports in a range, and how many connections there are."""
 
 import resource
 
@@ -30,7 +30,7 @@ def allow_connections(processes: int, most: int | None = None, *, relay: bool = 
 
 
 def relays(relay: bool | None, processes: int) -> bool:
-    """Whether agents speak for so many worker processes."""
+    """True if agents speak for so many worker processes."""
     return processes >= RELAY_FROM if relay is None else relay
 
 

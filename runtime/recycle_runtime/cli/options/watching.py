@@ -101,7 +101,7 @@ def steady_view(bundle: Bundle, output: Output) -> Take:
 
 
 def _takes_words() -> bool:
-    """Whether stderr does at once; a terminal that is paused does not."""
+    """True if stderr does at once; a terminal that is paused does not."""
     try:
         return bool(select([], [sys.stderr], [], 0)[1])
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""What runs on the nodes of a Ray cluster: plain classes, of which the driver makes actors.
+"""Actors on the nodes of a Ray cluster: plain classes, of which the driver makes actors.
 
 Each starts one process of the job, and that process and its workers hold on to it: however an actor ends,
 nothing of the job is left where it was. An actor does nothing by itself but in `look`, which the driver calls

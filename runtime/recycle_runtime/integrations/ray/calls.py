@@ -17,7 +17,7 @@ class DeadError(Exception):
 
 
 class Calls(Protocol):
-    """What the driver asks of Ray. Actors and answers to come are opaque."""
+    """Calls of the driver to Ray. Actors and answers to come are opaque."""
 
     def create(self, made: type, options: Mapping[str, Any], *arguments: object) -> Any:
         """An actor, which Ray places as soon as there is room."""

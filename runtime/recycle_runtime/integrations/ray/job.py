@@ -31,7 +31,7 @@ _MOST_DEATHS = 5
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What is known at the end, or so far."""
+    """Result at the end, or so far."""
 
     steps: list[StepRow] = field(default_factory=list[StepRow])
     recoveries: list[Recovered] = field(default_factory=list[Recovered])

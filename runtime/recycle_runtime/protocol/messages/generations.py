@@ -26,7 +26,7 @@ class LayerShards(NamedTuple):
     held: tuple[Natural, ...]
 
 
-class Report(NamedTuple):
+class HeldState(NamedTuple):
     """The state that a worker process holds when it has left its group."""
 
     applied: Natural | None
@@ -85,7 +85,7 @@ class LeftGroup:
     """I have left my group for this generation, and hold this."""
 
     generation: Natural
-    report: Report
+    report: HeldState
     program: str = ""
     """The version of Python and a digest of the source that it reads the program from, if it can be read."""
     seed: Natural = 0
