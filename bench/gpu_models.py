@@ -1,14 +1,14 @@
 """Models of `transformers`, given whole, on one GPU: the loop one would write, and plans, taking turns.
 
-    python -m bench.gpu_models compile DIR                     the plans; needs no GPU
-    python -m bench.gpu_models run DIR [--models llama,vit]    on a GPU: the table, to stdout and DIR/models.md
-    python -m bench.gpu_models profile DIR --models llama      on a GPU: where the time goes, by torch.profiler
-    python -m bench.gpu_models run DIR --tiny --device cpu     the same, so small that a CPU can do it
+    python -m bench.gpu_models compile DIR                   the plans; needs no GPU
+    python -m bench.gpu_models run DIR --models llama,vit    on a GPU: the table, to stdout and DIR/models.md
+    python -m bench.gpu_models profile DIR --models llama    on a GPU: where time goes, by torch.profiler
+    python -m bench.gpu_models run DIR --tiny --device cpu   the same, so small that a CPU can do it
 
 Each variant (eager, compiled by layer, gradient checkpointing, both) is compared with the plain loop of the
-same variant, and CUDA graphs with the eager one. All contestants of a variant are in one process, have their
-own model with the same numbers, and compute the same steps; a turn is a few steps of one while the others wait,
-and ratios are medians over rounds. `--minutes` begins no variant after so long.
+same variant. All contestants of a variant are in one process, have their own model with the same numbers, and
+compute the same steps; a turn is a few steps of one while the others wait, and ratios are medians over
+rounds. `--minutes` begins no variant after so long.
 """
 
 import argparse

@@ -26,8 +26,8 @@ from recycle_runtime.execution.interpreter import Handler, RunAgain
 from recycle_runtime.execution.shapes import Looks, Shapes, as_tuple
 from recycle_runtime.execution.split_backward import WeightWork
 from recycle_runtime.plan.isa import NONE, Instruction, Opcode
-from recycle_runtime.program.named_inputs import with_host_text
 from recycle_runtime.plan.worker_ids import Worker, numbered_worker
+from recycle_runtime.program.named_inputs import with_host_text
 from recycle_runtime.transport.interface import Arrival, Pending, Transport
 
 GRADIENTS_UNDER_WAY = 2

@@ -117,7 +117,7 @@ class Watch(ABC):
     def call_fake(self, layer: int, name: str, module: nn.Module, args: Any, options: Any) -> Any:
         """A module of a layer that has no memory here."""
 
-    def tell_side(self, module: nn.Module, args: Any, options: Any, output: Any) -> None:
+    def tell_side(self, module: nn.Module, args: Any, options: Any, output: Any) -> None:  # noqa: B027
         """A module inside a layer that is here has given this."""
 
     def run(self, call: Callable[[], Any]) -> Any:
@@ -306,7 +306,7 @@ class _Tracer(ForwardWatch):
         return made
 
     def _with_values(self, value: Any) -> Any:
-        """The same with values in place of fake tensors: those of parameters are as in layers that are new."""
+        """The same with values in place of fake tensors; parameters are as in layers that are new."""
         assert self._beside is not None
         beside = self._beside
 

@@ -23,8 +23,8 @@ inputs that are no floating-point tensors, and the values that are used beyond.
 # pyright: reportPrivateUsage=false
 
 import copy
-import threading
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -34,7 +34,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_flatten
 
-from recycle_runtime.program.boxes import Boxes, Side, boxed, fake_like, replay
+from recycle_runtime.program.boxes import Boxes, Side, boxed, replay
 from recycle_runtime.program.compiled import compile_alike, unwrapped
 from recycle_runtime.program.copies import carry_over
 from recycle_runtime.program.cutting import folder
@@ -694,9 +694,11 @@ def _with_call(kind: type[Any], call: Callable[..., Any]) -> type[Any]:
 
 
 def _install_recorders(model: nn.Module) -> None:
-    """Hooks by which models of `transformers` collect outputs of their layers, if they are to: before the model
-    is copied, or they would install them on every copy, and on layers that move once more. A layer that is
-    compiled is quicker without."""
+    """Hooks by which models of `transformers` collect outputs of their layers, if they are to.
+
+    Before the model is copied: else they would be installed on every copy, and once more on layers that move.
+    A layer that is compiled is quicker without.
+    """
     recorders: Any = sys.modules.get("transformers.utils.output_capturing")
     install = getattr(recorders, "maybe_install_capturing_hooks", None)
     for module in model.modules() if install is not None else ():
