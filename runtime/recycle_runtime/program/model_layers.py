@@ -47,6 +47,7 @@ from recycle_runtime.program.forward_trace import (
     Watch,
     tensors_in,
     trace,
+    user_line,
     watching,
 )
 from recycle_runtime.program.named_inputs import packed, unpacked
@@ -167,10 +168,10 @@ class WholeModel:
 
     def _built(self, layer: int, name: str, like: nn.Module) -> nn.Module:
         """A module of a layer as it is when new, in the place and the mode of a fake one."""
-        some = next(like.parameters(), None)
         made = self._layer(layer, self._seed, is_shown=True).get_submodule(name)
-        if some is not None:
-            made = made.to(some.device, some.dtype if some.is_floating_point() else None)
+        tensors = (*made.parameters(), *made.buffers()), (*like.parameters(), *like.buffers())
+        for one, other in zip(*tensors, strict=True):
+            one.data = one.data.to(other.device, other.dtype)
         for each, other in zip(made.modules(), like.modules(), strict=True):
             each.training = other.training
         return made
@@ -390,8 +391,8 @@ class Body:
             return self._follow(fresh, model, args, options, inputs, crossed, before_layer)
         except _OtherWay as error:
             raise ProgramError(
-                f"the forward of {type(model).__name__} goes another way with these values than with those "
-                f"that it was looked at with: {error}",
+                f"{error.line}: the forward of {type(model).__name__} goes another way with these values "
+                f"than with those that it was looked at with: {error}",
                 "let it decide by its inputs, or inside a layer: LAYERS = [...] makes one layer of what it "
                 "reads and what it decides",
             ) from None
@@ -406,6 +407,8 @@ class Body:
         crossed: Sequence[torch.Tensor],
         before_layer: Callable[[int], None] | None,
     ) -> Any:
+        if len(crossed) != len(known.crossing[self._first]):
+            raise _OtherWay(f"{len(crossed)} tensors cross in, not {len(known.crossing[self._first])}")
         arrived = dict(zip(known.crossing[self._first], crossed, strict=True))
         args, options = self._with_arrived(args, options, arrived)
         follower = _Follower(known, self._whole.names, self._first, self._last, arrived, before_layer)
@@ -496,6 +499,10 @@ class _Stop(BaseException):
 
 class _OtherWay(BaseException):
     """The forward does something else than the trace says."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.line = user_line(None)
 
 
 class _Through(Watch):
@@ -595,7 +602,8 @@ class _Follower(ForwardWatch):
         """That nothing in it is fake: it would come from a layer that is not here, on a way not seen."""
         if any(isinstance(leaf, FakeTensor) for leaf in tree_flatten(value)[0]):
             raise ProgramError(
-                f"{what} comes from another layer on a way that cannot be followed (a global, a cache)",
+                f"{user_line(None)}: {what} comes from another layer on a way that cannot be followed "
+                "(a global, a cache)",
                 "pass it on as an argument and a result, keep it as an attribute of a module in the layer, "
                 "or make one layer of both: LAYERS = [...]",
             )

@@ -238,6 +238,37 @@ def test_shapes_that_depend_on_numbers() -> None:
             run(model, (TOKENS * shift) % WORDS, (2, 2))
 
 
+def _fickle(model: Glue, hidden: Tensor) -> Tensor:
+    return hidden.tanh() if hidden[0, 0, 0] > 0 else hidden.sigmoid()
+
+
+def test_glue_that_changes_its_mind() -> None:
+    """Any way that some micro-batch of this shape has shown can be gone."""
+    model = Glue(_fickle).double()
+    plain, layered = copy.deepcopy(model), whole(model)
+    for shift in range(6):
+        tokens = (TOKENS + shift) % WORDS
+        torch.testing.assert_close(run(layered, tokens, (2, 2)), plain(tokens), rtol=0, atol=0)
+
+
+def test_a_way_that_was_not_shown() -> None:
+    """With other weights than when new, glue does what no trace has seen: refused, with its line."""
+    layered = whole(Glue(_fickle))
+    refused: list[str] = []
+    for sign in (1.0, -1.0):
+        layers = [_own(layer) for _, layer in layered.build(0, 4, 0)]
+        with torch.no_grad():
+            layers[1].get_parameter("blocks.0.linear.weight").zero_()
+            layers[1].get_parameter("blocks.0.linear.bias").fill_(sign)
+        try:
+            Body(layers[:2]).run(as_tuple(TOKENS), True)
+        except ProgramError as error:
+            refused.append(str(error))
+    assert len(refused) == 1
+    assert "goes another way with these values" in refused[0]
+    assert "test_model_layers.py:" in refused[0]
+
+
 def test_no_list_of_blocks() -> None:
     with pytest.raises(ProgramError, match="Linear has no list of blocks"):
         whole(nn.Linear(2, 2))
