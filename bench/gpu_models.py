@@ -92,6 +92,7 @@ def _gpt2(size: Size) -> Any:
 def _vit(size: Size) -> Any:
     from transformers import ViTConfig, ViTForImageClassification
 
+    labels: dict[str, Any] = {"num_labels": 1000}
     config = ViTConfig(
         hidden_size=size.width,
         intermediate_size=4 * size.width,
@@ -99,7 +100,7 @@ def _vit(size: Size) -> Any:
         num_attention_heads=max(2, size.width // 128),
         image_size=_image(size),
         patch_size=16,
-        num_labels=1000,
+        **labels,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
     )
@@ -124,7 +125,8 @@ def _mixtral(size: Size) -> Any:
         max_position_embeddings=size.length,
     )
     # Its products of groups are not cast by autocast.
-    return MixtralForCausalLM(config).to(torch.bfloat16)
+    model: Any = MixtralForCausalLM(config)
+    return model.to(torch.bfloat16)
 
 
 MODELS: dict[str, Callable[[Size], Any]] = {
@@ -158,7 +160,7 @@ class Task:
     def model(self) -> Any:
         import torch
 
-        torch.manual_seed(0)
+        torch.manual_seed(0)  # pyright: ignore[reportUnknownMemberType]
         model = MODELS[self.name](self._size).train()
         model.config.use_cache = False
         if "checkpointing" in self.variant:
@@ -200,7 +202,7 @@ class PlainLoop:
         self._model = task.model().to(self._device)
         blocks = [each for each in self._model.modules() if isinstance(each, torch.nn.ModuleList)]
         for block in max(blocks, key=len) if task.is_compiled else ():
-            block.compile()
+            block.compile()  # pyright: ignore[reportUnknownMemberType]
         self._parameters = list(self._model.parameters())
         self._optimizer = task.optimizer(self._parameters)
         self._number = 0

@@ -128,7 +128,9 @@ def fake_like(mode: FakeTensorMode, tensor: torch.Tensor) -> FakeTensor:
     """A fake tensor that looks the same, and was not computed."""
     empty = torch.empty_like(tensor.detach(), device="meta")
     made = FakeTensor(mode, empty, tensor.device)
-    return made.requires_grad_(tensor.requires_grad) if tensor.is_floating_point() else made
+    if tensor.is_floating_point():
+        made.requires_grad_(tensor.requires_grad)
+    return made
 
 
 def code_of(hook: Any) -> Any:
@@ -201,7 +203,7 @@ def _listening(module: nn.Module) -> Generator[list[tuple[str, Any, frozenset[An
 def _box(module: nn.Module, args: Any, options: Any) -> Box:
     earlier = {place: _ids(value) for place, value in _attributes(module)}
     with _listening(module) as heard:
-        made = boxed(type(module)).__call__(module, *args, **options)
+        made = cast(Any, boxed(type(module)).__call__)(module, *args, **options)
     sides = [Side(path, "", *_flat(content), codes) for path, content, codes in heard]
     for place, value in _attributes(module):
         if any(isinstance(leaf, torch.Tensor) for leaf in tree_flatten(value)[0]) and (

@@ -709,7 +709,9 @@ def _install_recorders(model: nn.Module) -> None:
     """
     recorders: Any = sys.modules.get("transformers.utils.output_capturing")
     install = getattr(recorders, "maybe_install_capturing_hooks", None)
-    for module in model.modules() if install is not None else ():
+    if install is None:
+        return
+    for module in model.modules():
         config: Any = getattr(module, "config", None)
         wanted = [name for name in dir(config) if name.startswith("output_") and _is_set(config, name)]
         if wanted and hasattr(module, "_can_record_outputs"):

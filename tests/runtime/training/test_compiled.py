@@ -148,7 +148,7 @@ def test_layers_of_a_whole_model_run_compiled(
     _by_method(plain)
     if compile_layers is not None:
         compile_layers(given)
-    torch._dynamo.reset()
+    torch.compiler.reset()
     RUNS.clear()
     plain(**INPUTS).loss.backward()
     expected = len(RUNS)

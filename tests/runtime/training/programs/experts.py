@@ -1,6 +1,7 @@
 """Tiny mixtures of experts of `transformers` in float64, with the loss that balances experts."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,8 @@ from transformers import (
 KIND = "mixtral"
 EXPERTS = "eager"
 VOCABULARY, WIDTH, ROWS, LENGTH = 48, 16, 2, 8
-COMMON = {
+HEADS: dict[str, Any] = {"head_dim": 8}
+COMMON: dict[str, Any] = {
     "vocab_size": VOCABULARY,
     "hidden_size": WIDTH,
     "intermediate_size": WIDTH,
@@ -33,10 +35,10 @@ COMMON = {
 def model() -> nn.Module:
     if KIND == "mixtral":
         return MixtralForCausalLM(MixtralConfig(**COMMON, num_local_experts=4)).double()
-    own = {**COMMON, "num_experts": 4, "moe_intermediate_size": WIDTH}
+    own: dict[str, Any] = {**COMMON, "num_experts": 4, "moe_intermediate_size": WIDTH}
     if KIND == "qwen2":
         return Qwen2MoeForCausalLM(Qwen2MoeConfig(**own, shared_expert_intermediate_size=WIDTH)).double()
-    return Qwen3MoeForCausalLM(Qwen3MoeConfig(**own, head_dim=8)).double()
+    return Qwen3MoeForCausalLM(Qwen3MoeConfig(**own, **HEADS)).double()
 
 
 def batches(seed: int) -> Iterator[dict[str, Tensor]]:
