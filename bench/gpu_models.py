@@ -26,7 +26,7 @@ VARIANTS = ("eager", "compiled", "checkpointing", "compiled and checkpointing")
 HEAD = "| model | variant | contestant | ms a step | of the plain loop | losses apart |"
 
 
-class Size(NamedTuple):
+class ModelSize(NamedTuple):
     """How large a model is, and its micro-batches."""
 
     width: int
@@ -36,10 +36,10 @@ class Size(NamedTuple):
     vocabulary: int
 
 
-LARGE, TINY = Size(1536, 14, 4, 1024, 32_000), Size(32, 2, 2, 16, 64)
+LARGE, TINY = ModelSize(1536, 14, 4, 1024, 32_000), ModelSize(32, 2, 2, 16, 64)
 
 
-def _llama(size: Size) -> Any:
+def _llama(size: ModelSize) -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     heads = max(2, size.width // 128)
@@ -55,7 +55,7 @@ def _llama(size: Size) -> Any:
     return LlamaForCausalLM(config)
 
 
-def _qwen(size: Size) -> Any:
+def _qwen(size: ModelSize) -> Any:
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     heads = max(2, size.width // 128)
@@ -72,7 +72,7 @@ def _qwen(size: Size) -> Any:
     return Qwen2ForCausalLM(config)
 
 
-def _gpt2(size: Size) -> Any:
+def _gpt2(size: ModelSize) -> Any:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(
@@ -89,7 +89,7 @@ def _gpt2(size: Size) -> Any:
     return GPT2LMHeadModel(config)
 
 
-def _vit(size: Size) -> Any:
+def _vit(size: ModelSize) -> Any:
     from transformers import ViTConfig, ViTForImageClassification
 
     labels: dict[str, Any] = {"num_labels": 1000}
@@ -107,7 +107,7 @@ def _vit(size: Size) -> Any:
     return ViTForImageClassification(config)
 
 
-def _mixtral(size: Size) -> Any:
+def _mixtral(size: ModelSize) -> Any:
     import torch
     from transformers import MixtralConfig, MixtralForCausalLM
 
@@ -129,7 +129,7 @@ def _mixtral(size: Size) -> Any:
     return model.to(torch.bfloat16)
 
 
-MODELS: dict[str, Callable[[Size], Any]] = {
+MODELS: dict[str, Callable[[ModelSize], Any]] = {
     "llama": _llama,
     "qwen": _qwen,
     "gpt2": _gpt2,
@@ -138,14 +138,14 @@ MODELS: dict[str, Callable[[Size], Any]] = {
 }
 
 
-def _image(size: Size) -> int:
+def _image(size: ModelSize) -> int:
     return 224 if size is LARGE else 32
 
 
-class Task:
+class Trained:
     """A model, how it computes, and its data."""
 
-    def __init__(self, name: str, variant: str, size: Size) -> None:
+    def __init__(self, name: str, variant: str, size: ModelSize) -> None:
         self.name, self.variant, self._size = name, variant, size
         self._items = [self._item(number) for number in range(MICROBATCHES)]
 
@@ -192,10 +192,10 @@ class Task:
         return {"input_ids": tokens, "labels": tokens}
 
 
-class PlainLoop:
+class PlainModel:
     """What one would write for one GPU: autocast, gradients added up, clipping, fused AdamW."""
 
-    def __init__(self, task: Task, device: str) -> None:
+    def __init__(self, task: Trained, device: str) -> None:
         import torch
 
         self._torch, self._task, self._device = torch, task, torch.device(device)
@@ -225,7 +225,7 @@ class PlainLoop:
         return float(total)
 
 
-def _program(task: Task) -> Any:
+def _program(task: Trained) -> Any:
     """As recycle.Trainer makes one of what it is given."""
     from recycle_runtime.program.loading import Program
     from recycle_runtime.trainer.names import model_names
@@ -242,8 +242,8 @@ def _program(task: Task) -> Any:
     return Program(Path(__file__), names)
 
 
-def contestants(task: Task, folder: Path, device: str) -> dict[str, Contestant]:
-    found: dict[str, Contestant] = {"plain loop": PlainLoop(task, device)}
+def contestants(task: Trained, folder: Path, device: str) -> dict[str, Contestant]:
+    found: dict[str, Contestant] = {"plain loop": PlainModel(task, device)}
     for number, name in enumerate(PLANS):
         plan = folder / f"step-{number}.plan"
         found[name] = OfPlan(_program(task), plan, device)
@@ -255,7 +255,7 @@ def contestants(task: Task, folder: Path, device: str) -> dict[str, Contestant]:
     return found
 
 
-def race(task: Task, folder: Path, device: str) -> list[str]:
+def race(task: Trained, folder: Path, device: str) -> list[str]:
     """The rows of one model in one variant."""
     racing = contestants(task, folder, device)
     seconds: dict[str, list[float]] = {name: [] for name in racing}
@@ -300,7 +300,7 @@ def run(arguments: argparse.Namespace) -> None:
             if time.perf_counter() - began > 60 * arguments.minutes:
                 print(f"no time is left for {name}, {variant}", flush=True)
                 continue
-            task = Task(name, variant, TINY if arguments.tiny else LARGE)
+            task = Trained(name, variant, TINY if arguments.tiny else LARGE)
             try:
                 lines += race(task, arguments.folder, arguments.device)
             except Exception as error:
@@ -316,7 +316,7 @@ def profile(arguments: argparse.Namespace) -> None:
 
     for name in arguments.models.split(","):
         for variant in arguments.variants.split(","):
-            task = Task(name, variant, TINY if arguments.tiny else LARGE)
+            task = Trained(name, variant, TINY if arguments.tiny else LARGE)
             for contestant, each in contestants(task, arguments.folder, arguments.device).items():
                 for step in range(WARM_UP):
                     each.step(step)

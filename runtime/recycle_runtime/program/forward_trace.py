@@ -106,7 +106,7 @@ class ForwardTrace:
         return made.leaves[value.place]
 
 
-class Watch(ABC):
+class CallWatch(ABC):
     """Sees the calls of all layers in one forward."""
 
     @abstractmethod
@@ -129,7 +129,7 @@ class Watch(ABC):
             _active.watch = None
 
 
-class ForwardWatch(TorchFunctionMode, Watch):
+class ForwardWatch(TorchFunctionMode, CallWatch):
     """Sees every event of one forward; subclasses say what becomes of it."""
 
     def __init__(self) -> None:
@@ -166,7 +166,7 @@ class ForwardWatch(TorchFunctionMode, Watch):
 _active = threading.local()
 
 
-def watching() -> Watch | None:
+def watching() -> CallWatch | None:
     """What watches the forward that runs in this thread."""
     return getattr(_active, "watch", None)
 

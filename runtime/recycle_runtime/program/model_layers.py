@@ -41,10 +41,10 @@ from recycle_runtime.program.cutting import folder
 from recycle_runtime.program.deferred_init import Recipes, fill
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.forward_trace import (
+    CallWatch,
     ForwardTrace,
     ForwardWatch,
     Value,
-    Watch,
     tensors_in,
     trace,
     user_line,
@@ -505,7 +505,7 @@ class _OtherWay(BaseException):
         self.line = user_line(None)
 
 
-class _Through(Watch):
+class _Through(CallWatch):
     """Goes through a forward all layers of which are here."""
 
     def __init__(self, before_layer: Callable[[int], None] | None) -> None:
@@ -714,7 +714,9 @@ def _install_recorders(model: nn.Module) -> None:
     for module in model.modules():
         config: Any = getattr(module, "config", None)
         wanted = [name for name in dir(config) if name.startswith("output_") and _is_set(config, name)]
-        if wanted and hasattr(module, "_can_record_outputs"):
+        # To install them on a model is to install them on the models in it, whether they have them or not.
+        has_some = any(getattr(each, "_output_capturing_hooks_installed", False) for each in module.modules())
+        if wanted and hasattr(module, "_can_record_outputs") and not has_some:
             install(module)
 
 
