@@ -1,14 +1,14 @@
 """Models of `transformers`, given whole, on one GPU: the loop one would write, and plans, taking turns.
 
-    python -m bench.gpu_models compile DIR                     the plans; needs no GPU
-    python -m bench.gpu_models run DIR [--models llama,vit]    on a GPU: the table, to stdout and DIR/models.md
-    python -m bench.gpu_models profile DIR --models llama      on a GPU: where the time goes, by torch.profiler
-    python -m bench.gpu_models run DIR --tiny --device cpu     the same, so small that a CPU can do it
+    python -m bench.gpu_models compile DIR                   the plans; needs no GPU
+    python -m bench.gpu_models run DIR --models llama,vit    on a GPU: the table, to stdout and DIR/models.md
+    python -m bench.gpu_models profile DIR --models llama    on a GPU: where time goes, by torch.profiler
+    python -m bench.gpu_models run DIR --tiny --device cpu   the same, so small that a CPU can do it
 
 Each variant (eager, compiled by layer, gradient checkpointing, both) is compared with the plain loop of the
-same variant, and CUDA graphs with the eager one. All contestants of a variant are in one process, have their
-own model with the same numbers, and compute the same steps; a turn is a few steps of one while the others wait,
-and ratios are medians over rounds. `--minutes` begins no variant after so long.
+same variant. All contestants of a variant are in one process, have their own model with the same numbers, and
+compute the same steps; a turn is a few steps of one while the others wait, and ratios are medians over
+rounds. `--minutes` begins no variant after so long.
 """
 
 import argparse
@@ -26,7 +26,7 @@ VARIANTS = ("eager", "compiled", "checkpointing", "compiled and checkpointing")
 HEAD = "| model | variant | contestant | ms a step | of the plain loop | losses apart |"
 
 
-class Size(NamedTuple):
+class ModelSize(NamedTuple):
     """How large a model is, and its micro-batches."""
 
     width: int
@@ -36,10 +36,10 @@ class Size(NamedTuple):
     vocabulary: int
 
 
-LARGE, TINY = Size(1536, 14, 4, 1024, 32_000), Size(32, 2, 2, 16, 64)
+LARGE, TINY = ModelSize(1536, 14, 4, 1024, 32_000), ModelSize(32, 2, 2, 16, 64)
 
 
-def _llama(size: Size) -> Any:
+def _llama(size: ModelSize) -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     heads = max(2, size.width // 128)
@@ -55,7 +55,7 @@ def _llama(size: Size) -> Any:
     return LlamaForCausalLM(config)
 
 
-def _qwen(size: Size) -> Any:
+def _qwen(size: ModelSize) -> Any:
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     heads = max(2, size.width // 128)
@@ -72,7 +72,7 @@ def _qwen(size: Size) -> Any:
     return Qwen2ForCausalLM(config)
 
 
-def _gpt2(size: Size) -> Any:
+def _gpt2(size: ModelSize) -> Any:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(
@@ -89,9 +89,10 @@ def _gpt2(size: Size) -> Any:
     return GPT2LMHeadModel(config)
 
 
-def _vit(size: Size) -> Any:
+def _vit(size: ModelSize) -> Any:
     from transformers import ViTConfig, ViTForImageClassification
 
+    labels: dict[str, Any] = {"num_labels": 1000}
     config = ViTConfig(
         hidden_size=size.width,
         intermediate_size=4 * size.width,
@@ -99,14 +100,14 @@ def _vit(size: Size) -> Any:
         num_attention_heads=max(2, size.width // 128),
         image_size=_image(size),
         patch_size=16,
-        num_labels=1000,
+        **labels,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
     )
     return ViTForImageClassification(config)
 
 
-def _mixtral(size: Size) -> Any:
+def _mixtral(size: ModelSize) -> Any:
     import torch
     from transformers import MixtralConfig, MixtralForCausalLM
 
@@ -124,10 +125,11 @@ def _mixtral(size: Size) -> Any:
         max_position_embeddings=size.length,
     )
     # Its products of groups are not cast by autocast.
-    return MixtralForCausalLM(config).to(torch.bfloat16)
+    model: Any = MixtralForCausalLM(config)
+    return model.to(torch.bfloat16)
 
 
-MODELS: dict[str, Callable[[Size], Any]] = {
+MODELS: dict[str, Callable[[ModelSize], Any]] = {
     "llama": _llama,
     "qwen": _qwen,
     "gpt2": _gpt2,
@@ -136,14 +138,14 @@ MODELS: dict[str, Callable[[Size], Any]] = {
 }
 
 
-def _image(size: Size) -> int:
+def _image(size: ModelSize) -> int:
     return 224 if size is LARGE else 32
 
 
-class Task:
+class Trained:
     """A model, how it computes, and its data."""
 
-    def __init__(self, name: str, variant: str, size: Size) -> None:
+    def __init__(self, name: str, variant: str, size: ModelSize) -> None:
         self.name, self.variant, self._size = name, variant, size
         self._items = [self._item(number) for number in range(MICROBATCHES)]
 
@@ -158,7 +160,7 @@ class Task:
     def model(self) -> Any:
         import torch
 
-        torch.manual_seed(0)
+        torch.manual_seed(0)  # pyright: ignore[reportUnknownMemberType]
         model = MODELS[self.name](self._size).train()
         model.config.use_cache = False
         if "checkpointing" in self.variant:
@@ -190,17 +192,17 @@ class Task:
         return {"input_ids": tokens, "labels": tokens}
 
 
-class PlainLoop:
+class PlainModel:
     """What one would write for one GPU: autocast, gradients added up, clipping, fused AdamW."""
 
-    def __init__(self, task: Task, device: str) -> None:
+    def __init__(self, task: Trained, device: str) -> None:
         import torch
 
         self._torch, self._task, self._device = torch, task, torch.device(device)
         self._model = task.model().to(self._device)
         blocks = [each for each in self._model.modules() if isinstance(each, torch.nn.ModuleList)]
         for block in max(blocks, key=len) if task.is_compiled else ():
-            block.compile()
+            block.compile()  # pyright: ignore[reportUnknownMemberType]
         self._parameters = list(self._model.parameters())
         self._optimizer = task.optimizer(self._parameters)
         self._number = 0
@@ -223,7 +225,7 @@ class PlainLoop:
         return float(total)
 
 
-def _program(task: Task) -> Any:
+def _program(task: Trained) -> Any:
     """As recycle.Trainer makes one of what it is given."""
     from recycle_runtime.program.loading import Program
     from recycle_runtime.trainer.names import model_names
@@ -240,8 +242,8 @@ def _program(task: Task) -> Any:
     return Program(Path(__file__), names)
 
 
-def contestants(task: Task, folder: Path, device: str) -> dict[str, Contestant]:
-    found: dict[str, Contestant] = {"plain loop": PlainLoop(task, device)}
+def contestants(task: Trained, folder: Path, device: str) -> dict[str, Contestant]:
+    found: dict[str, Contestant] = {"plain loop": PlainModel(task, device)}
     for number, name in enumerate(PLANS):
         plan = folder / f"step-{number}.plan"
         found[name] = OfPlan(_program(task), plan, device)
@@ -253,7 +255,7 @@ def contestants(task: Task, folder: Path, device: str) -> dict[str, Contestant]:
     return found
 
 
-def race(task: Task, folder: Path, device: str) -> list[str]:
+def race(task: Trained, folder: Path, device: str) -> list[str]:
     """The rows of one model in one variant."""
     racing = contestants(task, folder, device)
     seconds: dict[str, list[float]] = {name: [] for name in racing}
@@ -298,7 +300,7 @@ def run(arguments: argparse.Namespace) -> None:
             if time.perf_counter() - began > 60 * arguments.minutes:
                 print(f"no time is left for {name}, {variant}", flush=True)
                 continue
-            task = Task(name, variant, TINY if arguments.tiny else LARGE)
+            task = Trained(name, variant, TINY if arguments.tiny else LARGE)
             try:
                 lines += race(task, arguments.folder, arguments.device)
             except Exception as error:
@@ -314,7 +316,7 @@ def profile(arguments: argparse.Namespace) -> None:
 
     for name in arguments.models.split(","):
         for variant in arguments.variants.split(","):
-            task = Task(name, variant, TINY if arguments.tiny else LARGE)
+            task = Trained(name, variant, TINY if arguments.tiny else LARGE)
             for contestant, each in contestants(task, arguments.folder, arguments.device).items():
                 for step in range(WARM_UP):
                     each.step(step)

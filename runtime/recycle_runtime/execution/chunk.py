@@ -27,6 +27,7 @@ from recycle_runtime.execution.optimizer import (
 )
 from recycle_runtime.execution.split_backward import Split, prepare
 from recycle_runtime.execution.tied import tied_here
+from recycle_runtime.execution.ways import way_of, ways_text
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Opcode
 from recycle_runtime.program.cutting import Stage
@@ -131,6 +132,7 @@ class Chunk:
             self.module = self.layers[0].module
         self._loss_check = LossCheck(setting.program.path, setting.program.loss_function, self.module)
         self.split: Split = prepare(self.module)
+        _log.info("chunk %d has %s", number, ways_text(way_of(layer.module) for layer in self.layers))
         self.buffers = LayerBuffers([layer.buffers for layer in self.layers])
         self.statistics = NormStatistics(self.module)
         options = StepOptions(

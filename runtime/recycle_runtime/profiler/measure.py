@@ -15,6 +15,7 @@ from recycle_runtime.execution.chunk import build_module
 from recycle_runtime.execution.layer import Layer
 from recycle_runtime.execution.optimizer import LayerOptimizers, LayerUndo, StepOptions, Stepper, Totals
 from recycle_runtime.execution.split_backward import Split, prepare
+from recycle_runtime.execution.ways import way_of, ways_text
 from recycle_runtime.profiler.grid_links import grid_links
 from recycle_runtime.profiler.halves import Halves
 from recycle_runtime.profiler.links import Links, LocalLinks, Receive
@@ -24,6 +25,7 @@ from recycle_runtime.profiler.stage_run import StageRun, Tensors
 from recycle_runtime.program.errors import ProgramError, blame
 from recycle_runtime.program.layers import build_layers
 from recycle_runtime.program.loading import Program
+from recycle_runtime.program.named_inputs import with_host_text
 
 _Measured = TypeVar("_Measured")
 _WARM_UP_STEPS = 2
@@ -160,11 +162,14 @@ def _profile(program: Program, options: Options, links: Links, progress: Callabl
     by_layer = options.stages is None
     batches = MicroBatches(program, options.seed, 1)
     data, target = batches.item(0, 0)
-    inputs = tuple(tensor.to(device) for tensor in program.arguments(data))
+    arguments = program.arguments(data)
+    texts = with_host_text(data, arguments)
+    inputs = (*arguments[:texts], *(tensor.to(device) for tensor in arguments[texts:]))
     target = target.to(device) if isinstance(target, torch.Tensor) else target
     halves = Halves(batches, device) if by_layer else None
     rows: list[StageCosts] = []
     names: list[str] = []
+    ways: list[str] = []
     for piece in _pieces(program, options):
         progress(piece.title)
         loss = _loss_against(program, target) if piece.is_last else None
@@ -174,6 +179,7 @@ def _profile(program: Program, options: Options, links: Links, progress: Callabl
             costs, inputs = _measure(program, piece.name, run, halves, options, device, links)
         rows.append(costs)
         names.append(piece.name)
+        ways.append(way_of(module))
     progress("transfers and reductions")
     rows = _with_transfers(rows, links, options)
     return Profile(
@@ -188,6 +194,7 @@ def _profile(program: Program, options: Options, links: Links, progress: Callabl
             "seed": options.seed,
             "pipelines": options.pipelines,
             "memory_measured": MEMORY_HOW[device.type],
+            "computed": ways_text(ways),
             **links.how,
         },
     )

@@ -44,7 +44,7 @@ class StageRun:
         """What is kept for the backward: the outputs, or the loss of the last stage."""
         if self.is_first:
             inputs = tuple(self._precision.entering(tensor) for tensor in inputs)
-        device = next((tensor.device for tensor in inputs), torch.device("cpu"))
+        device = next((tensor.device for tensor in reversed(inputs)), torch.device("cpu"))
         with self._precision.computing(device):
             output: Any = self.module(*(as_computed(tensor) for tensor in inputs))
             return as_tensors(output if self._loss is None else self._loss(output))

@@ -43,7 +43,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class BoxCall:
     """One call of a layer, as fake tensors."""
 
     made: Any
@@ -63,9 +63,9 @@ class Boxes:
     ) -> None:
         """`build` makes a module of a layer with memory where a fake one is, `value_of` a parameter."""
         self._mode, self._build, self.values_of = mode, build, value_of
-        self._alike: dict[Any, tuple[list[Any], Box]] = {}
+        self._alike: dict[Any, tuple[list[Any], BoxCall]] = {}
 
-    def look(self, layer: int, name: str, module: nn.Module, args: Any, options: Any) -> Box:
+    def look(self, layer: int, name: str, module: nn.Module, args: Any, options: Any) -> BoxCall:
         """What it would give."""
         leaves = tree_flatten((args, options))[0]
         key = (boxed(type(module)), *map(_look, module.parameters()), module.training, *map(_look, leaves))
@@ -76,13 +76,13 @@ class Boxes:
             except Exception:
                 # It looks at values, or calls what knows no fake tensors; if neither, it raises once more.
                 box = self.compute(layer, name, module, (args, options), _with_numbers)
-            self._alike[key] = leaves, box
+            self._alike[key] = leaves, BoxCall(box.made, box.sides, {})
         before, box = self._alike[key]
         return self._again(box, before, leaves)
 
     def compute(
         self, layer: int, name: str, module: nn.Module, arguments: Any, with_values: Callable[[Any], Any]
-    ) -> Box:
+    ) -> BoxCall:
         """What it gives for values in place of fake arguments."""
         given = with_values(arguments)
         pairs = list(zip(tree_flatten(given)[0], tree_flatten(arguments)[0], strict=True))
@@ -92,7 +92,7 @@ class Boxes:
             box = _box(self._build(layer, name, module), *given)
             return self._faked(box, known, values)
 
-    def _faked(self, box: Box, known: dict[int, Any], values: dict[int, torch.Tensor]) -> Box:
+    def _faked(self, box: BoxCall, known: dict[int, Any], values: dict[int, torch.Tensor]) -> BoxCall:
         """Fake tensors in place of all that have values: whoever has not this layer must get them."""
         held: list[torch.Tensor] = []
 
@@ -107,7 +107,7 @@ class Boxes:
 
         return _mapped_box(box, fake, values)
 
-    def _again(self, box: Box, before: list[Any], now: list[Any]) -> Box:
+    def _again(self, box: BoxCall, before: list[Any], now: list[Any]) -> BoxCall:
         """The same for other arguments that look alike."""
         known = {id(old): new for old, new in zip(before, now, strict=True)}
 
@@ -128,7 +128,9 @@ def fake_like(mode: FakeTensorMode, tensor: torch.Tensor) -> FakeTensor:
     """A fake tensor that looks the same, and was not computed."""
     empty = torch.empty_like(tensor.detach(), device="meta")
     made = FakeTensor(mode, empty, tensor.device)
-    return made.requires_grad_(tensor.requires_grad) if tensor.is_floating_point() else made
+    if tensor.is_floating_point():
+        made.requires_grad_(tensor.requires_grad)
+    return made
 
 
 def code_of(hook: Any) -> Any:
@@ -198,17 +200,17 @@ def _listening(module: nn.Module) -> Generator[list[tuple[str, Any, frozenset[An
             each._forward_hooks, each._forward_hooks_with_kwargs = hooks, with_options
 
 
-def _box(module: nn.Module, args: Any, options: Any) -> Box:
+def _box(module: nn.Module, args: Any, options: Any) -> BoxCall:
     earlier = {place: _ids(value) for place, value in _attributes(module)}
     with _listening(module) as heard:
-        made = boxed(type(module)).__call__(module, *args, **options)
+        made = cast(Any, boxed(type(module)).__call__)(module, *args, **options)
     sides = [Side(path, "", *_flat(content), codes) for path, content, codes in heard]
     for place, value in _attributes(module):
         if any(isinstance(leaf, torch.Tensor) for leaf in tree_flatten(value)[0]) and (
             earlier.get(place) != _ids(value)
         ):
             sides.insert(0, Side(*place, *_flat((value,))))
-    return Box(made, tuple(sides), {})
+    return BoxCall(made, tuple(sides), {})
 
 
 def _flat(value: Any) -> tuple[tuple[Any, ...], TreeSpec]:
@@ -228,14 +230,14 @@ def _ids(value: Any) -> list[int]:
     return [id(leaf) for leaf in tree_flatten(value)[0]]
 
 
-def _mapped_box(box: Box, change: Callable[[Any], Any], values: Mapping[int, torch.Tensor]) -> Box:
+def _mapped_box(box: BoxCall, change: Callable[[Any], Any], values: Mapping[int, torch.Tensor]) -> BoxCall:
     leaves, shape = tree_flatten(box.made)
     made = tree_unflatten([change(leaf) for leaf in leaves], shape)
     sides = (
         Side(each.path, each.attribute, tuple(map(change, each.leaves)), each.shape, each.codes)
         for each in box.sides
     )
-    return Box(made, tuple(sides), values)
+    return BoxCall(made, tuple(sides), values)
 
 
 def _look(leaf: Any) -> Any:

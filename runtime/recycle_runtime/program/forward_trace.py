@@ -106,7 +106,7 @@ class ForwardTrace:
         return made.leaves[value.place]
 
 
-class Watch(ABC):
+class CallWatch(ABC):
     """Sees the calls of all layers in one forward."""
 
     @abstractmethod
@@ -117,7 +117,7 @@ class Watch(ABC):
     def call_fake(self, layer: int, name: str, module: nn.Module, args: Any, options: Any) -> Any:
         """A module of a layer that has no memory here."""
 
-    def tell_side(self, module: nn.Module, args: Any, options: Any, output: Any) -> None:
+    def tell_side(self, module: nn.Module, args: Any, options: Any, output: Any) -> None:  # noqa: B027
         """A module inside a layer that is here has given this."""
 
     def run(self, call: Callable[[], Any]) -> Any:
@@ -129,7 +129,7 @@ class Watch(ABC):
             _active.watch = None
 
 
-class ForwardWatch(TorchFunctionMode, Watch):
+class ForwardWatch(TorchFunctionMode, CallWatch):
     """Sees every event of one forward; subclasses say what becomes of it."""
 
     def __init__(self) -> None:
@@ -166,7 +166,7 @@ class ForwardWatch(TorchFunctionMode, Watch):
 _active = threading.local()
 
 
-def watching() -> Watch | None:
+def watching() -> CallWatch | None:
     """What watches the forward that runs in this thread."""
     return getattr(_active, "watch", None)
 
@@ -306,7 +306,7 @@ class _Tracer(ForwardWatch):
         return made
 
     def _with_values(self, value: Any) -> Any:
-        """The same with values in place of fake tensors: those of parameters are as in layers that are new."""
+        """The same with values in place of fake tensors; parameters are as in layers that are new."""
         assert self._beside is not None
         beside = self._beside
 

@@ -41,12 +41,13 @@ from recycle_runtime.program.cutting import folder
 from recycle_runtime.program.deferred_init import Recipes, fill
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.forward_trace import (
+    CallWatch,
     ForwardTrace,
     ForwardWatch,
     Value,
-    Watch,
     tensors_in,
     trace,
+    user_line,
     watching,
 )
 from recycle_runtime.program.named_inputs import packed, unpacked
@@ -167,10 +168,10 @@ class WholeModel:
 
     def _built(self, layer: int, name: str, like: nn.Module) -> nn.Module:
         """A module of a layer as it is when new, in the place and the mode of a fake one."""
-        some = next(like.parameters(), None)
         made = self._layer(layer, self._seed, is_shown=True).get_submodule(name)
-        if some is not None:
-            made = made.to(some.device, some.dtype if some.is_floating_point() else None)
+        tensors = (*made.parameters(), *made.buffers()), (*like.parameters(), *like.buffers())
+        for one, other in zip(*tensors, strict=True):
+            one.data = one.data.to(other.device, other.dtype)
         for each, other in zip(made.modules(), like.modules(), strict=True):
             each.training = other.training
         return made
@@ -390,8 +391,8 @@ class Body:
             return self._follow(fresh, model, args, options, inputs, crossed, before_layer)
         except _OtherWay as error:
             raise ProgramError(
-                f"the forward of {type(model).__name__} goes another way with these values than with those "
-                f"that it was looked at with: {error}",
+                f"{error.line}: the forward of {type(model).__name__} goes another way with these values "
+                f"than with those that it was looked at with: {error}",
                 "let it decide by its inputs, or inside a layer: LAYERS = [...] makes one layer of what it "
                 "reads and what it decides",
             ) from None
@@ -406,6 +407,8 @@ class Body:
         crossed: Sequence[torch.Tensor],
         before_layer: Callable[[int], None] | None,
     ) -> Any:
+        if len(crossed) != len(known.crossing[self._first]):
+            raise _OtherWay(f"{len(crossed)} tensors cross in, not {len(known.crossing[self._first])}")
         arrived = dict(zip(known.crossing[self._first], crossed, strict=True))
         args, options = self._with_arrived(args, options, arrived)
         follower = _Follower(known, self._whole.names, self._first, self._last, arrived, before_layer)
@@ -497,8 +500,12 @@ class _Stop(BaseException):
 class _OtherWay(BaseException):
     """The forward does something else than the trace says."""
 
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.line = user_line(None)
 
-class _Through(Watch):
+
+class _Through(CallWatch):
     """Goes through a forward all layers of which are here."""
 
     def __init__(self, before_layer: Callable[[int], None] | None) -> None:
@@ -595,7 +602,8 @@ class _Follower(ForwardWatch):
         """That nothing in it is fake: it would come from a layer that is not here, on a way not seen."""
         if any(isinstance(leaf, FakeTensor) for leaf in tree_flatten(value)[0]):
             raise ProgramError(
-                f"{what} comes from another layer on a way that cannot be followed (a global, a cache)",
+                f"{user_line(None)}: {what} comes from another layer on a way that cannot be followed "
+                "(a global, a cache)",
                 "pass it on as an argument and a result, keep it as an attribute of a module in the layer, "
                 "or make one layer of both: LAYERS = [...]",
             )
@@ -694,15 +702,21 @@ def _with_call(kind: type[Any], call: Callable[..., Any]) -> type[Any]:
 
 
 def _install_recorders(model: nn.Module) -> None:
-    """Hooks by which models of `transformers` collect outputs of their layers, if they are to: before the model
-    is copied, or they would install them on every copy, and on layers that move once more. A layer that is
-    compiled is quicker without."""
+    """Hooks by which models of `transformers` collect outputs of their layers, if they are to.
+
+    Before the model is copied: else they would be installed on every copy, and once more on layers that move.
+    A layer that is compiled is quicker without.
+    """
     recorders: Any = sys.modules.get("transformers.utils.output_capturing")
     install = getattr(recorders, "maybe_install_capturing_hooks", None)
-    for module in model.modules() if install is not None else ():
+    if install is None:
+        return
+    for module in model.modules():
         config: Any = getattr(module, "config", None)
         wanted = [name for name in dir(config) if name.startswith("output_") and _is_set(config, name)]
-        if wanted and hasattr(module, "_can_record_outputs"):
+        # To install them on a model is to install them on the models in it, whether they have them or not.
+        has_some = any(getattr(each, "_output_capturing_hooks_installed", False) for each in module.modules())
+        if wanted and hasattr(module, "_can_record_outputs") and not has_some:
             install(module)
 
 

@@ -156,15 +156,14 @@ def test_what_cannot_be_cut(between: Callable[[Glue, Tensor], Tensor], words: st
 
 
 def _decides(model: Glue, hidden: Tensor) -> Tensor:
-    """By a number, which it uses beyond the next layers too."""
-    model.seen = float(hidden.detach().mean())
-    return hidden if hidden.sum() > 1e9 else -hidden * model.seen
+    """By a number, and computes with one."""
+    seen = float(hidden.detach().mean())
+    return hidden if hidden.sum() > 1e9 else -hidden * seen
 
 
 @pytest.mark.parametrize("cut", [(4,), (2, 2), (1, 1, 1, 1)])
 def test_glue_that_decides_by_values(cut: tuple[int, ...]) -> None:
     model = Glue(_decides).double()
-    model.between = lambda model, hidden: _decides(model, hidden)
     plain = copy.deepcopy(model)
     layered = whole(model)
     for shift in range(3):
@@ -236,6 +235,37 @@ def test_shapes_that_depend_on_numbers() -> None:
     with pytest.raises(ProgramError, match=r"blocks.1 gives float64.* expect float64"):
         for shift in range(WORDS):
             run(model, (TOKENS * shift) % WORDS, (2, 2))
+
+
+def _fickle(model: Glue, hidden: Tensor) -> Tensor:
+    return hidden.tanh() if hidden[0, 0, 0] > 0 else hidden.sigmoid()
+
+
+def test_glue_that_changes_its_mind() -> None:
+    """Any way that some micro-batch of this shape has shown can be gone."""
+    model = Glue(_fickle).double()
+    plain, layered = copy.deepcopy(model), whole(model)
+    for shift in range(6):
+        tokens = (TOKENS + shift) % WORDS
+        torch.testing.assert_close(run(layered, tokens, (2, 2)), plain(tokens), rtol=0, atol=0)
+
+
+def test_a_way_that_was_not_shown() -> None:
+    """With other weights than when new, glue does what no trace has seen: refused, with its line."""
+    layered = whole(Glue(_fickle))
+    refused: list[str] = []
+    for sign in (1.0, -1.0):
+        layers = [_own(layer) for _, layer in layered.build(0, 4, 0)]
+        with torch.no_grad():
+            layers[1].get_parameter("blocks.0.linear.weight").zero_()
+            layers[1].get_parameter("blocks.0.linear.bias").fill_(sign)
+        try:
+            Body(layers[:2]).run(as_tuple(TOKENS), True)
+        except ProgramError as error:
+            refused.append(str(error))
+    assert len(refused) == 1
+    assert "goes another way with these values" in refused[0]
+    assert "test_model_layers.py:" in refused[0]
 
 
 def test_no_list_of_blocks() -> None:

@@ -13,7 +13,7 @@ STEPS = 60
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["llama", "gpt2"])
+@pytest.mark.parametrize("name", ["llama", "gpt2", "experts"])
 def test_a_kill_and_a_return(tmp_path: Path, name: str) -> None:
     program = str(PROGRAMS / f"{name}.py")
     outcome = run(tmp_path / "run", two_by_two(tmp_path, (2, 2)), program, STEPS, ["kill=1:1@3"], ["1:1@6"])

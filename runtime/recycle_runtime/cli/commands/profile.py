@@ -103,6 +103,7 @@ def run(arguments: Namespace, output: Output) -> int:
             f"note: half of the times differ by more than {UNSTEADY:.0%} of the median at "
             f"{measured.noun} {numbers}: measure on an idle machine, or with a larger --repeat"
         )
+    output.say(f"measured {measured.details['computed']}")
     if (over := measured.split_ppm) is not None:
         output.say(f"two halves of a micro-batch take {over / 10_000:.1f} % longer than the whole")
     elif measured.why_not_split:

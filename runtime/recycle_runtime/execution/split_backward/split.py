@@ -8,7 +8,6 @@ gradients of those fall out of the same kernel as the input's; to come back for 
 two activations alive until then.
 """
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
@@ -31,8 +30,6 @@ from recycle_runtime.execution.split_backward.layers import (
 from recycle_runtime.program.compiled import is_compiled
 from recycle_runtime.program.copies import has_hooks
 
-_log = logging.getLogger(__name__)
-
 
 def choose_units(stage: nn.Module, owner: Owner) -> list[Unit | GeneralUnit]:
     """One for every module whose weights wait; no module belongs to two."""
@@ -48,7 +45,6 @@ def _candidates(module: nn.Module, owner: Owner, seen: set[int]) -> Iterator[Uni
     seen.add(id(module))
     if is_compiled(module):
         # One kernel computes all its gradients at once.
-        _log.info("%s is compiled: its weights' gradients come with its input's", type(module).__name__)
         return
     unit = _layer_unit(module, owner)
     if unit is not None:
