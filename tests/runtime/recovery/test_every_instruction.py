@@ -79,6 +79,11 @@ def test_some_instructions_with_shards(tmp_path: Path, sharded: str) -> None:
 
 
 @pytest.mark.slow
+def test_some_instructions_with_shards_and_undo_that_is_copied_ahead(tmp_path: Path, sharded: str) -> None:
+    kill_everywhere(tmp_path, sharded, MLP, (1, 1), every=5, undo="host")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("place", [(0, 0), (1, 1)])
 def test_each_instruction_with_shards(tmp_path: Path, sharded: str, place: Worker) -> None:
     kill_everywhere(tmp_path, sharded, MLP, place)
