@@ -106,10 +106,14 @@ class Session:
             role.stream, table, role.worker, role.plan, role.bundle.pipelines, before
         )
 
-    def agree(self, on_change: Callable[[OwnersLacking | None], None] | None = None) -> None:
+    def agree(
+        self,
+        on_change: Callable[[OwnersLacking | None], None] | None = None,
+        go_on: Callable[[], None] | None = None,
+    ) -> None:
         """Before the first step: who owns which shards of optimizer state; `on_change` hears when others are
-        held here, and of owners that are missing."""
-        self.steps.agree(on_change)
+        held here, and of owners that are missing, `go_on` raises an error if the group is to be left."""
+        self.steps.agree(on_change, go_on)
 
     def run(self, step: int) -> StepReport:
         """One step, as often as it takes to make it properly."""

@@ -35,6 +35,9 @@ class Owners(Protocol):
     """Called when other shards are held here than before; told when owners are missing, and when they are not
     any more."""
 
+    go_on: Callable[[], None]
+    """Raises an error if the group is to be left: called before anything is made of what has come."""
+
     def agree(self) -> None:
         """When a generation begins: who owns what."""
         ...
@@ -80,10 +83,14 @@ class WorkerSteps:
         for number, chunk in chunks.items():
             chunk.stepper.norm.first_peer = answers_for[number]
 
-    def agree(self, on_change: Callable[[OwnersLacking | None], None] | None = None) -> None:
+    def agree(
+        self,
+        on_change: Callable[[OwnersLacking | None], None] | None = None,
+        go_on: Callable[[], None] | None = None,
+    ) -> None:
         """When the group has come together: who owns which shards, and all have the same weights."""
         for ownership in self._ownership.values():
-            ownership.on_change = on_change
+            ownership.on_change, ownership.go_on = on_change, go_on or ownership.go_on
             ownership.agree()
 
     def begin_sums(self, chunk: int, complete: Sequence[Any]) -> None:

@@ -122,8 +122,8 @@ def _make_room(
     full: int,
     roomy: Sequence[int],
 ) -> None:
-    """One that owns all it may gives a shard to one that may own more. There is one of which that is no owner,
-    since it owns fewer; a shard whose state `full` does not have costs nothing to give."""
+    """One that owns all it may gives a shard to one that owns fewer, and so lacks some of them. A shard whose
+    state the first does not have costs nothing to give."""
     to = min(roomy, key=lambda peer: load[peer])
     given = [shard for shard, chosen in enumerate(found) if full in chosen and to not in chosen]
     shard = min(given, key=lambda each: full in holders[each])
@@ -150,6 +150,8 @@ class Ownership:
         self._lacks_since: float | None = None
         self.on_change: Callable[[OwnersLacking | None], None] | None = None
         """Called when other shards are held here; told when owners are missing, or not any more."""
+        self.go_on: Callable[[], None] = _go_on
+        """Raises an error if the group is to be left: what has come may be what an abort has left."""
 
     def agree(self) -> None:
         """When a generation begins; all holders of the chunk are here."""
@@ -303,8 +305,9 @@ class Ownership:
         for place, copy in enumerate(copies):
             if copy in images:
                 sizes[place] = images[copy].numel()
-        self._run([PeerSum(sizes)])
+        self._run([PeerSum(size, (copy.source,)) for copy, size in zip(copies, sizes, strict=True)])
         counts = [int(each) for each in cast("list[float]", sizes.tolist())]  # pyright: ignore[reportUnknownMemberType]
+        self.go_on()
         sums, taken = list[PeerSum](), dict[ShardCopy, torch.Tensor]()
         for copy, count in zip(copies, counts, strict=True):
             if copy in images:
@@ -315,8 +318,10 @@ class Ownership:
                 memory = torch.empty(count, dtype=torch.uint8, device="meta")
             sums.append(PeerSum(memory, (copy.source,), (copy.target,)))
         self._run(sums)
-        for copy, memory in taken.items():
-            image = read_image(memory.cpu())
+        images_taken = {copy: memory.cpu() for copy, memory in taken.items()}
+        self.go_on()
+        for copy, memory in images_taken.items():
+            image = read_image(memory)
             if image is None:
                 raise RuntimeError("what was sent is no shard")
             self._layer(copy.layer).own(copy.shard, image.state(image.names[0], device=device))
@@ -389,8 +394,10 @@ class Ownership:
             for shard in layer.held:
                 told[self._me, len(mine) + place * shards + shard] = 1
         there = told.to(chunk.setting.device)
-        self._run([PeerSum(there)])
+        # Copies, no sums: if they are cut off, no step has been made with them.
+        self._run([PeerSum(row, sources=(peer,)) for peer, row in enumerate(there)])
         told = there.cpu()
+        self.go_on()
         rows = cast("list[list[float]]", told[:, : len(mine)].tolist())  # pyright: ignore[reportUnknownMemberType]
         who = [HolderStatus(int(row[0]), int(row[1]), *map(bool, row[2:])) for row in rows]
         return told[:, len(mine) :].reshape(self._peers, layers, shards) > 0, who
@@ -402,6 +409,10 @@ class Ownership:
 
     def _layer(self, number: int) -> Layer:
         return next(layer for layer in self._layers if layer.number == number)
+
+
+def _go_on() -> None:
+    """Nobody asks to leave."""
 
 
 class LostShardError(RuntimeError):

@@ -111,7 +111,9 @@ class TrainingSession(Protocol):
         """What those of the last step, which is this one, have reached."""
         ...
 
-    async def agree(self, on_change: Callable[[OwnersLacking | None], None]) -> None:
+    async def agree(
+        self, on_change: Callable[[OwnersLacking | None], None], go_on: Callable[[], None]
+    ) -> None:
         """Before the first step: who owns which shards of optimizer state, and all have the weights."""
         ...
 
@@ -412,8 +414,10 @@ class _Session:
     def gradients(self, step: int) -> tuple[ChunkGradients, ...]:
         return self._inner.gradients(step)
 
-    async def agree(self, on_change: Callable[[OwnersLacking | None], None]) -> None:
-        self._inner.agree(on_change)
+    async def agree(
+        self, on_change: Callable[[OwnersLacking | None], None], go_on: Callable[[], None]
+    ) -> None:
+        self._inner.agree(on_change, go_on)
 
     async def run(self, step: int, ends_at: int | None) -> StepReport:
         self._inner.data.ends_at = ends_at

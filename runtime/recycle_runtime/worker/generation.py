@@ -170,7 +170,7 @@ class WorkerGeneration:
         assert self._session is not None
         self.go_on_or_leave()
         with self._unless_asked_to_leave():
-            await self._session.agree(self._tell_owners)
+            await self._session.agree(self._tell_owners, self.go_on_or_leave)
 
     @contextmanager
     def _unless_asked_to_leave(self) -> Generator[None]:

@@ -1,10 +1,11 @@
 """Workers that do not leave their group in time, or have just been started: who is waited for."""
 
-from recycle_runtime.coordinator.events import MovesWanted, TimePassed
+from recycle_runtime.coordinator.events import MovesWanted, Said, TimePassed
 from recycle_runtime.coordinator.patience import Patience
 from recycle_runtime.coordinator.state_machine import Phase
 from recycle_runtime.options.run import AdaptationOptions
 from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.protocol.messages.generations import LayerShards, ShardsHeld
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.protocol.messages.wire import ToWorker
 from tests.runtime.coordinator.fake_job import FakeJob, FakeMember
@@ -66,6 +67,23 @@ def test_one_with_a_peer_is_given_up() -> None:
     job.wait()
     assert TWO not in job.live() and ONE in job.live()
     assert job.result is None and job.coordinator.phase is Phase.RUNNING
+
+
+def test_a_shard_that_no_other_worker_has_counts_as_a_stage_does() -> None:
+    job = DeafJob()
+    job.run(5)
+    machine, here = job.coordinator, sorted(job.live())
+    machine.book.has_shards = True
+    for entry in machine.roster.entries.values():
+        # As where the coordinator has just been started again.
+        entry.shards = None
+    assert not machine.can_go_on_with(here)
+    for worker in here:
+        held = {ONE: (0, 1), TWO: (1, 2), THREE: (0, 2)}.get(worker, (0, 1, 2))
+        said = ShardsHeld(machine.number, (LayerShards(worker[1], 3, held),))
+        job.happen(Said(Member(worker, 0), said))
+    assert machine.can_go_on_with([worker for worker in here if worker != ONE])
+    assert not machine.can_go_on_with([worker for worker in here if worker not in (ONE, TWO)])
 
 
 def test_nobody_is_given_up_for_a_peer_that_has_just_been_started() -> None:

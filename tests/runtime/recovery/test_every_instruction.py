@@ -8,7 +8,7 @@ import pytest
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Opcode
-from tests.runtime.recovery.watched import BUFFERS_AND_DROPOUT, TINY, check, run
+from tests.runtime.recovery.watched import BUFFERS_AND_DROPOUT, TINY, check, disturbed, run
 from tests.runtime.training.alone import train_alone
 from tests.runtime.training.compare import MLP, changed
 
@@ -76,6 +76,16 @@ def test_some_instructions_with_shards(tmp_path: Path, sharded: str) -> None:
     stream = Bundle.read(sharded).stream(0, (1, 1))
     first = next(at for at, each in enumerate(stream) if each.opcode is Opcode.OPTIMIZER)
     kill_everywhere(tmp_path, sharded, MLP, (1, 1), first=first)
+
+
+@pytest.mark.slow
+def test_shards_and_undo_that_is_copied_ahead(tmp_path: Path, sharded: str) -> None:
+    """Killed before its step and after it; steps that are clipped have been made before that is known."""
+    program, stream = changed(tmp_path, MLP, "CLIP_NORM = 0.45"), Bundle.read(sharded).stream(0, (1, 1))
+    at = next(at for at, each in enumerate(stream) if each.opcode is Opcode.OPTIMIZER)
+    faults, returns = [f"kill=1:1@5.{at}", f"kill=1:1@30.{at + 1}"], ["1:1@6", "1:1@31"]
+    outcome = disturbed(tmp_path, sharded, 60, faults, returns, program, undo="host")
+    assert len(outcome.faults) == 2
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from recycle_compiler.ir.job import Techniques
 from recycle_compiler.planner.compile import plan_failed
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Opcode
+from tests.compiler.test_sharded import sharded
 from tests.runtime.recovery.watched import PROGRAMS, TINY, check, run
 from tests.runtime.training.alone import Alone, train_alone
 from tests.support.chunks import chunked_job
@@ -19,9 +20,11 @@ LAYERED = str(PROGRAMS / "layered.py")
 V_SHAPE = (0, 1, 1, 0)
 
 
-def plans(folder: Path, *, stagger: bool) -> str:
+def plans(folder: Path, *, stagger: bool, owners: int = 0) -> str:
+    """Six micro-batches a step, with two pipelines, or three where shards have owners."""
     techniques = Techniques(adaptive=True, decouple=True, stagger=stagger)
-    job = chunked_job(V_SHAPE, 2, 3, techniques=techniques)
+    job = chunked_job(V_SHAPE, 3 if owners else 2, 2 if owners else 3, techniques=techniques)
+    job = sharded(job, owners) if owners else job
     path = folder / "chunks.plan"
     states = ([], [(1, 0)], [(1, 1)])
     write_bundle(path, source="", plans=[plan_failed(job, failure_set(failed)) for failed in states])
@@ -43,10 +46,11 @@ def between_steps_of(bundle: str) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("owners", [0, 2])
 @pytest.mark.parametrize("stagger", [True, False])
-def test_kill_and_rejoin(tmp_path: Path, stagger: bool) -> None:
+def test_kill_and_rejoin(tmp_path: Path, stagger: bool, owners: int) -> None:
     """Also when a worker dies that has stepped one of its chunks and not the other."""
-    bundle, alone = plans(tmp_path, stagger=stagger), train_alone(LAYERED, 4, 6, 90)
+    bundle, alone = plans(tmp_path, stagger=stagger, owners=owners), train_alone(LAYERED, 4, 6, 90)
     at = between_steps_of(bundle)
     faults = [f"kill=1:0@3.{at}", "kill=1:1@33", f"kill=0:0@63.{at}"]
     outcome = run(tmp_path / "run", bundle, LAYERED, 90, faults, ["1:0@4", "1:1@34", "0:0@64"])

@@ -18,9 +18,12 @@ TOGETHER = "6x3"
 """All layers on each of three workers."""
 
 
-def plans(folder: Path, *, stagger: bool = True, recut: bool = False) -> str:
-    """Two pipelines of two stages with three layers each, and one failure anywhere."""
-    job = replace(layered_job(layer_costs((1000,) * LAYERS), (3, 3), 2, 4), tied=(0, LAYERS - 1))
+def plans(folder: Path, *, stagger: bool = True, recut: bool = False, owners: int = 0) -> str:
+    """Two pipelines of two stages with three layers each, and one failure anywhere; four pipelines where
+    optimizer state is in shards."""
+    shape = (4, 2) if owners else (2, 4)
+    job = layered_job(layer_costs((1000,) * LAYERS), (3, 3), *shape, owners=owners)
+    job = replace(job, tied=(0, LAYERS - 1))
     job = replace(job, techniques=replace(job.techniques, stagger=stagger))
     return write_bundle(
         folder / "tied.plan", job, {TOGETHER: [(1,)]} if recut else {}, [(0, 0), (0, 1), (1, 0)]
@@ -41,9 +44,9 @@ def check(folder: Path, outcome: Outcome, program: str, steps: int, first: int =
             torch.testing.assert_close(tensor, alone.states[0][name], rtol=1e-9, atol=1e-9)
 
 
-def kill_and_rejoin(folder: Path, program: str, *, stagger: bool) -> str:
+def kill_and_rejoin(folder: Path, program: str, *, stagger: bool, owners: int = 0) -> str:
     """On either side, with a checkpoint of step 80 at the end. The plans."""
-    bundle, kept = plans(folder, stagger=stagger), folder / "kept"
+    bundle, kept = plans(folder, stagger=stagger, owners=owners), folder / "kept"
     faults, returns = ["kill=1:0@5", "kill=0:1@45"], ["1:0@6", "0:1@46"]
     outcome = run(folder / "one", bundle, program, 80, faults, returns, checkpoint=kept)
     assert len(outcome.faults) == 2
@@ -56,10 +59,10 @@ def test_kill_and_rejoin_on_either_side(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stagger", [True, False])
-def test_a_resume(tmp_path: Path, stagger: bool) -> None:
+@pytest.mark.parametrize(("stagger", "owners"), [(True, 0), (False, 0), (True, 2)])
+def test_a_resume(tmp_path: Path, stagger: bool, owners: int) -> None:
     program, kept = changed(tmp_path, TIED, "CLIP_NORM = 0.5"), tmp_path / "kept"
-    bundle = kill_and_rejoin(tmp_path, program, stagger=stagger)
+    bundle = kill_and_rejoin(tmp_path, program, stagger=stagger, owners=owners)
     second = run(tmp_path / "two", bundle, program, 86, ["kill=1:1@82"], checkpoint=kept, resume=True)
     assert len(second.faults) == 1
     check(tmp_path / "two", second, program, 86, first=80)

@@ -18,14 +18,18 @@ def are_close(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor])
 
 
 @pytest.mark.slow
-def test_saves_with_kills_around_them(tmp_path: Path, square: str) -> None:
-    """A writer fails in a save, another worker before one; the run is resumed from what was saved."""
-    plain = train_plainly(10, PER_STEP)
+@pytest.mark.parametrize(("job", "per_step"), [("square", PER_STEP), ("sharded", 6)])
+def test_saves_with_kills_around_them(
+    tmp_path: Path, request: pytest.FixtureRequest, job: str, per_step: int
+) -> None:
+    """A writer fails in a save, another worker before one; the run is resumed from what was saved. Also where
+    no worker has the whole state of its optimizer, and nobody but the owners of shards steps them."""
+    bundle, plain = str(request.getfixturevalue(job)), train_plainly(10, per_step)
     first, second = tmp_path / "first", tmp_path / "second"
     first.mkdir()
     second.mkdir()
     script = [LOOP, str(first), "8", "--save-every", "2", "--sleep", "0.1", "--die", "1:1@4@body"]
-    result = run(square, *script, faults=("kill=0:0@4.save",), returns=("0:0@5",))
+    result = run(bundle, *script, faults=("kill=0:0@4.save",), returns=("0:0@5",))
     assert [row.step for row in result.steps] == list(range(8))
     # Whether 0:0 is back before the end or is just joining then, the run ends.
     assert sum("killed by signal 9" in cause for each in result.recoveries for cause in each.causes) == 2
@@ -41,7 +45,7 @@ def test_saves_with_kills_around_them(tmp_path: Path, square: str) -> None:
         assert are_close(saved, plain[complete.manifest.step - 1].state)
     assert are_close(torch.load(first / "whole.pt", weights_only=True), plain[7].state)
 
-    run(square, LOOP, str(second), "10", checkpoint=first / "kept", resume=True)
+    run(bundle, LOOP, str(second), "10", checkpoint=first / "kept", resume=True)
     for process in records(second):
         check(process, plain, every=100)
     assert {process[0]["step"] for process in records(second)} == {7}

@@ -34,7 +34,7 @@ def run(
         faults=faults,
         returns=returns,
         checkpoint=None if checkpoint is None else str(checkpoint),
-        checkpoint_every=5,
+        checkpoint_every=100 if checkpoint is None else 5,
         resume=resume,
         heartbeat_timeout=20.0,
         instruction_timeout=600.0,

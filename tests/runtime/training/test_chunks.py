@@ -16,6 +16,7 @@ from recycle_compiler.ir.job import JobSpec, Techniques
 from recycle_compiler.ir.streams import Claims, Streams
 from recycle_runtime.plan.isa import NONE, Instruction, Opcode
 from recycle_runtime.plan.worker_ids import Worker, worker_number
+from tests.compiler.test_sharded import sharded
 from tests.runtime.training.alone import train_alone
 from tests.runtime.training.compare import MLP, STEPS, changed, check
 from tests.runtime.training.compare import plan_file as compiled_file
@@ -143,6 +144,14 @@ def test_equal_to_one_process(
 def test_compiled_plans(tmp_path: Path, chunk_stages: tuple[int, ...], stagger: bool) -> None:
     job = job_with(chunk_stages, Techniques(adaptive=True, decouple=True, stagger=stagger))
     check_chunks_train(job, compiled_file(tmp_path, job, [(1, 1)]))
+
+
+@pytest.mark.parametrize("stagger", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_optimizer_state_in_shards(tmp_path: Path, stagger: bool) -> None:
+    """Weights of all chunks are gathered once the norm is known, or as each chunk is stepped."""
+    program = changed(tmp_path, MLP, "CLIP_NORM = 0.5")
+    job = sharded(chunked_job((0, 1, 1, 0), 3, 2, techniques=Techniques(True, True, stagger)))
+    check_chunks_train(job, compiled_file(tmp_path, job, [(1, 1)]), program)
 
 
 @pytest.mark.parametrize(("clip", "stagger"), [(0.5, False), (2.0, True)])

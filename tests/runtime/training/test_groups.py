@@ -29,11 +29,11 @@ def layers():
 LAYOUTS = ("3x2,3x2@6+6x1@2", "2x1,4x2@3+3x1,2x1,1x1@5", "6x1@3+3x1,3x1@3+4x1,2x1@2")
 
 
-def plan_file(folder: Path, text: str, techniques: Techniques) -> str:
+def plan_file(folder: Path, text: str, techniques: Techniques, owners: int = 0) -> str:
     layout = parse_any_layout(text)
     assert isinstance(layout, GroupedLayout)
     costs = layer_costs((1000,) * 6, reduce=200, optimizer=100, transfer=100)
-    job = replace(layered_job(costs, (6,), 2, 4, redundancy=1), techniques=techniques)
+    job = replace(layered_job(costs, (6,), 2, 4, redundancy=1, owners=owners), techniques=techniques)
     derived = job_of_groups(job, layout)
     path = folder / "groups.plan"
     write_bundle(path, source="", plans=[quick_plan(Target(derived, absent_of_groups(derived, layout)))])
@@ -59,9 +59,12 @@ def test_equal_to_one_process(tmp_path: Path, text: str, workers: int, stagger: 
     check_groups_train(plan_file(tmp_path, text, techniques), program, workers)
 
 
-@pytest.mark.parametrize("stagger", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_the_norm_is_that_of_all_layers(tmp_path: Path, stagger: bool) -> None:
-    """Every layer once, though workers of both groups hold it; after a staggered step it is made again."""
+@pytest.mark.parametrize(
+    ("stagger", "owners"), [(False, 0), (True, 2), pytest.param(True, 0, marks=pytest.mark.slow)]
+)
+def test_the_norm_is_that_of_all_layers(tmp_path: Path, stagger: bool, owners: int) -> None:
+    """Every layer once, though workers of both groups hold it; after a staggered step it is made again. Where
+    optimizer state is in shards, workers of both groups own them."""
     program = changed(tmp_path, LAYERED, f"CLIP_NORM = 0.05\n{CALM}")
     techniques = Techniques(adaptive=True, decouple=True, stagger=stagger)
-    check_groups_train(plan_file(tmp_path, LAYOUTS[0], techniques), program, 5)
+    check_groups_train(plan_file(tmp_path, LAYOUTS[0], techniques, owners), program, 5)

@@ -8,6 +8,7 @@ import pytest
 from recycle_compiler.ir.job import JobSpec, Techniques
 from recycle_runtime.launcher.local import RunError, RunOptions, run_local
 from recycle_runtime.plan.plan_choice import NoFittingPlanError
+from tests.compiler.test_sharded import sharded
 from tests.runtime.training import compare
 from tests.support.jobs import ALL, unit_job
 
@@ -30,6 +31,13 @@ def test_sliced_layers(tmp_path: Path, failed: compare.Failed, clip: float) -> N
     """Steps that must all be made again, some of them, and none."""
     program = compare.changed(tmp_path, SLICED, f"CLIP_NORM = {clip}")
     compare.check_on_processes(tmp_path, job(), failed, program)
+
+
+@pytest.mark.slow
+def test_optimizer_state_in_shards(tmp_path: Path) -> None:
+    """Ranks own the same shards of their slices, each once; a worker that is alone at its stage owns all."""
+    program = compare.changed(tmp_path, SLICED, "CLIP_NORM = 5.0")
+    compare.check_on_processes(tmp_path, sharded(job(), 1), [(1, 0)], program)
 
 
 @pytest.mark.parametrize("failed", [pytest.param([], marks=pytest.mark.slow), [(0, 1)]], ids=str)

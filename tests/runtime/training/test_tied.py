@@ -9,6 +9,7 @@ import torch
 from recycle_compiler.ir.job import JobSpec, Techniques
 from recycle_runtime.execution.interpreter import StreamError
 from recycle_runtime.program.errors import ProgramError
+from tests.compiler.test_sharded import sharded
 from tests.runtime.training.compare import Failed, changed, plan_file
 from tests.runtime.training.threads import train_in_threads
 from tests.runtime.training.tied_alone import train_tied_alone
@@ -69,6 +70,14 @@ def test_equal_to_plain_training(tmp_path: Path, decouple: bool, stagger: bool, 
     """With 1F1B and with decoupled backwards; what is shared counts once in the norm."""
     program = changed(tmp_path, TIED, f"CLIP_NORM = {clip}")
     check_equal(tmp_path, tied_job(3, Techniques(True, decouple, stagger)), program)
+
+
+@pytest.mark.parametrize("stagger", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_optimizer_state_in_shards(tmp_path: Path, stagger: bool) -> None:
+    """Copies of a parameter are summed whole, and each is stepped by the owners of its rows."""
+    program = changed(tmp_path, TIED, "CLIP_NORM = 0.5")
+    job = replace(tied_job(3, Techniques(True, True, stagger), 2), pipelines=3)
+    check_equal(tmp_path, sharded(job), program, [(1, 2)])
 
 
 @pytest.mark.parametrize("failed", [[(0, 2)], [(1, 0), (1, 2)]])

@@ -463,7 +463,7 @@ class NumberSession:
         under_way = stepper.norm.under_way
         return under_way.is_whole and stepper.options.accepts(under_way.total())
 
-    async def agree(self, on_change: Any) -> None:
+    async def agree(self, on_change: Any, go_on: Any) -> None:
         """Every worker has the whole of its optimizer state."""
 
     async def evaluate(self, data: Any, before: Callable[[int], None]) -> float | None:

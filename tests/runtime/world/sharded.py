@@ -277,13 +277,35 @@ class _HostName:
 
 
 class WorldOwnership(Ownership):
-    """The real one, on a simulated node."""
+    """The real one, on a simulated node; it never holds more than plans count with."""
 
     host = ""
+    note_wrong: Callable[[str], None]
+    _began_with = 0
 
     def agree(self) -> None:
         cast(Any, ownership).socket = _HostName(self.host)
         super().agree()
+        self._began_with = self._most_held()
+        self._check_share()
+
+    def settled(self) -> None:
+        super().settled()
+        self._check_share()
+
+    def _most_held(self) -> int:
+        return max((len(layer.held) for layer in self._layers), default=0)
+
+    def _check_share(self) -> None:
+        """While shards are on their way, those that leave this worker are still here."""
+        found = self._most_held()
+        owned = max(sum(peer in owners for owners in self._wanted) for peer in range(self._peers))
+        able = len({peer for owners in self._wanted for peer in owners})
+        shards = len(self._wanted)
+        most = min(shards, -(-self._owners * shards // max(1, able)))
+        bound = max(most, self._began_with) if self._copies else most
+        if owned > most or found > bound:
+            self.note_wrong(f"{found} of {shards} shards are held, and {most} are a worker's part")
 
     def _bytes_of(self, copy: ShardCopy) -> int:
         return _COPY_BYTES
@@ -427,7 +449,7 @@ class ShardedSession(NumberSession):
         for number, chunk in chunks.items():
             holders, start = grid.holders(number), partial(sums.start_peer_sums, number)
             made = WorldOwnership(chunk, role.bundle.owners, holders.index(role.worker), len(holders), start)
-            made.host = process.node.name
+            made.host, made.note_wrong = process.node.name, job.note_wrong
             owners[number] = made
         answers_for = {number: grid.holders(number)[0] == role.worker for number in chunks}
         steps = self._steps = CheckedSteps(
@@ -439,8 +461,8 @@ class ShardedSession(NumberSession):
         # The host reads the verdict on the last step.
         return self._chunks[chunk].stepper.phase is not StepPhase.UNSETTLED
 
-    async def agree(self, on_change: Any) -> None:
-        await blocking(lambda: self._steps.agree(on_change))
+    async def agree(self, on_change: Any, go_on: Any) -> None:
+        await blocking(lambda: self._steps.agree(on_change, go_on))
 
     async def settle(self) -> None:
         await blocking(self._steps.finish)

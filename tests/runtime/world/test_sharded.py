@@ -25,6 +25,12 @@ def test_nothing_goes_wrong(sharded: list[WorldJob], first: int) -> None:
         assert not outcome.wrong, "\n".join((f"seed {seed}", *outcome.story))
 
 
+@pytest.mark.parametrize(("seed", "standing"), [(47, False), (61, True), (201, True)])
+def test_seeds_that_went_wrong(sharded: list[WorldJob], seed: int, standing: bool) -> None:
+    outcome = World(replace(scenario(seed, sharded), standing=standing)).run()
+    assert not outcome.wrong, "\n".join(outcome.story)
+
+
 def _killed(jobs: list[WorldJob], kind: int, *faults: Fault, wild: bool = False, room: int = 1) -> Scenario:
     ordinary = {"checkpoints": 0, "copies": 0, "echoes": 0.0, "saves": False, "resumes": 0}
     story = quiet(5, jobs[kind : kind + 1], faults=faults, steps=12, nodes=6 // room, room=room, wild=wild)
