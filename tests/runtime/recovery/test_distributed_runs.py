@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 
 from recycle_runtime.cli.main import main
 from recycle_runtime.launcher.local import RunOptions, run_local
+from recycle_runtime.options.run import AdaptationOptions
 from tests.runtime.recovery.recut_plans import write_bundle
 from tests.runtime.recovery.watched import Outcome, run
 from tests.runtime.training.alone import train_alone
@@ -57,7 +58,9 @@ def test_a_kill_and_a_return(tmp_path: Path, decouples: bool) -> None:
     steps, bundle = 60, two_by_two(tmp_path, decouples=decouples)
     for attempt in range(3):
         here = tmp_path / f"run-{attempt}"
-        outcome = run(here, bundle, LLAMA, steps, ["kill=1:1@3"], ["1:1@6"])
+        # Nobody moves to the place of the worker that is to come back.
+        stays = AdaptationOptions(replan=None, recut="off", mtbf=0.001)
+        outcome = run(here, bundle, LLAMA, steps, ["kill=1:1@3"], ["1:1@6"], adaptation=stays)
         assert outcome.causes
         check(here, outcome, steps, train_whole(LLAMA, PIPELINES * MICROBATCHES, steps))
         if outcome.rows[-1].live == PIPELINES * 2:
