@@ -281,7 +281,8 @@ class Chunk:
             return self._whole_loss(output, target)
 
     def _whole_loss(self, output: Any, target: Any) -> torch.Tensor:
-        if is_distributed(output):
+        several: Any = output if isinstance(output, tuple | list) else (output,)
+        if any(map(is_distributed, several)):
             take_losses_of_slices()
         return whole_number(self.program.loss(output, target))
 

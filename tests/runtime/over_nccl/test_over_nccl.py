@@ -225,7 +225,7 @@ def test_ranks(tmp_path: Path) -> None:
 def test_ranks_of_a_device_mesh(tmp_path: Path) -> None:
     """The same with torch's own tensor parallelism: parameters, sequence and loss in slices."""
     steps = 40
-    outcome = train(tmp_path, "distributed", PARALLELIZED, steps, ["kill=1:0@6.7"])
+    outcome = train(tmp_path, "distributed", PARALLELIZED, steps, ["kill=1:0@6.7"], heartbeat_timeout=20.0)
     assert outcome.error is None
     assert outcome.rows[-1].live == 2
     alone = train_alone(PARALLELIZED, 1, PER_STEP, steps, cut=(5,))
