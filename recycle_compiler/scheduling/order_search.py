@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from recycle_compiler.scheduling.budget import Deadline, Goal, Noise
+from recycle_compiler.scheduling.budget import Budget, Goal, Noise
 from recycle_compiler.scheduling.loops import MoveBudget, Searching
 from recycle_compiler.scheduling.problem import Ints
 from recycle_compiler.scheduling.timing import Clock, Timed
@@ -41,7 +41,7 @@ _IDLE = 100_000
 """Moves after the best order, which are taken back at the end."""
 
 
-def reorder(clock: Clock, order: Ints, goal: Goal, noise: Noise, deadline: Deadline) -> Timed:
+def reorder(clock: Clock, order: Ints, goal: Goal, noise: Noise, budget: Budget) -> Timed:
     """The shortest times that were found for the order, or for one that comes of moving its ops."""
     current = best = _timed(clock, order)
     if clock.loops.has_more_edges:
@@ -50,7 +50,7 @@ def reorder(clock: Clock, order: Ints, goal: Goal, noise: Noise, deadline: Deadl
     budget = max(_LEAST_TIMED, _TIMED * clock.problem.ops)
     before = 0
     for run in range(_MOST_RUNS):
-        if best.period <= goal.enough or deadline.passed():
+        if best.period <= goal.enough or budget.is_spent():
             break
         kind = _KINDS[run % len(_KINDS)]
         aim = goal.aim + (goal.enough - goal.aim) * kind.aim // 100
@@ -82,7 +82,7 @@ _WAYS_IN_LARGE = tuple(
 )
 
 
-def search_at_length(clock: Clock, timed: Timed, goal: Goal, noise: Noise, deadline: Deadline) -> Timed:
+def search_at_length(clock: Clock, timed: Timed, goal: Goal, noise: Noise, budget: Budget) -> Timed:
     """The best of a few tabu searches, each from the best of those before it, until no way helps."""
     best = timed
     ops = clock.problem.ops
@@ -91,7 +91,7 @@ def search_at_length(clock: Clock, timed: Timed, goal: Goal, noise: Noise, deadl
         budget, ways = _SEARCHED_IN_LARGE * ops, _WAYS_IN_LARGE
     idle = 0
     for run in range(_MOST_SEARCHES):
-        if best.period <= goal.enough or deadline.passed() or idle == len(ways):
+        if best.period <= goal.enough or budget.is_spent() or idle == len(ways):
             break
         slack, seed = goal.enough - goal.aim, noise.below(1 << 30)
         way = ways[run % len(ways)]._replace(budget=budget, slack=slack, seed=seed)

@@ -5,11 +5,10 @@ The model with the given routing then looks for a schedule at the raised bound, 
 where it proves that the given one has none, and halfway to the best known one at last.
 """
 
-from dataclasses import replace
 from typing import NamedTuple
 
 from recycle_compiler.scheduling.bounds import Bound
-from recycle_compiler.scheduling.budget import Deadline
+from recycle_compiler.scheduling.budget import Budget
 from recycle_compiler.scheduling.milp.groups import groups_by_route, lay_out
 from recycle_compiler.scheduling.milp.paired_routes import paired
 from recycle_compiler.scheduling.problem import Ints
@@ -42,7 +41,7 @@ class ExactResult(NamedTuple):
     """Of the problem with the routes that the schedule has."""
 
 
-def settle(clock: Clock, bound: Bound, best: Timed, good_enough: int, deadline: Deadline) -> ExactResult:
+def settle(clock: Clock, bound: Bound, best: Timed, good_enough: int, budget: Budget) -> ExactResult:
     """A bound and a schedule at least as good as the given ones; equal in period as a rule."""
     # Loading Pyomo and HiGHS takes longer than planning most small jobs without them.
     from recycle_compiler.scheduling.milp.solve import Limits, Stop, raise_bound, solve
@@ -51,23 +50,19 @@ def settle(clock: Clock, bound: Bound, best: Timed, good_enough: int, deadline: 
     few = Limits(counts=LARGEST, relaxations=30, iterations=8_000)
     more = Limits(counts=LARGEST, relaxations=150, iterations=16_000)
 
-    def in_time(limits: Limits) -> Limits:
-        # Effort decides. A busy machine must not: all the time that is left is a guard for each try.
-        return replace(limits, seconds=deadline.seconds_left)
-
     target = good_enough // problem.grain * problem.grain
     for trial in range(_TRIES):
-        if target >= best.period or deadline.passed():
+        if target >= best.period or budget.is_spent():
             break
-        outcome = solve(problem, target, in_time(more))
+        outcome = solve(problem, target, more, budget.guard)
         if outcome.start is not None:
             return ExactResult(bound, _timed(clock, outcome.start, target), clock)
         if trial == 0:
             # Nothing meets the bound with this routing; perhaps nothing does with any.
-            raised = raise_bound(problem, bound.period, best.period, in_time(few))
+            raised = raise_bound(problem, bound.period, best.period, few, budget.guard)
             bound = Bound(raised, "all stages together") if raised > bound.period else bound
             other = paired(problem) if outcome.stop is Stop.REFUTED and raised <= target else None
-            if other is not None and (start := solve(other, target, in_time(more)).start) is not None:
+            if other is not None and (start := solve(other, target, more, budget.guard).start) is not None:
                 again = Clock(other)
                 return ExactResult(bound, _timed(again, start, target), again)
             target = max(raised, target + problem.grain)
