@@ -89,13 +89,11 @@ def compile_job(
     plans: dict[int, Streams] = {}
     processes = 1 if observers or total == 1 else processes
     with running(processes) as run:
-        # Without failures no costs are needed.
-        first: list[_Made] = [*run(_timed_plan, [_Task(job, 0, None, guard, tuple(observers), recut)])]
+        same = guard, tuple(observers), recut, Effort().shared(total)
+        first: list[_Made] = [*run(_timed_plan, [_Task(job, 0, None, *same)])]
         costs = measure_costs(job, total - 1, run, guard)
         # Those with most failures take longest, so they are started first.
-        tasks = (
-            _Task(job, count, costs, guard, tuple(observers), recut) for count in range(total - 1, 0, -1)
-        )
+        tasks = (_Task(job, count, costs, *same) for count in range(total - 1, 0, -1))
         waiting: dict[int, _Made] = {}
         for made in chain(first, run(_timed_plan, tasks)):
             waiting[len(made.plan.failed)] = made
@@ -179,20 +177,22 @@ def plan_count(
     observers: Sequence[Observer] = (),
     *,
     recut: bool = False,
+    effort: Effort | None = None,
 ) -> Streams:
     """The plan for this many failures, on the stages that carry them best.
 
     With `recut`, plans under other cuts follow. Without failures, no costs are needed.
     """
+    effort = effort or Effort()
     if failures == 0 or costs is None:
-        return plan_failed(job, (), observers, Effort(), guard)
+        return plan_failed(job, (), observers, effort, guard)
     best: Streams | None = None
-    ranked = ranked_placements(job, failures, costs, Effort(), guard)
+    ranked = ranked_placements(job, failures, costs, effort, guard)
     if not ranked:
         raise NoPlanError(_no_room(job, failures))
     is_costly = costs.healthy.ops > _LARGE
     is_behind = recut and is_costly and _is_behind(job, failures, min(bound for _, bound in ranked))
-    effort = Effort().brief() if is_behind else Effort()
+    effort = effort.brief() if is_behind else effort
     for counts, bound in ranked[:1] if is_behind else ranked:
         if best is not None and (bound >= best.claims.period or guard.strikes()):
             continue
@@ -272,6 +272,7 @@ class _Task(NamedTuple):
     guard: Guard
     observers: tuple[Observer, ...]
     recut: bool
+    effort: Effort
 
 
 class _Made(NamedTuple):
@@ -281,5 +282,6 @@ class _Made(NamedTuple):
 
 def _timed_plan(task: _Task) -> _Made:
     began = time.perf_counter_ns()
-    plan = plan_count(task.job, task.failures, task.costs, task.guard, task.observers, recut=task.recut)
+    job, failures, costs, guard, observers, recut, effort = task
+    plan = plan_count(job, failures, costs, guard, observers, recut=recut, effort=effort)
     return _Made(plan, (time.perf_counter_ns() - began) / 1e9)

@@ -26,6 +26,10 @@ _LITTLE = 500
 """A period that is above what is enough by less than one part in so many is nearly good enough, ..."""
 _MUCH = 50
 """... and by more than one part in so many far from it."""
+_WORK_TOGETHER = 20_000_000_000
+"""Visits that all plans of a job may need if none is good enough sooner, ..."""
+_LEAST_WORK = 100_000_000
+"""... but each of them may need so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +63,15 @@ class Effort:
     """Whether micro-batches may have other routes than those of the graph."""
     extras_apart: bool = False
     """Whether these are routes on which other workers of each stage have one more than their peers."""
+    work: int = 1_500_000_000
+    """Visits (`budget.py`) after which the search ends, whatever else is left: about a minute where loops are
+    compiled. Most plans end long before."""
     placements: int = 2
     """How many ways to place failures on stages are tried with a quick plan each."""
+
+    def shared(self, plans: int) -> "Effort":
+        """For one of so many plans that are made together."""
+        return replace(self, work=min(self.work, max(_LEAST_WORK, _WORK_TOGETHER // plans)))
 
     def brief(self) -> "Effort":
         """For a plan that another will most likely replace."""
