@@ -124,7 +124,7 @@ class _Search:
             return []
         large = is_large(self._job, best[0].layout)
         for one in best[: _RANKED_LARGE if large else _RANKED]:
-            if not self._steps or not self._guard.passed():
+            if not self._steps or not self._guard.strikes():
                 self._step(one)
         if not large:
             begin = min(self._steps, key=self._by_step)
@@ -142,7 +142,7 @@ class _Search:
         for _ in range(most):
             nearby = chosen(self._neighbours(best))
             better = next((one for one in nearby if measure(one) < measure(best)), None)
-            if better is None or self._guard.passed():
+            if better is None or self._guard.strikes():
                 return
             best = better
 

@@ -101,13 +101,20 @@ class Work:
 class Budget:
     """The work that the search for one plan may do, in visits, under the guard of the command."""
 
-    def __init__(self, guard: Guard, work: int = 1 << 62) -> None:
+    def __init__(self, guard: Guard, work: int = 1 << 62, whole: "Budget | None" = None) -> None:
         self.guard = guard
         self.left = work
+        self._whole = whole
+
+    def part(self, work: int) -> "Budget":
+        """No more than this of what is left; spent, it is spent here too."""
+        return Budget(self.guard, min(work, self.left), self)
 
     def spend(self, work: int) -> None:
         """Work that has been done."""
         self.left -= work
+        if self._whole is not None:
+            self._whole.spend(work)
 
     def is_spent(self) -> bool:
         """Asked where work would go on: whoever asks stops when it is true."""

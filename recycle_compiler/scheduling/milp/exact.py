@@ -17,6 +17,10 @@ from recycle_compiler.scheduling.timing import Clock, Timed
 LARGEST = 8_000
 """Columns of the model up to which it is stated."""
 _TRIES = 5
+_WORK = 200_000_000
+"""Visits for all of it, about five seconds: half of them at most for one try."""
+_WORTH = 10_000_000
+"""Visits without which no further try is begun: stating the model costs as much."""
 
 
 def is_small(clock: Clock, period: int) -> bool:
@@ -47,22 +51,24 @@ def settle(clock: Clock, bound: Bound, best: Timed, good_enough: int, budget: Bu
     from recycle_compiler.scheduling.milp.solve import Limits, Stop, raise_bound, solve
 
     problem = clock.problem
+    work = budget.part(_WORK)
     few = Limits(counts=LARGEST, relaxations=30, iterations=8_000)
     more = Limits(counts=LARGEST, relaxations=150, iterations=16_000)
 
     target = good_enough // problem.grain * problem.grain
     for trial in range(_TRIES):
-        if target >= best.period or budget.is_spent():
+        if target >= best.period or work.left < _WORTH or work.is_spent():
             break
-        outcome = solve(problem, target, more, budget.guard)
+        outcome = solve(problem, target, more, work.part(_WORK // 2))
         if outcome.start is not None:
             return ExactResult(bound, _timed(clock, outcome.start, target), clock)
         if trial == 0:
             # Nothing meets the bound with this routing; perhaps nothing does with any.
-            raised = raise_bound(problem, bound.period, best.period, few, budget.guard)
+            raised = raise_bound(problem, bound.period, best.period, few, work)
             bound = Bound(raised, "all stages together") if raised > bound.period else bound
             other = paired(problem) if outcome.stop is Stop.REFUTED and raised <= target else None
-            if other is not None and (start := solve(other, target, more, budget.guard).start) is not None:
+            start = None if other is None else solve(other, target, more, work.part(_WORK // 2)).start
+            if other is not None and start is not None:
                 again = Clock(other)
                 return ExactResult(bound, _timed(again, start, target), again)
             target = max(raised, target + problem.grain)

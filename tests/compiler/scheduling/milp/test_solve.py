@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from bench.reference.optima import Optimum, load_optima
 from recycle_compiler.ir.failure import failure_set, normal_form
 from recycle_compiler.ir.job import Techniques
-from recycle_compiler.scheduling.budget import Guard
+from recycle_compiler.scheduling.budget import Budget, Guard
 from recycle_compiler.scheduling.milp.certificate import Ints
 from recycle_compiler.scheduling.milp.solve import Limits, Stop, raise_bound, relax, solve
 from recycle_compiler.scheduling.problem import UNLIMITED, Problem
@@ -22,7 +22,7 @@ OPTIMA = Path(__file__).resolve().parents[3] / "data" / "optima.jsonl"
 PARTS = 40
 """In which all jobs are looked at: together they take longer than a test may."""
 LIMITS = Limits()
-AMPLE = Guard(10**15)
+AMPLE = Budget(Guard(10**15))
 ONE_FAILED = failure_set([(1, 2)])
 
 
@@ -183,17 +183,18 @@ def test_the_same_problem_gives_the_same_schedule() -> None:
 
 
 @pytest.mark.parametrize(
-    "limits, guard, stop",
+    "limits, budget, stop",
     [
         (replace(LIMITS, relaxations=0), AMPLE, Stop.WORK_LIMIT),
         (replace(LIMITS, relaxations=3), AMPLE, Stop.WORK_LIMIT),
         (replace(LIMITS, iterations=50), AMPLE, Stop.WORK_LIMIT),
         (replace(LIMITS, counts=100), AMPLE, Stop.WORK_LIMIT),
-        (LIMITS, Guard(0), Stop.TIME_LIMIT),
+        (LIMITS, Budget(Guard(0)), Stop.TIME_LIMIT),
+        (LIMITS, Budget(Guard(10**15), 10**6), Stop.WORK_LIMIT),
     ],
 )
-def test_a_limit_is_named(limits: Limits, guard: Guard, stop: Stop) -> None:
-    outcome = solve(routed_problem(figure3(4), ONE_FAILED), 32 * SLOT, limits, guard)
+def test_a_limit_is_named(limits: Limits, budget: Budget, stop: Stop) -> None:
+    outcome = solve(routed_problem(figure3(4), ONE_FAILED), 32 * SLOT, limits, budget)
     assert (outcome.stop, outcome.start, outcome.exact) == (stop, None, False)
 
 
