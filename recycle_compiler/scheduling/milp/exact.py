@@ -17,8 +17,8 @@ from recycle_compiler.scheduling.timing import Clock, Timed
 LARGEST = 8_000
 """Columns of the model up to which it is stated."""
 _TRIES = 5
-_WORK = 200_000_000
-"""Visits for all of it, about five seconds: half of them at most for one try."""
+_WORK = 600_000_000
+"""Visits for all of it, about fifteen seconds: half of them at most for one try."""
 _WORTH = 10_000_000
 """Visits without which no further try is begun: stating the model costs as much."""
 
