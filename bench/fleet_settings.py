@@ -18,7 +18,7 @@ from recycle_compiler.planner.compile import compile_job, plan_count
 from recycle_compiler.planner.placement import measure_costs
 from recycle_compiler.planner.recut import can_recut
 from recycle_compiler.planner.worker_processes import running
-from recycle_compiler.scheduling.budget import Deadline
+from recycle_compiler.scheduling.budget import Guard
 from recycle_runtime.plan.plan_choice import Planned
 
 SHARED_DATA = job_path("any").parent.parent.parent.parent / "shared" / "data"
@@ -52,7 +52,7 @@ def all_plans(name: str) -> OurPlans:
 def compiled(job: JobSpec) -> "Made":
     """The plans that `recyclec compile` would make."""
     own = dict(enumerate(compile_job(job, processes=2, recut=can_recut(job))))
-    cuts = plan_cuts(job, own, 2, Deadline(job.solver.time_limit_ns)) if can_recut(job) else None
+    cuts = plan_cuts(job, own, 2, Guard(job.solver.time_limit_ns)) if can_recut(job) else None
     return Made(own, cuts)
 
 
@@ -86,9 +86,9 @@ def made_for(name: str, counts: tuple[int, ...]) -> Made:
     """The plans of a benchmark job for these numbers of failures alone; several tables may ask for them."""
     job = load_job(str(job_path(name))).spec
     with running(1) as run:
-        costs = measure_costs(job, max(counts), run, PLAN_LIMIT)
-    own = {count: plan_count(job, count, costs, Deadline(PLAN_LIMIT)) for count in sorted(counts)}
-    cuts = plan_cuts(job, own, 2, Deadline(len(own) * PLAN_LIMIT)) if can_recut(job) else None
+        costs = measure_costs(job, max(counts), run, Guard(PLAN_LIMIT))
+    own = {count: plan_count(job, count, costs, Guard(PLAN_LIMIT)) for count in sorted(counts)}
+    cuts = plan_cuts(job, own, 2, Guard(len(own) * PLAN_LIMIT)) if can_recut(job) else None
     return Made(own, cuts)
 
 

@@ -13,6 +13,7 @@ from recycle_compiler.ir.failure import FailureSet
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.standard import GRAPH_PASSES
+from recycle_compiler.scheduling.budget import Budget, Guard
 from recycle_compiler.scheduling.milp.solve import Limits, Stop, solve
 from recycle_compiler.scheduling.problem import Problem, problem_of
 
@@ -46,8 +47,8 @@ def attempt(job: JobSpec, failed: FailureSet, seconds: float) -> Attempt:
 
 
 def _try(problem: Problem, target: int, seconds: float) -> Stop:
-    limits = Limits(counts=10**9, relaxations=0, nodes=10**9, seconds=seconds)
-    return solve(problem, target * problem.grain, limits).stop
+    limits = Limits(counts=10**9, relaxations=0, nodes=10**9)
+    return solve(problem, target * problem.grain, limits, Budget(Guard(int(seconds * 1e9)))).stop
 
 
 def _load(problem: Problem) -> int:

@@ -17,7 +17,7 @@ from bench.varied_jobs import LEAST_OPS, MOST_OPS, varied_job
 from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.standard import GRAPH_PASSES
 from recycle_compiler.planner.worker_processes import running
-from recycle_compiler.scheduling.budget import Deadline
+from recycle_compiler.scheduling.budget import Budget, Guard
 from recycle_compiler.scheduling.problem import problem_of
 from recycle_compiler.scheduling.search import Effort, plan
 from recycle_compiler.viz.table import per_stage_text
@@ -60,7 +60,7 @@ def planned(task: tuple[int, int, float]) -> Planned:
     problem = problem_of(GRAPH_PASSES.run(Target(varied.job, varied.failed)))
     options = replace(varied.job.solver, gap_ppm=round(gap * 1_000_000))
     began = time.process_time()
-    found = plan(problem, options, Effort(), Deadline(options.time_limit_ns))
+    found = plan(problem, options, Effort(), Budget(Guard(options.time_limit_ns)))
     return Planned(
         number,
         varied.label,

@@ -4,7 +4,8 @@ Unlike those of `bench.reference.random_jobs`, which an exact solver can settle,
 are planned by tuned rules. Every fact is drawn for itself, so that most of them meet each other.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from random import Random
 
 from recycle_compiler.ir.failure import FailureSet, failed_per_stage, failure_set
@@ -48,14 +49,42 @@ class VariedJob:
 def varied_job(seed: int, number: int) -> VariedJob:
     """One job of the series that a seed stands for; the same on any machine."""
     random = Random(f"{seed}/{number}")
-    stages, pipelines, microbatches = _shape(random)
+    return _drawn(random, f"varied-{seed}-{number}", *_shape(random), _failures)
+
+
+LARGE_WORKERS = (256, 2_048)
+_LARGE_MICROBATCHES = (4, 96)
+
+
+def large_job(seed: int, number: int) -> VariedJob:
+    """A job for many workers, of the series of a seed, that tolerates a quarter of them."""
+    random = Random(f"large/{seed}/{number}")
+    while True:
+        workers, stages = _between(random, *LARGE_WORKERS), _between(random, *_STAGES)
+        pipelines, microbatches = workers // stages, _between(random, *_LARGE_MICROBATCHES)
+        if pipelines >= _PIPELINES[0] and 3 * stages * pipelines * microbatches <= MOST_OPS:
+            break
+    varied = _drawn(random, f"large-{seed}-{number}", stages, pipelines, microbatches, lambda *_: ())
+    failures = min(stages * pipelines // 4, stages * (pipelines - 1))
+    return replace(varied, job=replace(varied.job, failures=failures))
+
+
+def _drawn(
+    random: Random,
+    name: str,
+    stages: int,
+    pipelines: int,
+    microbatches: int,
+    failures: Callable[[Random, int, int], FailureSet],
+) -> VariedJob:
+    """A job of this shape."""
     times, forward, backward, weight = _times(random, stages)
     mean = sum(forward) // stages
     share, transfer = _transfers(random, stages, mean)
     memory, activation, kept, capacity = _memory(random, stages)
-    failed = _failures(random, stages, pipelines)
+    failed = failures(random, stages, pipelines)
     job = JobSpec(
-        name=f"varied-{seed}-{number}",
+        name=name,
         stages=stages,
         pipelines=pipelines,
         tensor=1,

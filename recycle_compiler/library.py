@@ -32,7 +32,7 @@ from recycle_compiler.planner.choice import plan_cuts
 from recycle_compiler.planner.compile import compile_job
 from recycle_compiler.planner.recut import can_recut
 from recycle_compiler.planner.start import started
-from recycle_compiler.scheduling.budget import Deadline
+from recycle_compiler.scheduling.budget import Guard
 from recycle_compiler.verifier.report import Violation
 from recycle_compiler.verifier.verify import verify_bundle
 from recycle_compiler.viz.document import document
@@ -70,13 +70,14 @@ def compile(
     changes no plan. `recut=False` leaves out plans under other cuts and in groups of pipelines.
     """
     loaded = job if isinstance(job, LoadedJob) else load(job)
-    spec = started(loaded.spec) if loaded.spec.is_free else loaded.spec
+    guard = Guard(loaded.spec.solver.time_limit_ns)
+    spec = started(loaded.spec, guard)
     workers = processes or os.cpu_count() or 1
-    deadline = Deadline(spec.solver.time_limit_ns)
-    plans = compile_job(spec, failures=failures, processes=workers, recut=recut and can_recut(spec))
+    recut = recut and can_recut(spec)
+    plans = compile_job(spec, failures=failures, processes=workers, recut=recut, guard=guard)
     recuts: list[Sequence[Streams]] = []
-    if recut and can_recut(spec):
-        found = plan_cuts(spec, dict(enumerate(plans)), workers, deadline)
+    if recut:
+        found = plan_cuts(spec, dict(enumerate(plans)), workers, guard)
         plans = found.own(plans)
         recuts += found.plans
     return CompiledBundle(bundle_bytes(source=loaded.source, plans=plans, recuts=recuts))

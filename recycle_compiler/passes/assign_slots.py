@@ -14,7 +14,7 @@ from recycle_compiler.ir.job import SolverOptions
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.passes.grouped_schedule import schedule_groups
 from recycle_compiler.passes.pipeline import Pass
-from recycle_compiler.scheduling.budget import Deadline
+from recycle_compiler.scheduling.budget import Budget, Guard
 from recycle_compiler.scheduling.problem import Problem, problem_of, slowed
 from recycle_compiler.scheduling.schedules import SearchedPlan, schedule_from
 from recycle_compiler.scheduling.search import Effort, plan, plan_slowed
@@ -27,8 +27,8 @@ class AssignSlots(Pass[Graph, Schedule]):
 
     name = "assign-slots"
     effort: Effort = field(default_factory=Effort)
-    time_limit_ns: int | None = None
-    """None gives this plan all of the job's time limit."""
+    guard: Guard | None = field(default=None, compare=False)
+    """None gives this plan all of the job's time limit. No option that changes a plan: it is not printed."""
     slow: SlowWorkers = ()
     """Whose ops take longer than the job says."""
     seed: int | None = None
@@ -44,17 +44,16 @@ class AssignSlots(Pass[Graph, Schedule]):
         return schedule_from(graph, problem, slots.plan(problem, graph.job.solver))
 
     def _planned_alone(self, problem: Problem, options: SolverOptions) -> SearchedPlan:
-        """One group of several, which share the time."""
-        limit = options.time_limit_ns if self.time_limit_ns is None else self.time_limit_ns
+        """One group of several."""
         # The MILP knows nothing of pools that have to wait. Who runs what in a group is settled in its graph.
         effort = replace(self.effort, exact=False, other_routes=False)
-        return replace(self, effort=effort, time_limit_ns=limit // 2).plan(problem, options)
+        return replace(self, effort=effort).plan(problem, options)
 
     def plan(self, problem: Problem, options: SolverOptions) -> SearchedPlan:
         """Times and their bound, not yet put on the ops: all that plans are compared by."""
-        deadline = Deadline(options.time_limit_ns if self.time_limit_ns is None else self.time_limit_ns)
+        budget = Budget(self.guard or Guard(options.time_limit_ns), self.effort.work)
         options = options if self.seed is None else replace(options, seed=self.seed)
         if not self.slow:
-            return plan(problem, options, self.effort, deadline)
+            return plan(problem, options, self.effort, budget)
         late = slowed(problem, bearable(self.slow))
-        return plan_slowed(problem, late, options, self.effort, deadline)
+        return plan_slowed(problem, late, options, self.effort, budget)

@@ -246,7 +246,7 @@ def _items(text: str, brackets: str) -> Iterator[str]:
 
 
 def _fields(kind: type) -> tuple[Field[Any], ...]:
-    return fields(kind) if is_dataclass(kind) else ()
+    return tuple(one for one in fields(kind) if one.compare) if is_dataclass(kind) else ()
 
 
 def _default(one: Field[Any]) -> object:

@@ -24,7 +24,7 @@ from recycle_compiler.planner.recut import (
     with_bound_over,
 )
 from recycle_compiler.planner.worker_processes import Run, running
-from recycle_compiler.scheduling.budget import Deadline
+from recycle_compiler.scheduling.budget import Guard
 
 _MOST_WORKERS = 192
 """Of a job that gets groups without being asked for them: in larger ones workers divide well enough."""
@@ -68,23 +68,23 @@ def takes_groups(job: JobSpec) -> bool:
 
 
 def plan_cuts(
-    job: JobSpec, own: Own, processes: int, deadline: Deadline, *, groups: bool | None = None
+    job: JobSpec, own: Own, processes: int, guard: Guard, *, groups: bool | None = None
 ) -> RecutChoice:
     """Plans under other cuts, for the numbers of failures that the own cut has plans for.
 
     With groups of pipelines where `groups` says so; by default as the job does.
     """
     with running(1 if len(own) == 1 else processes) as run:
-        found = plan_recuts(job, own, run, deadline)
+        found = plan_recuts(job, own, run, guard)
         if takes_groups(job) if groups is None else groups:
-            return _with_groups(job, own, found, run, deadline)
+            return _with_groups(job, own, found, run, guard)
     return RecutChoice(found.made, [], found.bounds, found.cut_short)
 
 
-def _with_groups(job: JobSpec, own: Own, found: FoundRecuts, run: Run, deadline: Deadline) -> RecutChoice:
+def _with_groups(job: JobSpec, own: Own, found: FoundRecuts, run: Run, guard: Guard) -> RecutChoice:
     bounds = least_periods(job, found.bounds)
     periods = dict(_fastest(job, own, found))
-    grouped, cut_short = grouped_recuts(job, periods, bounds, run, deadline)
+    grouped, cut_short = grouped_recuts(job, periods, bounds, run, guard)
     made = [with_bound_over(recut, job, bounds) for recut in found.made]
     grouped = [one._replace(alone=with_bound_over(one.alone, job, bounds)) for one in grouped]
     return RecutChoice(made, grouped, bounds, found.cut_short | cut_short)

@@ -1,8 +1,9 @@
 """From a job to plans: one plan for every number of failures, or one for an exact failure pattern."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import NamedTuple
 
 from recycle_compiler.ir.failure import FailureSet, failed_per_stage, normal_form
@@ -22,7 +23,7 @@ from recycle_compiler.planner.placement import FailureCosts, measure_costs, rank
 from recycle_compiler.planner.slow_workers import SlowPlan, best_for_slow
 from recycle_compiler.planner.spread import CANDIDATES, least_mean, tries_seeds
 from recycle_compiler.planner.worker_processes import running
-from recycle_compiler.scheduling.budget import Deadline
+from recycle_compiler.scheduling.budget import Guard
 from recycle_compiler.scheduling.search import Effort
 from recycle_compiler.scheduling.slow_workers import SlowWorkers
 
@@ -72,47 +73,35 @@ def compile_job(
     recut: bool = False,
     on_plan: OnPlan | None = None,
     observers: Sequence[Observer] = (),
+    guard: Guard | None = None,
 ) -> list[Streams]:
     """Plans for 0 up to `failures` failed workers (default: the job's tolerance).
 
     Each plan is made on its own, so the result does not depend on the number of processes. Where one is
     slower than the plan for one failure more, that plan takes its place, with one worker more. With `recut`,
-    half of the job's time limit is left for plans under other cuts. Observers see every pass of every plan,
-    which needs a single process.
+    plans under other cuts follow. Observers see every pass of every plan, which needs a single process. The
+    plan without failures is made first: when the guard strikes, others suffer.
     """
     total = (job.failures if failures is None else failures) + 1
     check_survivable(job, total - 1)
-    limit = job.solver.time_limit_ns // (2 if recut else 1)
-    end = time.monotonic_ns() + limit
+    guard = guard or Guard(job.solver.time_limit_ns)
     baseline = one_f_one_b_period(job)
     plans: dict[int, Streams] = {}
     processes = 1 if observers or total == 1 else processes
     with running(processes) as run:
-        # A quarter of the time limit is for comparing stages, the rest is shared by the plans.
-        costs = measure_costs(job, total - 1, run, limit * processes // 4)
-
-        # By how much a plan took longer than it should: what the time limit cannot cut.
-        excess = 0
-
-        def tasks() -> Iterator[_Task]:
-            # Those with most failures take longest, so they are started first.
-            for count in reversed(range(total)):
-                left = max(0, end - time.monotonic_ns()) * min(processes, count + 1)
-                nanoseconds = max(0, left // (count + 1) - excess)
-                yield _Task(job, count, costs, nanoseconds, tuple(observers), recut)
-
+        same = guard, tuple(observers), recut, Effort().shared(total)
+        first: list[_Made] = [*run(_timed_plan, [_Task(job, 0, None, *same)])]
+        costs = measure_costs(job, total - 1, run, guard)
+        # Those with most failures take longest, so they are started first.
+        tasks = (_Task(job, count, costs, *same) for count in range(total - 1, 0, -1))
         waiting: dict[int, _Made] = {}
-        for made in run(_timed_plan, tasks()):
-            excess = max(excess, made.excess)
+        for made in chain(first, run(_timed_plan, tasks)):
             waiting[len(made.plan.failed)] = made
             while (next_count := total - 1 - len(plans)) in waiting:
-                plan, seconds, _ = waiting.pop(next_count)
+                plan, seconds = waiting.pop(next_count)
                 more = plans.get(next_count + 1)
-                has_time = time.monotonic_ns() + excess * next_count // processes < end
-                if more is not None and _is_slower(plan, more) and has_time:
-                    # One failure fewer is never slower.
-                    relief = AddWorker(plan.failed) >> LOWERING_PASSES
-                    plan = relief.run(more, observers)
+                if more is not None and _is_slower(plan, more):
+                    plan = _relieved(plan, more, observers, guard)
                 plans[next_count] = plan
                 if on_plan is not None:
                     on_plan(summary(plan, seconds, baseline), len(plans), total)
@@ -124,7 +113,7 @@ def plan_failed(
     failed: FailureSet,
     observers: Sequence[Observer] = (),
     effort: Effort | None = None,
-    deadline: Deadline | None = None,
+    guard: Guard | None = None,
 ) -> Streams:
     """The plan for exactly these failed workers; no worker moves to another stage.
 
@@ -142,7 +131,7 @@ def plan_failed(
                 f"stage {stage} has no room for a micro-batch: its workers that are left own too much of the "
                 "sharded state"
             )
-    slots = AssignSlots(effort or Effort().prompt(), deadline and deadline.nanoseconds_left)
+    slots = AssignSlots(effort or Effort().prompt(), guard)
     passes = all_passes(slots) >> RenameWorkers(failed)
     plan = passes.run(Target(job, failed), observers)
     if observers or not tries_seeds(job):
@@ -160,7 +149,7 @@ def plan_slow(
     failed: FailureSet,
     slow: SlowWorkers,
     effort: Effort | None = None,
-    deadline: Deadline | None = None,
+    guard: Guard | None = None,
 ) -> SlowPlan:
     """The plan for exactly these failed workers in which slow ones have fewer micro-batches, if that helps.
 
@@ -169,47 +158,62 @@ def plan_slow(
     if not job.techniques.adaptive:
         raise ValueError("without the technique `adaptive` every pipeline keeps its micro-batches")
     effort = effort or Effort().prompt()
-    deadline = deadline or Deadline(job.solver.time_limit_ns)
+    guard = guard or Guard(job.solver.time_limit_ns)
     schedules: list[Schedule] = []
 
     def keep(step: PassDone) -> None:
         if isinstance(step.value, Schedule):
             schedules.append(step.value)
 
-    equal = plan_failed(job, failed, (keep,), effort, deadline)
-    return best_for_slow(equal, schedules[-1], slow, effort, deadline)
+    equal = plan_failed(job, failed, (keep,), effort, guard)
+    return best_for_slow(equal, schedules[-1], slow, effort, guard)
 
 
 def plan_count(
     job: JobSpec,
     failures: int,
-    costs: FailureCosts,
-    deadline: Deadline,
+    costs: FailureCosts | None,
+    guard: Guard,
     observers: Sequence[Observer] = (),
     *,
     recut: bool = False,
+    effort: Effort | None = None,
 ) -> Streams:
     """The plan for this many failures, on the stages that carry them best.
 
-    With `recut`, plans under other cuts follow.
+    With `recut`, plans under other cuts follow. Without failures, no costs are needed.
     """
-    if failures == 0:
-        return plan_failed(job, (), observers, Effort(), deadline)
+    effort = effort or Effort()
+    if failures == 0 or costs is None:
+        return plan_failed(job, (), observers, effort, guard)
     best: Streams | None = None
-    ranked = ranked_placements(job, failures, costs, Effort(), deadline)
+    ranked = ranked_placements(job, failures, costs, effort, guard)
     if not ranked:
         raise NoPlanError(_no_room(job, failures))
     is_costly = costs.healthy.ops > _LARGE
     is_behind = recut and is_costly and _is_behind(job, failures, min(bound for _, bound in ranked))
-    effort = Effort().brief() if is_behind else Effort()
+    effort = effort.brief() if is_behind else effort
     for counts, bound in ranked[:1] if is_behind else ranked:
-        if best is not None and (bound >= best.claims.period or deadline.passed()):
+        if best is not None and (bound >= best.claims.period or guard.strikes()):
             continue
-        plan = plan_failed(job, normal_form(counts, job.pipelines), (), effort, deadline)
+        plan = plan_failed(job, normal_form(counts, job.pipelines), (), effort, guard)
         if best is None or plan.claims.period < best.claims.period:
             best = plan
     assert best is not None, "failures that can be survived can be placed"
-    return plan_failed(job, best.failed, observers, effort, deadline) if observers else best
+    best = plan_failed(job, best.failed, observers, effort, guard) if observers else best
+    return _cut_short(best) if guard.struck else best
+
+
+def _relieved(plan: Streams, more: Streams, observers: Sequence[Observer], guard: Guard) -> Streams:
+    """The plan for one failure more with a worker more: one failure fewer is never slower."""
+    if guard.strikes():
+        return _cut_short(plan)
+    return (AddWorker(plan.failed) >> LOWERING_PASSES).run(more, observers)
+
+
+def _cut_short(plan: Streams) -> Streams:
+    """The plan, known to be one that the time limit has kept from being better."""
+    return replace(plan, claims=replace(plan.claims, cut_short=True))
 
 
 def _is_behind(job: JobSpec, failures: int, bound: int) -> bool:
@@ -264,22 +268,20 @@ def summary(plan: Streams, seconds: float, baseline: int) -> PlanSummary:
 class _Task(NamedTuple):
     job: JobSpec
     failures: int
-    costs: FailureCosts
-    nanoseconds: int
+    costs: FailureCosts | None
+    guard: Guard
     observers: tuple[Observer, ...]
     recut: bool
+    effort: Effort
 
 
 class _Made(NamedTuple):
     plan: Streams
     seconds: float
-    excess: int
-    """Nanoseconds beyond those it was given."""
 
 
 def _timed_plan(task: _Task) -> _Made:
     began = time.perf_counter_ns()
-    deadline = Deadline(task.nanoseconds)
-    plan = plan_count(task.job, task.failures, task.costs, deadline, task.observers, recut=task.recut)
-    taken = time.perf_counter_ns() - began
-    return _Made(plan, taken / 1e9, taken - task.nanoseconds)
+    job, failures, costs, guard, observers, recut, effort = task
+    plan = plan_count(job, failures, costs, guard, observers, recut=recut, effort=effort)
+    return _Made(plan, (time.perf_counter_ns() - began) / 1e9)

@@ -41,7 +41,7 @@ from recycle_compiler.planner.recut import (
     with_bound,
 )
 from recycle_compiler.planner.worker_processes import Run
-from recycle_compiler.scheduling.budget import Deadline
+from recycle_compiler.scheduling.budget import Guard
 from recycle_compiler.scheduling.search import Effort
 
 _WORTH = 999
@@ -111,14 +111,13 @@ def why_no_groups(job: JobSpec) -> str | None:
     return "some of its layers share parameters" if job.tied else None
 
 
-def fastest_groups(job: JobSpec, workers: int, period: int, deadline: Deadline) -> GroupedPlan | None:
+def fastest_groups(job: JobSpec, workers: int, period: int, guard: Guard) -> GroupedPlan | None:
     """The fastest plan found in which so many workers form two groups; None if none is below this period."""
     quick: list[tuple[int, str, GroupedLayout]] = []
-    half = Deadline(deadline.nanoseconds_left // 2)
     for share in shares(job, workers, period)[:_SHARES]:
         found = [
-            (_quick_period(job, layout, expected, half), str(layout), layout)
-            for expected, layout in _pairs(job, workers, share, half)[:_EACH]
+            (_quick_period(job, layout, expected, guard), str(layout), layout)
+            for expected, layout in _pairs(job, workers, share, guard)[:_EACH]
             if expected * 1000 < period * _HOPEFUL
         ]
         quick += sorted(found)[:1]
@@ -126,14 +125,14 @@ def fastest_groups(job: JobSpec, workers: int, period: int, deadline: Deadline) 
     for found, _, layout in sorted(quick)[:_WHOLE]:
         if found * 1000 >= period * _HOPEFUL:
             break
-        plan = plan_groups(job, layout, deadline)
+        plan = plan_groups(job, layout, guard)
         if plan.claims.period < period:
             best, period = GroupedPlan(layout, plan), plan.claims.period
     return best
 
 
 def grouped_recuts(
-    job: JobSpec, periods: Mapping[int, int], bounds: Mapping[int, int], run: Run, deadline: Deadline
+    job: JobSpec, periods: Mapping[int, int], bounds: Mapping[int, int], run: Run, guard: Guard
 ) -> tuple[list[GroupedRecut], frozenset[int]]:
     """Layouts in groups that are worth a place in a bundle whose fastest plans have these periods.
 
@@ -145,12 +144,7 @@ def grouped_recuts(
         for failures, period in sorted(periods.items(), reverse=True)
         if bounds[failures] * 1000 < period * _WORTH_LOOKING
     ]
-    # Half of the time that is left is for finding groups.
-    half = Deadline(deadline.nanoseconds_left // 2)
-    tasks = (
-        (job, failures, periods[failures] * _WORTH // 1000, half.nanoseconds_left // (len(wanted) - number))
-        for number, failures in enumerate(wanted)
-    )
+    tasks = ((job, failures, periods[failures] * _WORTH // 1000, guard) for failures in wanted)
     best: dict[int, GroupedPlan] = {}
     cut_short: set[int] = set()
     for failures, found, was_cut_short in run(_fastest_for, tasks):
@@ -164,46 +158,44 @@ def grouped_recuts(
         if least is None or period * 1000 < least * _WORTH:
             kept.append((bounds[failures], best[failures]))
             least = period
-    whole = ((job, *one, deadline.nanoseconds_left // (len(kept) - at)) for at, one in enumerate(kept))
+    whole = ((job, *one, guard) for one in kept)
     made: list[GroupedRecut] = sorted(run(_bundled, whole), key=lambda one: (-one.workers, str(one.layout)))
     return made, frozenset(cut_short)
 
 
-def _fastest_for(task: tuple[JobSpec, int, int, int]) -> tuple[int, GroupedPlan | None, bool]:
+def _fastest_for(task: tuple[JobSpec, int, int, Guard]) -> tuple[int, GroupedPlan | None, bool]:
     """The fastest groups with so many failures, if they are faster than this, and whether time was short."""
-    job, failures, period, nanoseconds = task
-    if not nanoseconds:
+    job, failures, period, guard = task
+    if guard.strikes():
         return failures, None, True
-    deadline = Deadline(nanoseconds)
-    found = fastest_groups(job, job.workers - failures, period, deadline)
-    return failures, found, deadline.passed()
+    found = fastest_groups(job, job.workers - failures, period, guard)
+    return failures, found, guard.strikes()
 
 
-def _bundled(task: tuple[JobSpec, int, GroupedPlan, int]) -> GroupedRecut:
+def _bundled(task: tuple[JobSpec, int, GroupedPlan, Guard]) -> GroupedRecut:
     """All plans that a bundle has of these groups."""
-    job, bound, groups, nanoseconds = task
-    deadline = Deadline(nanoseconds)
+    job, bound, groups, guard = task
     plan = with_bound(groups.plan, min(bound, groups.plan.claims.lower_bound))
-    cover = _covering(groups, deadline)
+    cover = _covering(groups, guard)
     plans = (plan,) if cover is None else (plan, cover)
-    return GroupedRecut(groups.layout, plans, plan_layout(job, groups.layout.groups[0], deadline))
+    return GroupedRecut(groups.layout, plans, plan_layout(job, groups.layout.groups[0], guard))
 
 
-def _covering(groups: GroupedPlan, deadline: Deadline) -> Streams | None:
+def _covering(groups: GroupedPlan, guard: Guard) -> Streams | None:
     """A quick plan that covers one failure more on every stage with several workers."""
     job, workers = groups.plan.job, groups.layout.workers
     missing = failed_per_stage(groups.plan.failed, job.stages)
     covering = tuple(count + (here > 1) for count, here in zip(missing, workers, strict=True))
     if covering == missing or not has_room(job.left_by(covering)):
         return None
-    passes = all_passes(AssignSlots(Effort().least(), deadline.nanoseconds_left))
+    passes = all_passes(AssignSlots(Effort().least(), guard))
     return passes.run(Target(job, normal_form(covering, job.pipelines)))
 
 
-def plan_groups(job: JobSpec, layout: GroupedLayout, deadline: Deadline) -> Streams:
+def plan_groups(job: JobSpec, layout: GroupedLayout, guard: Guard) -> Streams:
     """The whole plan of a layout."""
     derived = job_of_groups(job, layout)
-    passes = all_passes(AssignSlots(Effort(), deadline.nanoseconds_left))
+    passes = all_passes(AssignSlots(Effort(), guard))
     return passes.run(Target(derived, absent_of_groups(derived, layout)))
 
 
@@ -264,13 +256,11 @@ def _sized(job: JobSpec, units: int, holders: int) -> JobSpec:
     )
 
 
-def _pairs(
-    job: JobSpec, workers: int, share: GroupShare, deadline: Deadline
-) -> list[tuple[int, GroupedLayout]]:
+def _pairs(job: JobSpec, workers: int, share: GroupShare, guard: Guard) -> list[tuple[int, GroupedLayout]]:
     """Layouts of both groups that are fast alone, and what is expected of them together; the best first."""
     units = job.pipelines * job.microbatches
-    many = _fastest_of(job, workers - share.workers, units - share.units, job.redundancy, deadline)
-    few = _fastest_of(job, share.workers, share.units, 1, deadline)
+    many = _fastest_of(job, workers - share.workers, units - share.units, job.redundancy, guard)
+    few = _fastest_of(job, share.workers, share.units, 1, guard)
     pairs: list[tuple[int, str, GroupedLayout]] = []
     for large, one in many:
         for small, other in few:
@@ -294,7 +284,7 @@ def _expected(job: JobSpec, layout: GroupedLayout, alone: tuple[int, int]) -> in
 
 
 def _fastest_of(
-    job: JobSpec, workers: int, units: int, holders: int, deadline: Deadline
+    job: JobSpec, workers: int, units: int, holders: int, guard: Guard
 ) -> list[tuple[int, Layout]]:
     """Layouts of one group with the fastest quick plans, and their periods."""
     sized = _sized(job, units, holders)
@@ -303,20 +293,20 @@ def _fastest_of(
     ]
     tried: list[tuple[int, int, Layout]] = []
     for number, (_, layout) in enumerate(choices[:_TRIED]):
-        if tried and deadline.passed():
+        if tried and guard.strikes():
             break
-        found = quick_plan(sized, layout, deadline.nanoseconds_left).period
+        found = quick_plan(sized, layout, guard).period
         tried.append((found, number, layout))
     return [(found, layout) for found, _, layout in sorted(tried)[:_EACH]]
 
 
-def _quick_period(job: JobSpec, layout: GroupedLayout, expected: int, deadline: Deadline) -> int:
+def _quick_period(job: JobSpec, layout: GroupedLayout, expected: int, guard: Guard) -> int:
     """Of a quick plan of both; in a small job quick plans err, and what is expected of them may be better."""
     derived = job_of_groups(job, layout)
     if not has_room(derived):
         return FAR
     large = is_large(job, layout.groups[0])
     effort = Effort().least() if large else Effort().quick()
-    passes = GRAPH_PASSES >> AssignSlots(effort, deadline.nanoseconds_left)
+    passes = GRAPH_PASSES >> AssignSlots(effort, guard)
     period = passes.run(Target(derived, absent_of_groups(derived, layout))).claims.period
     return period if large else min(period, expected)

@@ -19,7 +19,7 @@ from recycle_compiler.passes.route_microbatches import routes
 from recycle_compiler.passes.standard import GRAPH_PASSES
 from recycle_compiler.planner.worker_processes import Run
 from recycle_compiler.scheduling.bounds import lower_bound, shared_bounds, stage_bounds
-from recycle_compiler.scheduling.budget import Deadline
+from recycle_compiler.scheduling.budget import Guard
 from recycle_compiler.scheduling.problem import UNLIMITED, Problem, problem_of, rerouted, with_ends_of
 from recycle_compiler.scheduling.schedules import SearchedPlan
 from recycle_compiler.scheduling.search import Effort
@@ -48,11 +48,8 @@ class FailureCosts(NamedTuple):
     """The timing problem without failures."""
 
 
-def measure_costs(job: JobSpec, failures: int, run: Run, nanoseconds: int) -> FailureCosts:
-    """What failures cost on each stage alone, as far as placing this many failures can need it.
-
-    The time is shared by all measurements.
-    """
+def measure_costs(job: JobSpec, failures: int, run: Run, guard: Guard) -> FailureCosts:
+    """What failures cost on each stage alone, as far as placing this many failures can need it."""
     problem = problem_of(GRAPH_PASSES.run(Target(job, ())))
     bounds = stage_costs(problem, failures, job)
     if problem.ops > _LARGE:
@@ -64,8 +61,7 @@ def measure_costs(job: JobSpec, failures: int, run: Run, nanoseconds: int) -> Fa
         for failed in range(1, len(row))[:most]
         if row[failed] < NO_ROOM
     ]
-    each = nanoseconds // max(1, len(tasks))
-    found = dict(run(_measure, [(job, problem, stage, failed, each) for stage, failed in tasks]))
+    found = dict(run(_measure, [(job, problem, stage, failed, guard) for stage, failed in tasks]))
     measured: list[list[int]] = []
     for stage, row in enumerate(bounds):
         costs = [row[0]]
@@ -79,7 +75,7 @@ def measure_costs(job: JobSpec, failures: int, run: Run, nanoseconds: int) -> Fa
 
 
 def ranked_placements(
-    job: JobSpec, failures: int, costs: FailureCosts, effort: Effort, deadline: Deadline
+    job: JobSpec, failures: int, costs: FailureCosts, effort: Effort, guard: Guard
 ) -> list[tuple[Counts, int]]:
     """Failures per stage for this total, the most promising first, each with what no plan goes below.
 
@@ -91,15 +87,15 @@ def ranked_placements(
     candidates = [counts for counts in candidates if bounds[counts] < NO_ROOM]
     if not candidates:
         return []
-    if len(candidates) == 1 or deadline.passed():
+    if len(candidates) == 1 or guard.strikes():
         return [(candidates[0], bounds[candidates[0]])]
     large = costs.measured == costs.bounds
     quick = effort.least() if large else effort.quick()
     found: list[tuple[int, int, Counts]] = []
     for counts in candidates:
-        if found and (bounds[counts] >= min(found)[0] or deadline.passed()):
+        if found and (bounds[counts] >= min(found)[0] or guard.strikes()):
             continue
-        made = _quick_plan(job, costs.healthy, counts, quick, deadline.nanoseconds_left)
+        made = _quick_plan(job, costs.healthy, counts, quick, guard)
         # Of equal plans, the one that may yet become better.
         found.append((made.timed.period, made.bound.period, counts))
     first, *others = (counts for _, _, counts in sorted(found, key=lambda entry: entry[:2]))
@@ -114,18 +110,16 @@ def _candidates(job: JobSpec, failures: int, costs: FailureCosts, most: int) -> 
     return list(dict.fromkeys([*by_plans, *by_bounds, _even_spread(failures, job.stages)]))
 
 
-def _measure(task: tuple[JobSpec, Problem, int, int, int]) -> tuple[tuple[int, int], int]:
-    job, healthy, stage, failed, nanoseconds = task
+def _measure(task: tuple[JobSpec, Problem, int, int, Guard]) -> tuple[tuple[int, int], int]:
+    job, healthy, stage, failed, guard = task
     counts = tuple(failed if other == stage else 0 for other in range(job.stages))
-    return (stage, failed), _quick_plan(job, healthy, counts, Effort().least(), nanoseconds).timed.period
+    return (stage, failed), _quick_plan(job, healthy, counts, Effort().least(), guard).timed.period
 
 
-def _quick_plan(
-    job: JobSpec, healthy: Problem, counts: Counts, effort: Effort, nanoseconds: int
-) -> SearchedPlan:
+def _quick_plan(job: JobSpec, healthy: Problem, counts: Counts, effort: Effort, guard: Guard) -> SearchedPlan:
     """A plan with these failures, of which only its period and bound are wanted."""
     target = Target(job, normal_form(counts, job.pipelines))
-    slots = AssignSlots(effort, nanoseconds)
+    slots = AssignSlots(effort, guard)
     try:
         # Failures change nothing but routes, and what sharded state takes: the graph need not be made again.
         host = routes(job, target.hosts).reshape(healthy.units, healthy.chunks)

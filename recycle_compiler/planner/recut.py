@@ -35,7 +35,7 @@ from recycle_compiler.planner.cut_bounds import FAR, MOST_LAYERS, layout_period
 from recycle_compiler.planner.layouts import Layouts, roughness
 from recycle_compiler.planner.worker_processes import Run
 from recycle_compiler.scheduling.bounds import lower_bound
-from recycle_compiler.scheduling.budget import Deadline
+from recycle_compiler.scheduling.budget import Guard
 from recycle_compiler.scheduling.problem import UNLIMITED, Problem, Tasks
 from recycle_compiler.scheduling.search import Effort
 from recycle_runtime.plan.recut import least_bytes
@@ -166,7 +166,7 @@ def can_recut(job: JobSpec) -> bool:
     return job.layer_costs is not None and why_own_cut(job) is None
 
 
-def plan_recuts(job: JobSpec, own: Own, run: Run, deadline: Deadline) -> FoundRecuts:
+def plan_recuts(job: JobSpec, own: Own, run: Run, guard: Guard) -> FoundRecuts:
     """The best layouts for as many failures as there are plans of the own cut."""
     assert job.layer_costs is not None, "a job in layers"
     layer_bytes = job.layer_costs.parameters
@@ -175,16 +175,13 @@ def plan_recuts(job: JobSpec, own: Own, run: Run, deadline: Deadline) -> FoundRe
         failures: min([plan.claims.lower_bound, *least[failures].values()])
         for failures, plan in sorted(own.items())
     }
-    # Half of the time is for comparing layouts.
-    half = Deadline(deadline.nanoseconds_left // 2)
     found: dict[int, list[Ranked]] = {}
     hurried: set[int] = set()
 
     def compare(counts: list[int]) -> None:
-        tasks = (
-            (job, own[failures].claims, failures, each, least[failures])
-            for failures, each in zip(counts, _shares(len(counts), half), strict=True)
-        )
+        # That without failures first: when the guard strikes, others suffer.
+        ordered = sorted(counts, key=lambda failures: (failures > min(own), -failures))
+        tasks = ((job, own[failures].claims, failures, guard, least[failures]) for failures in ordered)
         for failures, ranked, was_cut_short in run(_ranked, tasks):
             found[failures] = ranked
             hurried.update({failures} if was_cut_short else ())
@@ -199,12 +196,14 @@ def plan_recuts(job: JobSpec, own: Own, run: Run, deadline: Deadline) -> FoundRe
     path = dict(zip(tried, least_moved(choices, layer_bytes), strict=True))
     wanted = _worth_planning(job, own, found, path)
     wanted -= {_own(job, plan).key for plan in own.values()}
-    # The largest first: a long one at the end would keep the others waiting.
-    order = sorted(wanted, key=lambda key: (-_ops(job, key[0]), *_by_workers(key)))
+    # Those without failures first, then the largest: a long one at the end would keep the others waiting.
+    every = job.workers - min(own)
+    order = sorted(
+        wanted, key=lambda key: (sum(key[0].workers) < every, -_ops(job, key[0]), *_by_workers(key))
+    )
     rounds = max(1, _ROUNDS // max(1, len(order)))
-    times = _shares(len(order), deadline)
     made: list[RecutPlans] = sorted(
-        run(_planned, ((job, key, each, rounds) for key, each in zip(order, times, strict=True))),
+        run(_planned, ((job, key, guard, rounds) for key in order)),
         key=lambda one: _by_workers(one.key),
     )
     above = _far_above(job, own, made, bounds)
@@ -213,8 +212,8 @@ def plan_recuts(job: JobSpec, own: Own, run: Run, deadline: Deadline) -> FoundRe
         *(one for key in _not_close(job, own, made, bounds) if key in known for one in _at_length(job, key)),
         *_from_seeds(job, [key for key in dict.fromkeys(above.values()) if key in known]),
     ]
-    made = _searched_again(job, made, searches, run, deadline)
-    hurried |= {failures for failures, key in above.items() if key in known and deadline.passed()}
+    made = _searched_again(job, made, searches, run, guard)
+    hurried |= {failures for failures, key in above.items() if key in known and guard.strikes()}
     # What fewer workers can run, more can run too.
     fitting = [
         _near([_own(job, own[failures]), *(_rank(one) for one in made if _fits(one, job, failures))])
@@ -230,11 +229,6 @@ def plan_recuts(job: JobSpec, own: Own, run: Run, deadline: Deadline) -> FoundRe
     # Numbers without layouts of their own have those of the next larger one that has.
     short = {count for count in own if min(more for more in tried if more >= count) in hurried}
     return FoundRecuts(chosen_cuts, bounds, frozenset(short))
-
-
-def _shares(tasks: int, deadline: Deadline) -> Iterator[int]:
-    """Nanoseconds for each of so many tasks, asked for when it begins: what one has left, others get."""
-    return (deadline.nanoseconds_left // left for left in range(tasks, 0, -1))
 
 
 def _far_above(job: JobSpec, own: Own, made: list[RecutPlans], bounds: Mapping[int, int]) -> dict[int, Key]:
@@ -292,15 +286,12 @@ def _from_seeds(job: JobSpec, wanted: list[Key]) -> Iterator[_Again]:
 
 
 def _searched_again(
-    job: JobSpec, made: list[RecutPlans], tasks: list[_Again], run: Run, deadline: Deadline
+    job: JobSpec, made: list[RecutPlans], tasks: list[_Again], run: Run, guard: Guard
 ) -> list[RecutPlans]:
     """All layouts, with the fastest of their plans from these searches."""
-    if not tasks or deadline.passed():
+    if not tasks or guard.strikes():
         return made
-    times = _shares(len(tasks), deadline)
-    found: list[tuple[_Again, Streams]] = [
-        *run(_planned_again, ((job, task, each) for task, each in zip(tasks, times, strict=True)))
-    ]
+    found: list[tuple[_Again, Streams]] = [*run(_planned_again, ((job, task, guard) for task in tasks))]
     plans = {one.key: one.plans[0] for one in made}
     for again, plan in sorted(found, key=lambda one: (one[1].claims.period, one[0].rank)):
         if plan.claims.period < plans[again.key].claims.period:
@@ -308,12 +299,12 @@ def _searched_again(
     return [replace(one, plans=(plans[one.key], *one.plans[1:])) for one in made]
 
 
-def _planned_again(task: tuple[JobSpec, _Again, int]) -> tuple[_Again, Streams]:
+def _planned_again(task: tuple[JobSpec, _Again, Guard]) -> tuple[_Again, Streams]:
     """The whole plan of a layout by another search than the first."""
-    job, again, nanoseconds = task
+    job, again, guard = task
     layout, split = again.key
     derived = job_of_layout(variants(job)[split], layout)
-    slots = AssignSlots(again.effort, nanoseconds, seed=job.solver.seed + again.seed)
+    slots = AssignSlots(again.effort, guard, seed=job.solver.seed + again.seed)
     return again, all_passes(slots).run(Target(derived, absent_cells(derived, layout)))
 
 
@@ -440,31 +431,30 @@ def _quickest(failures: int, found: Mapping[int, list[Ranked]]) -> int:
     return min(periods, default=FAR)
 
 
-def _ranked(task: tuple[JobSpec, Claims, int, int, Least]) -> tuple[int, list[Ranked], bool]:
+def _ranked(task: tuple[JobSpec, Claims, int, Guard, Least]) -> tuple[int, list[Ranked], bool]:
     """Layouts for the workers that so many failures leave, fastest first; and whether time was short."""
-    job, own, failures, nanoseconds, least = task
-    if not nanoseconds:
+    job, own, failures, guard, least = task
+    if guard.strikes():
         return failures, [], True
-    deadline = Deadline(nanoseconds)
     workers = job.workers - failures
     ranked: list[Ranked] = []
     for split, variant in variants(job).items():
         if split in least and least[split] * 1000 < own.period * _WORTH:
             fastest = min((one.period for one in ranked), default=own.period)
-            ranked += _compared(variant, split, Layouts(variant, job.workers), workers, fastest, deadline)
-    return failures, sorted(ranked, key=_by_period), deadline.struck
+            ranked += _compared(variant, split, Layouts(variant, job.workers), workers, fastest, guard)
+    return failures, sorted(ranked, key=_by_period), guard.struck
 
 
 def _compared(
-    job: JobSpec, split: int, layouts: Layouts, workers: int, fastest: int, deadline: Deadline
+    job: JobSpec, split: int, layouts: Layouts, workers: int, fastest: int, guard: Guard
 ) -> list[Ranked]:
     """Layouts for so many workers that may be faster than this, by quick plans."""
-    tried = _tried(job, split, climbed(job, layouts, workers), fastest, deadline)
-    return _climbed_by_plans(job, tried, deadline)
+    tried = _tried(job, split, climbed(job, layouts, workers), fastest, guard)
+    return _climbed_by_plans(job, tried, guard)
 
 
 def fastest_recut(
-    job: JobSpec, workers: int, deadline: Deadline, *, split: bool = False
+    job: JobSpec, workers: int, guard: Guard, *, split: bool = False
 ) -> tuple[RecutPlans, int] | None:
     """The fastest layout found for so many workers, or fewer, and what no plan of any cut goes below.
 
@@ -476,24 +466,22 @@ def fastest_recut(
     least = layouts.least_period(workers)
     if least is None:
         return None
-    parts, half = 2 if split else 1, Deadline(deadline.nanoseconds_left // 2)
-    ranked = sorted(_compared(variant, parts, layouts, workers, FAR, half), key=_by_period)
+    ranked = sorted(_compared(variant, 2 if split else 1, layouts, workers, FAR, guard), key=_by_period)
     if not ranked:
         return None
     few = ranked[: 1 if _ops(variant, ranked[0].layout) > _LARGE else _PLANS_ON_DEMAND]
-    each = deadline.nanoseconds_left // len(few)
-    made = [_planned((job, one.key, each, _ROUNDS)) for one in few]
+    made = [_planned((job, one.key, guard, _ROUNDS)) for one in few]
     return min(made, key=lambda one: (one.claims.period, _by_workers(one.key))), least
 
 
-def plan_layout(job: JobSpec, layout: Layout, deadline: Deadline) -> RecutPlans:
+def plan_layout(job: JobSpec, layout: Layout, guard: Guard) -> RecutPlans:
     """A prompt plan of a layout, and one that covers one failure more: for a job that waits."""
-    return _plans_of(job, (layout, 1), Effort().prompt(), deadline)
+    return _plans_of(job, (layout, 1), Effort().prompt(), guard)
 
 
-def fastest_layouts(job: JobSpec, workers: int, deadline: Deadline) -> list[Layout]:
+def fastest_layouts(job: JobSpec, workers: int, guard: Guard) -> list[Layout]:
     """Layouts for so many workers, those with the fastest quick plans first; none if they hold too little."""
-    ranked = _compared(job, 1, Layouts(job, workers), workers, FAR, deadline)
+    ranked = _compared(job, 1, Layouts(job, workers), workers, FAR, guard)
     return [one.layout for one in sorted(ranked, key=_by_period)]
 
 
@@ -534,12 +522,12 @@ def _quickest_with(job: JobSpec, workers: int) -> _Quickest | None:
     bound, layout = choices[0]
     if _ops(job, layout) > _LARGE:
         return _Quickest(bound, layout, None)
-    best = min(_tried(job, 1, choices, FAR, Deadline(job.solver.time_limit_ns)), key=_by_period)
+    best = min(_tried(job, 1, choices, FAR, Guard(job.solver.time_limit_ns)), key=_by_period)
     return _Quickest(best.period, best.layout, best.period)
 
 
 def _tried(
-    job: JobSpec, split: int, layouts: list[tuple[int, Layout]], fastest: int, deadline: Deadline
+    job: JobSpec, split: int, layouts: list[tuple[int, Layout]], fastest: int, guard: Guard
 ) -> list[Ranked]:
     """Quick plans of those layouts that may still be the fastest; of one, however little time is left."""
     ranked: list[Ranked] = []
@@ -547,29 +535,29 @@ def _tried(
     for promised, layout in layouts:
         is_large = _ops(job, layout) > _LARGE
         enough = len(ranked) >= _MOST_TRIED or (is_large and len(ranked) >= 2 and ops >= _TRIED_OPS)
-        if promised >= fastest or enough or (ranked and deadline.passed()):
+        if promised >= fastest or enough or (ranked and guard.strikes()):
             continue
-        claims = quick_plan(job, layout, deadline.nanoseconds_left)
+        claims = quick_plan(job, layout, guard)
         ranked.append(Ranked(claims.period, promised, layout, split))
         fastest = min(fastest, claims.period)
         ops += _ops(job, layout)
     return ranked
 
 
-def _climbed_by_plans(job: JobSpec, ranked: list[Ranked], deadline: Deadline) -> list[Ranked]:
+def _climbed_by_plans(job: JobSpec, ranked: list[Ranked], guard: Guard) -> list[Ranked]:
     """Layouts of a small job and what is near the best of them, as long as a quick plan gets better."""
     known = {one.layout for one in ranked}
     for start in sorted(ranked, key=_by_period)[:_CLIMBED_BY_PLANS]:
         best = start
         for _ in range(_STEPS):
-            if _ops(job, best.layout) > _LARGE or deadline.passed():
+            if _ops(job, best.layout) > _LARGE or guard.strikes():
                 break
             nearby = [*neighbours(best.layout, job), *regrouped(best.layout, job)]
             promised = sorted(
                 (layout_period(job, one), one.stages, str(one), one) for one in nearby if one not in known
             )
             nearer = [
-                Ranked(quick_plan(job, layout, deadline.nanoseconds_left).period, bound, layout, best.split)
+                Ranked(quick_plan(job, layout, guard).period, bound, layout, best.split)
                 for bound, _, _, layout in promised[:_NEIGHBOURS]
                 if bound < best.period
             ]
@@ -725,39 +713,39 @@ def _problem(job: JobSpec, layout: Layout) -> Problem:
     )
 
 
-def quick_plan(job: JobSpec, layout: Layout, nanoseconds: int) -> Claims:
+def quick_plan(job: JobSpec, layout: Layout, guard: Guard) -> Claims:
     """What a quick plan of a layout claims."""
     derived = job_of_layout(job, layout)
     if not has_room(derived):
         return Claims(FAR, FAR, FAR, "memory")
     effort = Effort().least() if _ops(job, layout) > _LARGE else Effort().quick()
-    passes = GRAPH_PASSES >> AssignSlots(effort, nanoseconds)
+    passes = GRAPH_PASSES >> AssignSlots(effort, guard)
     return passes.run(Target(derived, absent_cells(derived, layout))).claims
 
 
-def _planned(task: tuple[JobSpec, Key, int, int]) -> RecutPlans:
+def _planned(task: tuple[JobSpec, Key, Guard, int]) -> RecutPlans:
     """The whole plan of a layout, and one that covers one failure more on any stage of several workers."""
-    job, key, nanoseconds, rounds = task
+    job, key, guard, rounds = task
     effort = Effort()
     if _ops(job, key[0]) > _LARGE:
         effort = replace(effort, rounds=min(rounds, effort.rounds))
-    return _plans_of(job, key, effort, Deadline(nanoseconds))
+    return _plans_of(job, key, effort, guard)
 
 
-def _plans_of(job: JobSpec, key: Key, effort: Effort, deadline: Deadline) -> RecutPlans:
+def _plans_of(job: JobSpec, key: Key, effort: Effort, guard: Guard) -> RecutPlans:
     layout, split = key
     derived = job_of_layout(variants(job)[split], layout)
     absent = absent_cells(derived, layout)
-    plans = [_plan(derived, absent, effort, deadline)]
+    plans = [_plan(derived, absent, effort, guard)]
     missing = failed_per_stage(absent, derived.stages)
     covering = tuple(count + (workers > 1) for count, workers in zip(missing, layout.workers, strict=True))
     if covering != missing and has_room(derived.left_by(covering)):
-        plans.append(_plan(derived, normal_form(covering, derived.pipelines), Effort().least(), deadline))
+        plans.append(_plan(derived, normal_form(covering, derived.pipelines), Effort().least(), guard))
     return RecutPlans(layout, split, tuple(plans))
 
 
-def _plan(job: JobSpec, failed: FailureSet, effort: Effort, deadline: Deadline) -> Streams:
-    return all_passes(AssignSlots(effort, deadline.nanoseconds_left)).run(Target(job, failed))
+def _plan(job: JobSpec, failed: FailureSet, effort: Effort, guard: Guard) -> Streams:
+    return all_passes(AssignSlots(effort, guard)).run(Target(job, failed))
 
 
 def _own(job: JobSpec, plan: Streams) -> Ranked:

@@ -30,7 +30,7 @@ from recycle_compiler.planner.cut_bounds import FAR, layout_period
 from recycle_compiler.planner.layouts import Layouts
 from recycle_compiler.planner.recut import is_large, neighbours
 from recycle_compiler.planner.slow_workers import SlowPlan, quick_slow_step
-from recycle_compiler.scheduling.budget import Deadline
+from recycle_compiler.scheduling.budget import Guard
 from recycle_compiler.scheduling.slow_workers import SlowWorker, SlowWorkers, shares
 
 _BEGUN = 6
@@ -84,22 +84,20 @@ class SlowRecut(NamedTuple):
 
 
 def slow_recut(
-    job: JobSpec, workers: int, factors: Sequence[Fraction], deadline: Deadline, *, split: bool = False
+    job: JobSpec, workers: int, factors: Sequence[Fraction], guard: Guard, *, split: bool = False
 ) -> SlowRecut | None:
     """The fastest layout found for so many workers of which some are slow.
 
     None if they cannot hold all layers. With `split`, every micro-batch is in two.
     """
-    search = _Search(halved(job) if split else job, workers, tuple(sorted(factors, reverse=True)), deadline)
+    search = _Search(halved(job) if split else job, workers, tuple(sorted(factors, reverse=True)), guard)
     return min(search.planned(), key=lambda one: one.plan.step, default=None)
 
 
 class _Search:
-    def __init__(self, job: JobSpec, workers: int, factors: Factors, deadline: Deadline) -> None:
+    def __init__(self, job: JobSpec, workers: int, factors: Factors, guard: Guard) -> None:
         self._job, self._workers, self._factors = job, workers, factors
-        self._deadline = deadline
-        self._half = Deadline(deadline.nanoseconds_left // 2)
-        """For comparing layouts."""
+        self._guard = guard
         self._units = job.pipelines * job.microbatches
         self._bounds: dict[SlowLayout, int] = {}
         self._steps: dict[SlowLayout, int] = {}
@@ -108,10 +106,9 @@ class _Search:
         """The layouts with the best quick plans, with whole ones."""
         ranked = self._ranked()
         few = ranked[: 1 if ranked and is_large(self._job, ranked[0].layout) else _PLANNED]
-        for number, one in enumerate(few):
+        for one in few:
             derived, slow = job_of_layout(self._job, one.layout), one.cells(self._factors)
-            each = Deadline(self._deadline.nanoseconds_left // (len(few) - number))
-            plan = plan_slow(derived, absent_cells(derived, one.layout), slow, deadline=each)
+            plan = plan_slow(derived, absent_cells(derived, one.layout), slow, guard=self._guard)
             yield SlowRecut(one.layout, slow, plan)
 
     def _ranked(self) -> list[SlowLayout]:
@@ -127,7 +124,7 @@ class _Search:
             return []
         large = is_large(self._job, best[0].layout)
         for one in best[: _RANKED_LARGE if large else _RANKED]:
-            if not self._steps or not self._half.passed():
+            if not self._steps or not self._guard.strikes():
                 self._step(one)
         if not large:
             begin = min(self._steps, key=self._by_step)
@@ -145,7 +142,7 @@ class _Search:
         for _ in range(most):
             nearby = chosen(self._neighbours(best))
             better = next((one for one in nearby if measure(one) < measure(best)), None)
-            if better is None or self._half.passed():
+            if better is None or self._guard.strikes():
                 return
             best = better
 
@@ -217,7 +214,7 @@ class _Search:
             derived = job_of_layout(self._job, one.layout)
             absent = absent_cells(derived, one.layout)
             slow = one.cells(self._factors)
-            self._steps[one] = quick_slow_step(derived, absent, slow, self._half)
+            self._steps[one] = quick_slow_step(derived, absent, slow, self._guard)
         return self._steps[one]
 
     def _by_bound(self, one: SlowLayout) -> tuple[int, int, str, tuple[int, ...]]:

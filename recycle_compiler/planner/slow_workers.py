@@ -26,7 +26,7 @@ from recycle_compiler.passes.pipeline import Pipeline
 from recycle_compiler.passes.rename_workers import RenameWorkers, normal_slow, planned_names
 from recycle_compiler.passes.route_microbatches import RouteMicrobatches
 from recycle_compiler.passes.standard import GRAPH_PASSES, LOWERING_PASSES
-from recycle_compiler.scheduling.budget import Deadline
+from recycle_compiler.scheduling.budget import Guard
 from recycle_compiler.scheduling.problem import problem_of, slowed
 from recycle_compiler.scheduling.schedules import graph_of, starts_of
 from recycle_compiler.scheduling.search import Effort
@@ -73,14 +73,14 @@ class _Found:
 
 
 def best_for_slow(
-    equal: Streams, schedule: Schedule, slow: SlowWorkers, effort: Effort, deadline: Deadline
+    equal: Streams, schedule: Schedule, slow: SlowWorkers, effort: Effort, guard: Guard
 ) -> SlowPlan:
     """The best of several shares; `equal` and its schedule are the plan for workers of equal speed."""
     job, failed = equal.job, equal.failed
     names = planned_names(schedule.failed, failed, job)
     without = _Found(schedule, tuple(one._replace(worker=names[one.worker]) for one in slow))
     equal_step = without.step
-    search = _Search(job, schedule.failed, normal_slow(slow, failed, job.pipelines), effort, deadline)
+    search = _Search(job, schedule.failed, normal_slow(slow, failed, job.pipelines), effort, guard)
     others = [(found.step, found.schedule.claims.period, found) for found in search.best()]
     step, _, best = min(others, key=lambda entry: entry[:2])
     if equal_step <= step:
@@ -101,9 +101,9 @@ def slow_step(schedule: Schedule, slow: SlowWorkers) -> int:
     return timed.period
 
 
-def quick_slow_step(job: JobSpec, failed: FailureSet, slow: SlowWorkers, deadline: Deadline) -> int:
+def quick_slow_step(job: JobSpec, failed: FailureSet, slow: SlowWorkers, guard: Guard) -> int:
     """Ticks of a step of a quick plan in which slow workers have what they have time for; of normal names."""
-    return _Search(job, failed, slow, Effort(), deadline).quick()
+    return _Search(job, failed, slow, Effort(), guard).quick()
 
 
 Shares = tuple[int | None, ...]
@@ -114,11 +114,11 @@ class _Search:
     """Compares shares for one failure state in its normal form."""
 
     def __init__(
-        self, job: JobSpec, failed: FailureSet, slow: SlowWorkers, effort: Effort, deadline: Deadline
+        self, job: JobSpec, failed: FailureSet, slow: SlowWorkers, effort: Effort, guard: Guard
     ) -> None:
         self.slow = slow
         self._effort = effort
-        self._deadline = deadline
+        self._guard = guard
         self._graph: Graph = GRAPH_PASSES.run(Target(job, failed))
         self._problem = problem_of(self._graph)
         self._quick: dict[Shares, int] = {}
@@ -150,7 +150,7 @@ class _Search:
         for begin in (self._ideal, self._with(self._ideal, 0), self._equal()):
             self._try(begin)
         for shares in islice(self._neighbours(), _NEIGHBOURS):
-            if self._deadline.passed():
+            if self._guard.strikes():
                 break
             self._try(shares)
         return min(self._quick, key=self._try)
@@ -213,4 +213,4 @@ class _Search:
 
     def _passes(self, shares: Shares, effort: Effort) -> Pipeline[Graph, Schedule]:
         slow = self._given(shares)
-        return RouteMicrobatches(slow) >> AssignSlots(effort, self._deadline.nanoseconds_left, slow)
+        return RouteMicrobatches(slow) >> AssignSlots(effort, self._guard, slow)

@@ -13,7 +13,7 @@ from recycle_compiler.ir.layout import Layout, job_of_layout
 from recycle_compiler.planner.cut_bounds import FAR, MOST_LAYERS
 from recycle_compiler.planner.layouts import Layouts
 from recycle_compiler.planner.recut import layout_bound, quick_plan
-from recycle_compiler.scheduling.budget import Deadline
+from recycle_compiler.scheduling.budget import Guard
 
 _TRIED = 4
 """Grids that get a quick plan, those with the best bounds."""
@@ -23,7 +23,7 @@ class NoStartError(Exception):
     """No grid of these workers holds the model: one sentence says why."""
 
 
-def started(job: JobSpec) -> JobSpec:
+def started(job: JobSpec, guard: Guard | None = None) -> JobSpec:
     """The job in the grid that it starts in; any other job as it is.
 
     Where the workers cannot stand in a grid, as many as can are used: `job.workers` says how many.
@@ -42,10 +42,10 @@ def started(job: JobSpec) -> JobSpec:
         raise NoStartError(
             f"no grid of up to {job.free_workers} workers holds every layer on {job.redundancy} of them"
         )
-    deadline = Deadline(job.solver.time_limit_ns // 4)
+    guard = guard or Guard(job.solver.time_limit_ns)
     best = sorted(grids, key=lambda layout: (layout_bound(job, layout), layout.stages))[:_TRIED]
     if len(best) > 1:
-        periods = {layout: quick_plan(job, layout, deadline.nanoseconds_left).period for layout in best}
+        periods = {layout: quick_plan(job, layout, guard).period for layout in best}
         best.sort(key=lambda layout: periods[layout])
     start = job_of_layout(job, best[0])
     return replace(

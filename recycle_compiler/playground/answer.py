@@ -18,7 +18,7 @@ from recycle_compiler.ir.units import in_unit, memory_text, plural, time_text, u
 from recycle_compiler.planner.baselines import one_f_one_b_period, period_with, textbook_schedule
 from recycle_compiler.planner.compile import NoPlanError, plan_failed
 from recycle_compiler.playground.settings import Settings, SettingsError
-from recycle_compiler.scheduling.budget import Deadline
+from recycle_compiler.scheduling.budget import Guard
 from recycle_compiler.scheduling.search import Effort
 from recycle_compiler.viz.plan_page import document_of
 
@@ -53,13 +53,13 @@ def answer(settings: Settings) -> Iterator[Piece]:
         yield {"text": text}
         job = parse_job_text(text, f"{settings.name}.job")
         yield {"doing": f"planning {plural(settings.ops, 'op')}"}
-        streams = plan_failed(job, settings.failed, deadline=Deadline(AT_ONCE))
+        streams = plan_failed(job, settings.failed, guard=Guard(AT_ONCE))
         yield _planned(streams, began)
         yield {"doing": "1F1B, zero bubble and ReCycle"}
         yield {"bars": [bar.document(job) for bar in _bars(job, settings)]}
         if streams.claims.status != "optimal":
             yield {"doing": "looking for a faster plan"}
-            better = plan_failed(job, settings.failed, effort=Effort(), deadline=Deadline(LONGER))
+            better = plan_failed(job, settings.failed, effort=Effort(), guard=Guard(LONGER))
             if better.claims.period < streams.claims.period or better.claims.gap < streams.claims.gap:
                 yield _planned(better, began)
     except CompileError as error:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from recycle_compiler.scheduling.budget import Deadline, Goal, Noise
+from recycle_compiler.scheduling.budget import Budget, Goal, Noise, Work
 from recycle_compiler.scheduling.inner_loops import FAR
 from recycle_compiler.scheduling.loops import Where
 from recycle_compiler.scheduling.order_search import reorder
@@ -71,12 +71,12 @@ _BELOW = 200
 """The shortest period asked for is this part below the one that is aimed at."""
 
 
-def exchange(clock: Clock, begin: Placed, goal: Goal, tries: int, noise: Noise, deadline: Deadline) -> Placed:
+def exchange(clock: Clock, begin: Placed, goal: Goal, tries: int, noise: Noise, budget: Budget) -> Placed:
     """The best schedule found in so many tries; stops when one is good enough."""
     current, failed, wanted = begin, 0, goal.aim
     times = _latest(clock, current, wanted)
     for _ in range(tries):
-        if current.period <= goal.enough or deadline.passed():
+        if current.period <= goal.enough or budget.is_spent():
             break
         if failed:
             if noise.below(3):
@@ -86,6 +86,7 @@ def exchange(clock: Clock, begin: Placed, goal: Goal, tries: int, noise: Noise, 
             where = _somewhere(clock, current.period, noise)
         else:
             where = Where(0, clock.problem.pools - 1, gain=_mean_op(clock) // 8)
+        budget.spend(Work.EXCHANGE * clock.problem.ops)
         order = clock.loops.swapped(current.order, times, where)
         after = None if order is None else placed_in_order(clock, order, goal)
         failed += 1
@@ -125,13 +126,13 @@ def _mean_op(clock: Clock) -> int:
 _POLISHES = 4
 
 
-def polished(clock: Clock, begin: Ints, goal: Goal, tries: int, noise: Noise, deadline: Deadline) -> Timed:
+def polished(clock: Clock, begin: Ints, goal: Goal, tries: int, noise: Noise, budget: Budget) -> Timed:
     """The order after moves of single ops, then exchanges and moves in turn, as long as both help."""
-    best = reorder(clock, begin, goal, noise, deadline)
+    best = reorder(clock, begin, goal, noise, budget)
     for _ in range(_POLISHES):
-        if best.period <= goal.enough or deadline.passed():
+        if best.period <= goal.enough or budget.is_spent():
             break
-        again = exchanged_and_moved(clock, best, goal, tries, noise, deadline)
+        again = exchanged_and_moved(clock, best, goal, tries, noise, budget)
         if again.rank >= best.rank:
             break
         best = again
@@ -139,9 +140,9 @@ def polished(clock: Clock, begin: Ints, goal: Goal, tries: int, noise: Noise, de
 
 
 def exchanged_and_moved(
-    clock: Clock, timed: Timed, goal: Goal, tries: int, noise: Noise, deadline: Deadline
+    clock: Clock, timed: Timed, goal: Goal, tries: int, noise: Noise, budget: Budget
 ) -> Timed:
     """What comes of exchanges, and then moves."""
     placed = placed_in_order(clock, timed.order, goal)
     assert placed is not None, "the orders of some workers wait for each other"
-    return reorder(clock, exchange(clock, placed, goal, tries, noise, deadline).order, goal, noise, deadline)
+    return reorder(clock, exchange(clock, placed, goal, tries, noise, budget).order, goal, noise, budget)

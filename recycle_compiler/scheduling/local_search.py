@@ -9,21 +9,22 @@ mean. Equal schedules are accepted, so the search can cross plateaus.
 
 import numpy as np
 
-from recycle_compiler.scheduling.budget import Deadline, Noise
+from recycle_compiler.scheduling.budget import Budget, Noise, Work
 from recycle_compiler.scheduling.problem import Ints
 from recycle_compiler.scheduling.rules import free_rule, greedy_priority, small_rules
 from recycle_compiler.scheduling.timing import Clock, Timed
 
 
-def construct(clock: Clock, bound: int, tries: int, deadline: Deadline) -> list[Timed]:
+def construct(clock: Clock, bound: int, tries: int, budget: Budget) -> list[Timed]:
     """Schedules from a grid of rules, best first; stops when one meets the bound."""
     problem = clock.problem
     priority = greedy_priority(problem)
     found: list[Timed] = []
     seen: set[bytes] = set()
     for _, rule in zip(range(tries), small_rules(problem), strict=False):
-        if found and deadline.passed():
+        if found and budget.is_spent():
             break
+        budget.spend((Work.RULE + Work.SHORTEN) * problem.ops)
         order = clock.loops.place(priority, rule)
         if order is None or order.tobytes() in seen:
             continue
@@ -49,18 +50,17 @@ _REACHES = (5, 16, 32, 64)
 """How far they are, in sixteenths of a mean op."""
 
 
-def improve(
-    clock: Clock, starts: list[Timed], bound: int, moves: int, noise: Noise, deadline: Deadline
-) -> Timed:
+def improve(clock: Clock, starts: list[Timed], bound: int, moves: int, noise: Noise, budget: Budget) -> Timed:
     """The best schedule found in `moves` tries, or before time is out."""
     best = current = starts[0]
     later = starts[1:]
     idle_moves = 0
     for _ in range(moves):
-        if best.period <= bound or deadline.passed():
+        if best.period <= bound or budget.is_spent():
             break
         if idle_moves > _PATIENCE and later:
             current, idle_moves = later.pop(0), 0
+        budget.spend((Work.RULE + Work.SHORTEN) * clock.problem.ops)
         after = _move(clock, current, noise)
         idle_moves += 1
         if after is None:

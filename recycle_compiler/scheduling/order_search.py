@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from recycle_compiler.scheduling.budget import Deadline, Goal, Noise
+from recycle_compiler.scheduling.budget import Budget, Goal, Noise, Work
 from recycle_compiler.scheduling.loops import MoveBudget, Searching
 from recycle_compiler.scheduling.problem import Ints
 from recycle_compiler.scheduling.timing import Clock, Timed
@@ -41,24 +41,27 @@ _IDLE = 100_000
 """Moves after the best order, which are taken back at the end."""
 
 
-def reorder(clock: Clock, order: Ints, goal: Goal, noise: Noise, deadline: Deadline) -> Timed:
+def reorder(clock: Clock, order: Ints, goal: Goal, noise: Noise, budget: Budget) -> Timed:
     """The shortest times that were found for the order, or for one that comes of moving its ops."""
     current = best = _timed(clock, order)
     if clock.loops.has_more_edges:
         return best
     mean = max(1, int(clock.loops.duration.mean()))
-    budget = max(_LEAST_TIMED, _TIMED * clock.problem.ops)
+    most = max(_LEAST_TIMED, _TIMED * clock.problem.ops)
     before = 0
     for run in range(_MOST_RUNS):
-        if best.period <= goal.enough or deadline.passed():
+        if best.period <= goal.enough or budget.is_spent():
             break
         kind = _KINDS[run % len(_KINDS)]
         aim = goal.aim + (goal.enough - goal.aim) * kind.aim // 100
         moving = MoveBudget(
-            budget, goal.enough - aim, mean * kind.warmth // 100, _IDLE, seed=noise.below(1 << 30)
+            most, goal.enough - aim, mean * kind.warmth // 100, _IDLE, seed=noise.below(1 << 30)
         )
         release = np.array(current.release, dtype=np.int64)
-        moved, late, _ = clock.loops.moved(current.order, release, clock.deadlines_of(current, aim), moving)
+        moved, late, timed = clock.loops.moved(
+            current.order, release, clock.deadlines_of(current, aim), moving
+        )
+        budget.spend(Work.MOVE * timed + Work.SHORTEN * clock.problem.ops)
         current = _timed(clock, moved)
         best = min(best, current, key=lambda timed: timed.rank)
         if run % len(_KINDS) == 0:
@@ -82,21 +85,22 @@ _WAYS_IN_LARGE = tuple(
 )
 
 
-def search_at_length(clock: Clock, timed: Timed, goal: Goal, noise: Noise, deadline: Deadline) -> Timed:
+def search_at_length(clock: Clock, timed: Timed, goal: Goal, noise: Noise, budget: Budget) -> Timed:
     """The best of a few tabu searches, each from the best of those before it, until no way helps."""
     best = timed
     ops = clock.problem.ops
-    budget, ways = min(_MOST_SEARCHED, _SEARCHED * ops), _WAYS
-    if budget < _SEARCHED_IN_LARGE * ops:
-        budget, ways = _SEARCHED_IN_LARGE * ops, _WAYS_IN_LARGE
+    most, ways = min(_MOST_SEARCHED, _SEARCHED * ops), _WAYS
+    if most < _SEARCHED_IN_LARGE * ops:
+        most, ways = _SEARCHED_IN_LARGE * ops, _WAYS_IN_LARGE
     idle = 0
     for run in range(_MOST_SEARCHES):
-        if best.period <= goal.enough or deadline.passed() or idle == len(ways):
+        if best.period <= goal.enough or budget.is_spent() or idle == len(ways):
             break
         slack, seed = goal.enough - goal.aim, noise.below(1 << 30)
-        way = ways[run % len(ways)]._replace(budget=budget, slack=slack, seed=seed)
+        way = ways[run % len(ways)]._replace(budget=most, slack=slack, seed=seed)
         release = np.array(best.release, dtype=np.int64)
-        order, _, _ = clock.loops.searched(best.order, release, clock.deadlines_of(best, goal.aim), way)
+        order, _, visited = clock.loops.searched(best.order, release, clock.deadlines_of(best, goal.aim), way)
+        budget.spend(Work.MOVE * visited + Work.SHORTEN * clock.problem.ops)
         found = _timed(clock, order)
         idle = 0 if found.period < best.period else idle + 1
         best = min(best, found, key=lambda each: each.rank)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from recycle_compiler.ir.job import SolverOptions
 from recycle_compiler.scheduling.bounds import Bound, lower_bound
-from recycle_compiler.scheduling.budget import Deadline, Goal, Noise
+from recycle_compiler.scheduling.budget import Budget, Goal, Noise
 from recycle_compiler.scheduling.local_search import construct, improve
 from recycle_compiler.scheduling.loops import LARGE
 from recycle_compiler.scheduling.milp.exact import is_small, settle
@@ -26,6 +26,10 @@ _LITTLE = 500
 """A period that is above what is enough by less than one part in so many is nearly good enough, ..."""
 _MUCH = 50
 """... and by more than one part in so many far from it."""
+_WORK_TOGETHER = 20_000_000_000
+"""Visits that all plans of a job may need if none is good enough sooner, ..."""
+_LEAST_WORK = 100_000_000
+"""... but each of them may need so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +63,15 @@ class Effort:
     """Whether micro-batches may have other routes than those of the graph."""
     extras_apart: bool = False
     """Whether these are routes on which other workers of each stage have one more than their peers."""
+    work: int = 1_500_000_000
+    """Visits (`budget.py`) after which the search ends, whatever else is left: about a minute where loops are
+    compiled. Most plans end long before."""
     placements: int = 2
     """How many ways to place failures on stages are tried with a quick plan each."""
+
+    def shared(self, plans: int) -> "Effort":
+        """For one of so many plans that are made together."""
+        return replace(self, work=min(self.work, max(_LEAST_WORK, _WORK_TOGETHER // plans)))
 
     def brief(self) -> "Effort":
         """For a plan that another will most likely replace."""
@@ -108,7 +119,7 @@ class Effort:
 
 
 def plan_slowed(
-    problem: Problem, late: Problem, options: SolverOptions, effort: Effort, deadline: Deadline
+    problem: Problem, late: Problem, options: SolverOptions, effort: Effort, budget: Budget
 ) -> SearchedPlan:
     """The order that is best with slow workers, with the times and the bound that hold without them."""
     bound = lower_bound(problem)
@@ -116,27 +127,27 @@ def plan_slowed(
     if not load[list(late.slow)].any():
         # Workers without micro-batches are planned as failed: plans for failures are the better ones.
         working = tuple(tuple(worker for worker in hosts if load[worker]) for hosts in problem.hosts)
-        found = plan(rerouted(problem, working, problem.host), options, effort, deadline)
-        return SearchedPlan(found.timed, bound, deadline.struck, found.host)
-    timed = Clock(problem).time(slow_order(late, options, effort, deadline).order)
+        found = plan(rerouted(problem, working, problem.host), options, effort, budget)
+        return SearchedPlan(found.timed, bound, budget.was_cut, found.host)
+    timed = Clock(problem).time(slow_order(late, options, effort, budget).order)
     assert timed is not None
-    return SearchedPlan(timed, bound, deadline.struck)
+    return SearchedPlan(timed, bound, budget.was_cut)
 
 
-def slow_order(late: Problem, options: SolverOptions, effort: Effort, deadline: Deadline) -> Timed:
+def slow_order(late: Problem, options: SolverOptions, effort: Effort, budget: Budget) -> Timed:
     """The best order with the times of slow workers, and these times."""
     floor = Clock(late).floor
     if not late.has_faster:
         # Where no worker is faster than the job says, its own bound holds too.
         floor = max(floor, lower_bound(replace(late, grain=chunk_grain(late))).period)
-    return plan(late, options, replace(effort, exact=False), deadline, Bound(floor, "slow workers")).timed
+    return plan(late, options, replace(effort, exact=False), budget, Bound(floor, "slow workers")).timed
 
 
 def plan(
     problem: Problem,
     options: SolverOptions,
     effort: Effort,
-    deadline: Deadline,
+    budget: Budget,
     known: Bound | None = None,
 ) -> SearchedPlan:
     """The best times found, with their bound."""
@@ -147,38 +158,38 @@ def plan(
         problem = extras_apart(given) or given
     clock, noise = Clock(problem), Noise(options.seed)
     if problem.ops < LARGE:
-        starts = construct(clock, good_enough, effort.rules, deadline)
+        starts = construct(clock, good_enough, effort.rules, budget)
     else:
         goal = Goal(good_enough, (bound.period + good_enough) // 2)
-        clock, tuned = tune(clock, goal, effort.tuning, noise, deadline)
+        clock, tuned = tune(clock, goal, effort.tuning, noise, budget)
         starts = [tuned]
-        clock, starts = _elsewhere(clock, starts, goal, effort, Noise(options.seed), deadline)
-        clock, starts = _at_length(problem, clock, starts, goal, effort, Noise(options.seed), deadline)
+        clock, starts = _elsewhere(clock, starts, goal, effort, Noise(options.seed), budget)
+        clock, starts = _at_length(problem, clock, starts, goal, effort, Noise(options.seed), budget)
     # A short search often does; the MILP settles most of what is small; the long search is for the rest.
     few = effort.quick().moves(problem)
-    best = improve(clock, starts, good_enough, few, noise, deadline)
-    if best.period > good_enough and effort.exact and is_small(clock, best.period) and not deadline.passed():
-        bound, best, settled = settle(clock, bound, best, good_enough, deadline)
+    best = improve(clock, starts, good_enough, few, noise, budget)
+    if best.period > good_enough and effort.exact and is_small(clock, best.period) and not budget.is_spent():
+        bound, best, settled = settle(clock, bound, best, good_enough, budget)
         if settled is not clock:
             return SearchedPlan(best, bound, host=settled.problem.host)
         good_enough = _with_gap(bound, options)
-    best = improve(clock, [best, *starts], good_enough, effort.moves(problem) - few, noise, deadline)
+    best = improve(clock, [best, *starts], good_enough, effort.moves(problem) - few, noise, budget)
     host = None if clock.problem is given else clock.problem.host
-    return SearchedPlan(best, bound, deadline.struck and best.period > good_enough, host)
+    return SearchedPlan(best, bound, budget.was_cut and best.period > good_enough, host)
 
 
 def _elsewhere(
-    clock: Clock, starts: list[Timed], goal: Goal, effort: Effort, noise: Noise, deadline: Deadline
+    clock: Clock, starts: list[Timed], goal: Goal, effort: Effort, noise: Noise, budget: Budget
 ) -> tuple[Clock, list[Timed]]:
     """Other routes with their best schedule, where that is shorter; otherwise what there is."""
     period = starts[0].period
     is_due = effort.rounds > 1 and clock.problem.ops <= effort.rerouted_ops and period > goal.enough
-    may_reroute = is_due and effort.other_routes and not deadline.passed()
+    may_reroute = is_due and effort.other_routes and not budget.is_spent()
     problem = kept_at_home(clock.problem) if may_reroute else None
     if problem is None:
         return clock, starts
     other = Clock(problem)
-    found = tune_elsewhere(clock, other, goal, effort.tuning, noise, deadline)
+    found = tune_elsewhere(clock, other, goal, effort.tuning, noise, budget)
     return (clock, starts) if found is None or found.period >= period else (other, [found])
 
 
@@ -189,19 +200,19 @@ def _at_length(
     goal: Goal,
     effort: Effort,
     noise: Noise,
-    deadline: Deadline,
+    budget: Budget,
 ) -> tuple[Clock, list[Timed]]:
     """What a tabu search makes of the best schedule, or of one that is lifted from one pipeline; for plans
     that are neither good enough nor large."""
     most = effort.searched_ops * _times_as_large(starts[0].period - goal.enough, goal)
     is_due = effort.rounds > 1 and clock.problem.ops <= most
-    if not is_due or clock.loops.has_more_edges or deadline.passed():
+    if not is_due or clock.loops.has_more_edges or budget.is_spent():
         return clock, starts
     usual = clock if clock.problem is problem else Clock(problem)
-    other = tune_by_one_pipeline(usual, goal, effort.tuning, noise, deadline)
+    other = tune_by_one_pipeline(usual, goal, effort.tuning, noise, budget)
     if other is not None and other.period < starts[0].period:
         clock, starts = usual, [other]
-    return clock, [search_at_length(clock, starts[0], goal, noise, deadline)]
+    return clock, [search_at_length(clock, starts[0], goal, noise, budget)]
 
 
 def _times_as_large(missing: int, goal: Goal) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from itertools import product
 from typing import NamedTuple
 
-from recycle_compiler.scheduling.budget import Deadline, Goal, Noise
+from recycle_compiler.scheduling.budget import Budget, Goal, Noise, Work
 from recycle_compiler.scheduling.exchanges import (
     Placed,
     exchange,
@@ -173,9 +173,9 @@ class _Begin(NamedTuple):
         return self.tried.placed.rank
 
 
-def tune(clock: Clock, goal: Goal, effort: Tuning, noise: Noise, deadline: Deadline) -> Tuned:
+def tune(clock: Clock, goal: Goal, effort: Tuning, noise: Noise, budget: Budget) -> Tuned:
     """The best schedule found; stops when one is good enough."""
-    tuner = _Tuner(clock, goal, noise, deadline)
+    tuner = _Tuner(clock, goal, noise, budget)
     best: list[Placed] = []
     moved: list[Tuned] = []
     begins: list[_Tried] = []
@@ -193,37 +193,37 @@ def tune(clock: Clock, goal: Goal, effort: Tuning, noise: Noise, deadline: Deadl
         if tuner.is_done(best[-1].period) or effort.rounds == 0:
             break
         found = tuner.changes(begin, effort.changes)
-        found = exchange(clock, found, goal, effort.exchanges, noise, deadline)
+        found = exchange(clock, found, goal, effort.exchanges, noise, budget)
         best[-1] = min(best[-1], found, key=_rank)
         period = min(best, key=_rank).period
         if turn + 1 == _HOPEFUL and effort.is_patient and effort.other_routes and period > goal.enough:
             by_rules = _ByRules(begins[0].placed.period, period)
-            others = tune_by_timetable(clock, by_rules, goal, effort, noise.aside(), deadline)
+            others = tune_by_timetable(clock, by_rules, goal, effort, noise.aside(), budget)
             if others and min(each.timed.period for each in others) < period - period // _WORTH_ROUTES:
-                return _best_of(others, goal, effort, noise, deadline)
+                return _best_of(others, goal, effort, noise, budget)
         if turn + 1 >= _HOPEFUL and _is_hopeless(clock.problem, period, goal):
             break
         if (turn + 1) % _ANEW == 0 and _is_near(clock.problem, best[-1].period, goal):
             order = best[-1].order
-            moved.append(Tuned(clock, polished(clock, order, goal, effort.exchanges, noise, deadline)))
+            moved.append(Tuned(clock, polished(clock, order, goal, effort.exchanges, noise, budget)))
             if moved[-1].timed.period <= goal.enough:
                 break
         if turn + 1 >= effort.rounds and period > goal.times_as_far(_CLOSE):
             break
     timed = clock.time(min(best, key=_rank).order)
     assert timed is not None
-    return _best_of([Tuned(clock, timed), *moved], goal, effort, noise, deadline)
+    return _best_of([Tuned(clock, timed), *moved], goal, effort, noise, budget)
 
 
-def _best_of(found: list[Tuned], goal: Goal, effort: Tuning, noise: Noise, deadline: Deadline) -> Tuned:
+def _best_of(found: list[Tuned], goal: Goal, effort: Tuning, noise: Noise, budget: Budget) -> Tuned:
     """The best of them; where it is close to what is asked for, after more exchanges and moves in a few."""
     most = goal.aim + (goal.enough - goal.aim) * _LAST_NEAR // 100
     kept = sorted(found, key=lambda each: each.timed.rank)[:_LAST]
     for turn in range(_LAST_TRIES if effort.is_patient else 0):
-        if not goal.enough < kept[0].timed.period <= most or deadline.passed():
+        if not goal.enough < kept[0].timed.period <= most or budget.is_spent():
             break
         clock, timed = kept[turn % len(kept)]
-        again = exchanged_and_moved(clock, timed, goal, effort.exchanges, noise, deadline)
+        again = exchanged_and_moved(clock, timed, goal, effort.exchanges, noise, budget)
         if again.rank < timed.rank:
             kept[turn % len(kept)] = Tuned(clock, again)
             kept.sort(key=lambda each: each.timed.rank)
@@ -231,12 +231,12 @@ def _best_of(found: list[Tuned], goal: Goal, effort: Tuning, noise: Noise, deadl
 
 
 def tune_elsewhere(
-    usual: Clock, other: Clock, goal: Goal, effort: Tuning, noise: Noise, deadline: Deadline
+    usual: Clock, other: Clock, goal: Goal, effort: Tuning, noise: Noise, budget: Budget
 ) -> Timed | None:
     """The best schedule of a few rounds with other routes; None where rules do worse there than usually."""
     few = min(effort.settings, len(_FIRST))
-    least = _Tuner(usual, goal, noise, deadline).settings(few)[0].placed.period
-    tuner = _Tuner(other, goal, noise, deadline)
+    least = _Tuner(usual, goal, noise, budget).settings(few)[0].placed.period
+    tuner = _Tuner(other, goal, noise, budget)
     begins = tuner.settings(few)
     most = goal.aim + (least - goal.aim) * _FAR_ROUTES // 100
     if not begins or begins[0].placed.period > most:
@@ -245,15 +245,15 @@ def tune_elsewhere(
     for begin in begins[:_REROUTED]:
         if tuner.is_done(best.period):
             break
-        found = exchange(other, tuner.changes(begin, effort.changes), goal, effort.exchanges, noise, deadline)
+        found = exchange(other, tuner.changes(begin, effort.changes), goal, effort.exchanges, noise, budget)
         best = min(best, found, key=_rank)
     if best.period <= goal.enough or _is_near(other.problem, best.period, goal):
-        return polished(other, best.order, goal, effort.exchanges, noise, deadline)
+        return polished(other, best.order, goal, effort.exchanges, noise, budget)
     return other.time(best.order)
 
 
 def tune_by_timetable(
-    usual: Clock, by_rules: _ByRules, goal: Goal, effort: Tuning, noise: Noise, deadline: Deadline
+    usual: Clock, by_rules: _ByRules, goal: Goal, effort: Tuning, noise: Noise, budget: Budget
 ) -> list[Tuned]:
     """The schedules of some rounds that begin with timetables, as long as they are ahead of rules; none where
     timetables are far behind what rules come to before their rounds."""
@@ -262,8 +262,9 @@ def tune_by_timetable(
     begins: list[_Begin] = []
     patiences = _TIMETABLE_PATIENCES[:-1] if usual.problem.ops > _MANY else _TIMETABLE_PATIENCES
     for number, pace in enumerate(_PACES):
+        budget.spend(Work.TIMETABLE * usual.problem.ops)
         found = timetable(usual.problem, pace, goal.aim)
-        tuner = _Tuner(Clock(found.problem), goal, noise, deadline)
+        tuner = _Tuner(Clock(found.problem), goal, noise, budget)
         tried = tuner.by_times(found.priority(_DEFERRALS[0]), patiences)
         begins += [_Begin(tuner, one) for one in tried[:_KEPT_OF_PACE]]
         begins.sort(key=lambda begin: begin.rank)
@@ -272,7 +273,7 @@ def tune_by_timetable(
         is_far = (
             not begins or begins[0].tried.placed.period > goal.aim + (by_rules.begun - goal.aim) * far // 100
         )
-        if deadline.passed() or (is_far and number + 1 >= _PROBES):
+        if budget.is_spent() or (is_far and number + 1 >= _PROBES):
             return []
         if begins and begins[0].tried.placed.period <= goal.enough:
             break
@@ -286,47 +287,47 @@ def tune_by_timetable(
 
 
 def tune_by_one_pipeline(
-    usual: Clock, goal: Goal, effort: Tuning, noise: Noise, deadline: Deadline
+    usual: Clock, goal: Goal, effort: Tuning, noise: Noise, budget: Budget
 ) -> Timed | None:
     """What comes of the schedule of one pipeline, searched at length, when all others do the same; None where
     pipelines are not alike."""
     problem = one_pipeline(usual.problem)
     if problem is None:
         return None
-    tuner = _Tuner(Clock(problem, compiled=True), goal, noise, deadline)
+    tuner = _Tuner(Clock(problem, compiled=True), goal, noise, budget)
     begins = tuner.settings(effort.settings)
     if not begins:
         return None
     found: list[Timed] = []
     for begin in (begins[0], *tuner.flows(begins[0].placed.period)[:1]):
-        placed = exchange(tuner.clock, begin.placed, goal, effort.exchanges, noise, deadline)
+        placed = exchange(tuner.clock, begin.placed, goal, effort.exchanges, noise, budget)
         timed = tuner.clock.time(placed.order)
         assert timed is not None
-        found.append(search_at_length(tuner.clock, timed, goal, noise, deadline))
+        found.append(search_at_length(tuner.clock, timed, goal, noise, budget))
     best = min(found, key=lambda timed: timed.rank)
-    tries = _Tuner(usual, goal, noise, deadline).by_times(
+    tries = _Tuner(usual, goal, noise, budget).by_times(
         lifted(usual.problem, best.start), _TIMETABLE_PATIENCES
     )
     if not tries:
         return None
-    return usual.time(exchange(usual, tries[0].placed, goal, effort.exchanges, noise, deadline).order)
+    return usual.time(exchange(usual, tries[0].placed, goal, effort.exchanges, noise, budget).order)
 
 
 class _Tuner:
     """Tries rules for one problem."""
 
-    def __init__(self, clock: Clock, goal: Goal, noise: Noise, deadline: Deadline) -> None:
+    def __init__(self, clock: Clock, goal: Goal, noise: Noise, budget: Budget) -> None:
         self.clock = clock
         self._goal = goal
         self._noise = noise
-        self._deadline = deadline
+        self._budget = budget
         self._priorities = [greedy_priority(clock.problem, last_first) for last_first in (False, True)]
         self._runs = _runs(clock.problem)
         self._cycles = flow_cycles(clock.problem)
         self._flows: list[_Tried] | None = None
 
     def is_done(self, period: int) -> bool:
-        return period <= self._goal.enough or self._deadline.passed()
+        return period <= self._goal.enough or self._budget.is_spent()
 
     def settings(self, most: int) -> list[_Tried]:
         """Rules with the same values for all chunks, best first; of those that come to the same, one."""
@@ -388,15 +389,16 @@ class _Tuner:
     def round(self, begin: _Tried, effort: Tuning) -> Timed:
         """Changes, exchanges and, where that is near enough, moves of single ops."""
         found = self.changes(begin, effort.changes)
-        found = exchange(self.clock, found, self._goal, effort.exchanges, self._noise, self._deadline)
+        found = exchange(self.clock, found, self._goal, effort.exchanges, self._noise, self._budget)
         if _is_near(self.clock.problem, found.period, self._goal):
             tries = effort.exchanges
-            return polished(self.clock, found.order, self._goal, tries, self._noise, self._deadline)
+            return polished(self.clock, found.order, self._goal, tries, self._noise, self._budget)
         timed = self.clock.time(found.order)
         assert timed is not None
         return timed
 
     def _try(self, rule: GreedyRule, priority: Ints, is_flow: bool = False) -> _Tried | None:
+        self._budget.spend(Work.RULE * self.clock.problem.ops)
         placed = placed_by_rule(self.clock, priority, rule, self._goal)
         return None if placed is None else _Tried(placed, rule, priority, is_flow)
 

@@ -4,12 +4,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from recycle_compiler.scheduling.budget import Deadline
+from recycle_compiler.scheduling.budget import Budget, Guard
 from recycle_compiler.scheduling.local_search import construct
 from recycle_compiler.scheduling.problem import UNLIMITED, Ints, Problem
 from recycle_compiler.scheduling.timing import Clock
 
-AMPLE = Deadline(10**15)
+AMPLE = Budget(Guard(10**15))
 
 
 class Begin(NamedTuple):

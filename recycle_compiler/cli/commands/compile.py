@@ -29,7 +29,7 @@ from recycle_compiler.planner.choice import RecutChoice, plan_cuts
 from recycle_compiler.planner.compile import PlanSummary, compile_job
 from recycle_compiler.planner.groups import why_no_groups
 from recycle_compiler.planner.recut import can_recut, why_own_cut
-from recycle_compiler.scheduling.budget import Deadline
+from recycle_compiler.scheduling.budget import Guard
 from recycle_compiler.viz.table import summary_table
 from recycle_runtime.cli.output import DONE, STANDARD, Output, UsageError
 from recycle_runtime.cli.parser import Arguments
@@ -84,8 +84,8 @@ def run(arguments: Namespace, output: Output) -> int:
     if arguments.out == STANDARD:
         raise UsageError("a bundle is no text for stdout; name a file with `-o PLAN`")
     loaded = load_for(arguments.job, arguments.out)
-    job = start_of(with_techniques(loaded.spec, arguments.techniques), output)
-    deadline = Deadline(job.solver.time_limit_ns)
+    guard = Guard(loaded.spec.solver.time_limit_ns)
+    job = start_of(with_techniques(loaded.spec, arguments.techniques), output, guard)
     summaries: list[PlanSummary] = []
     total = (job.failures if arguments.failures is None else arguments.failures) + 1
     # What is printed after a pass would end up in the middle of the bar.
@@ -104,13 +104,14 @@ def run(arguments: Namespace, output: Output) -> int:
             recut=arguments.recut == "on" and can_recut(job),
             on_plan=on_plan,
             observers=observers_for(arguments.dump_dir, arguments.print_after_change, output),
+            guard=guard,
         )
     summaries.sort(key=lambda summary: summary.failures)
     recuts: list[tuple[Streams, ...]] = []
     if arguments.recut == "on" and can_recut(job):
         with cut_progress(f"re-cutting {job.name}", output, shown):
             groups = _wants_groups(job, arguments.groups, output)
-            found = plan_cuts(job, dict(enumerate(plans)), arguments.jobs, deadline, groups=groups)
+            found = plan_cuts(job, dict(enumerate(plans)), arguments.jobs, guard, groups=groups)
         plans, recuts = found.own(plans), found.plans
         summaries = [_over_cuts(job, summary, found) for summary in summaries]
     elif arguments.recut == "on" and job.layer_costs is not None:

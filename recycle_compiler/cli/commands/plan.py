@@ -37,7 +37,7 @@ from recycle_compiler.planner.groups import fastest_groups, why_no_groups
 from recycle_compiler.planner.recut import RecutPlans, fastest_recut, why_own_cut
 from recycle_compiler.planner.slow_layouts import slow_recut
 from recycle_compiler.planner.slow_workers import SlowPlan
-from recycle_compiler.scheduling.budget import Deadline
+from recycle_compiler.scheduling.budget import Guard
 from recycle_compiler.scheduling.slow_workers import SlowWorkers, slow_workers
 from recycle_compiler.viz.heading import holders_text
 from recycle_runtime.cli.output import DONE, NO_PLAN, STANDARD, Output, UsageError, UserError
@@ -207,9 +207,9 @@ def _fastest_for_slow(arguments: Namespace, job: JobSpec, output: Output) -> Str
         one.factor for one in slow_workers(((0, index), by) for index, by in enumerate(arguments.slow))
     ]
     _check_factors(((f"of factor {float(by):g}", by) for by in factors), job)
-    deadline = Deadline(job.solver.time_limit_ns)
+    guard = Guard(job.solver.time_limit_ns)
     with planning(job):
-        found = slow_recut(job, arguments.workers, factors, deadline, split=arguments.split)
+        found = slow_recut(job, arguments.workers, factors, guard, split=arguments.split)
     if found is None:
         raise _cannot_hold(job, arguments.workers, ", with no more slow ones on a stage than others")
     output.say(f"the fastest cut found for {plural(arguments.workers, 'worker')} is {found.layout}")
@@ -220,7 +220,7 @@ def _fastest_for_slow(arguments: Namespace, job: JobSpec, output: Output) -> Str
 def _fastest(arguments: Namespace, job: JobSpec, output: Output) -> list[Streams]:
     """Of the fastest cut for so many workers: for all of them, and for one failure more on any stage."""
     workers: int = arguments.workers
-    found = fastest_recut(job, workers, Deadline(job.solver.time_limit_ns), split=arguments.split)
+    found = fastest_recut(job, workers, Guard(job.solver.time_limit_ns), split=arguments.split)
     if found is None:
         raise _cannot_hold(job, workers)
     recut, least = found
@@ -239,8 +239,8 @@ def _in_groups(job: JobSpec, workers: int, recut: RecutPlans, output: Output) ->
     if why := why_no_groups(job):
         output.say(f"{job.name} cannot have groups of pipelines: {why}")
         return list(recut.plans)
-    deadline = Deadline(job.solver.time_limit_ns)
-    found = fastest_groups(job, workers, recut.claims.period, deadline)
+    guard = Guard(job.solver.time_limit_ns)
+    found = fastest_groups(job, workers, recut.claims.period, guard)
     if found is None:
         output.say("no groups of pipelines were found that are faster")
         return list(recut.plans)

@@ -35,7 +35,7 @@ from recycle_compiler.ir.streams import Streams
 from recycle_compiler.planner.choice import plan_cuts
 from recycle_compiler.planner.compile import PlanSummary, compile_job
 from recycle_compiler.planner.recut import can_recut
-from recycle_compiler.scheduling.budget import Deadline
+from recycle_compiler.scheduling.budget import Guard
 from recycle_runtime.cli.output import (
     STANDARD,
     Output,
@@ -339,7 +339,7 @@ def _trace(job: JobSpec, layout: MachinePlaces, spares: int, arguments: Namespac
 def _compile(job: JobSpec, source: str, arguments: Namespace, output: Output) -> Bundle:
     failures = job.failures if arguments.failures is None else arguments.failures
     title, shown = f"planning {job.name}", is_shown(output)
-    deadline = Deadline(job.solver.time_limit_ns)
+    guard = Guard(job.solver.time_limit_ns)
     with planning(job), plan_progress(title, failures + 1, output, shown) as progress:
 
         def on_plan(summary: PlanSummary, done: int, total: int) -> None:
@@ -347,12 +347,12 @@ def _compile(job: JobSpec, source: str, arguments: Namespace, output: Output) ->
 
         processes = arguments.jobs or os.cpu_count() or 1
         plans = compile_job(
-            job, failures=failures, processes=processes, recut=can_recut(job), on_plan=on_plan
+            job, failures=failures, processes=processes, recut=can_recut(job), on_plan=on_plan, guard=guard
         )
     recuts: list[tuple[Streams, ...]] = []
     if can_recut(job):
         with cut_progress(f"re-cutting {job.name}", output, shown):
-            recuts = plan_cuts(job, dict(enumerate(plans)), processes, deadline).plans
+            recuts = plan_cuts(job, dict(enumerate(plans)), processes, guard).plans
     return Bundle.parse(bundle_bytes(source=source, plans=plans, recuts=recuts))
 
 

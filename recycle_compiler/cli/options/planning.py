@@ -14,6 +14,7 @@ from recycle_compiler.ir.units import plural
 from recycle_compiler.planner.compile import NoPlanError
 from recycle_compiler.planner.groups import why_no_groups
 from recycle_compiler.planner.start import NoStartError, started
+from recycle_compiler.scheduling.budget import Guard
 from recycle_runtime.cli.output import NO_PLAN, Output, UserError, check_target, refuse_overwriting
 from recycle_runtime.cli.parser import Arguments
 
@@ -62,12 +63,12 @@ def with_techniques(job: JobSpec, names: tuple[str, ...] | None) -> JobSpec:
     return with_other(job, Techniques(*(name in names for name in TECHNIQUES)))
 
 
-def start_of(job: JobSpec, output: Output) -> JobSpec:
+def start_of(job: JobSpec, output: Output, guard: Guard | None = None) -> JobSpec:
     """The job in the grid that it starts in, where it leaves that to the compiler."""
     if not job.is_free:
         return job
     with planning(job):
-        found = started(job)
+        found = started(job, guard)
     each = " each" if found.stages > 1 else ""
     output.say(
         f"{job.name} starts on {plural(found.stages, 'stage')} of {plural(found.pipelines, 'worker')}{each}"

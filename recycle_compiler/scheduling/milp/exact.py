@@ -5,11 +5,10 @@ The model with the given routing then looks for a schedule at the raised bound, 
 where it proves that the given one has none, and halfway to the best known one at last.
 """
 
-from dataclasses import replace
 from typing import NamedTuple
 
 from recycle_compiler.scheduling.bounds import Bound
-from recycle_compiler.scheduling.budget import Deadline
+from recycle_compiler.scheduling.budget import Budget
 from recycle_compiler.scheduling.milp.groups import groups_by_route, lay_out
 from recycle_compiler.scheduling.milp.paired_routes import paired
 from recycle_compiler.scheduling.problem import Ints
@@ -18,6 +17,10 @@ from recycle_compiler.scheduling.timing import Clock, Timed
 LARGEST = 8_000
 """Columns of the model up to which it is stated."""
 _TRIES = 5
+_WORK = 600_000_000
+"""Visits for all of it, about fifteen seconds: half of them at most for one try."""
+_WORTH = 10_000_000
+"""Visits without which no further try is begun: stating the model costs as much."""
 
 
 def is_small(clock: Clock, period: int) -> bool:
@@ -42,32 +45,30 @@ class ExactResult(NamedTuple):
     """Of the problem with the routes that the schedule has."""
 
 
-def settle(clock: Clock, bound: Bound, best: Timed, good_enough: int, deadline: Deadline) -> ExactResult:
+def settle(clock: Clock, bound: Bound, best: Timed, good_enough: int, budget: Budget) -> ExactResult:
     """A bound and a schedule at least as good as the given ones; equal in period as a rule."""
     # Loading Pyomo and HiGHS takes longer than planning most small jobs without them.
     from recycle_compiler.scheduling.milp.solve import Limits, Stop, raise_bound, solve
 
     problem = clock.problem
+    work = budget.part(_WORK)
     few = Limits(counts=LARGEST, relaxations=30, iterations=8_000)
     more = Limits(counts=LARGEST, relaxations=150, iterations=16_000)
 
-    def in_time(limits: Limits) -> Limits:
-        # Effort decides. A busy machine must not: all the time that is left is a guard for each try.
-        return replace(limits, seconds=deadline.seconds_left)
-
     target = good_enough // problem.grain * problem.grain
     for trial in range(_TRIES):
-        if target >= best.period or deadline.passed():
+        if target >= best.period or work.left < _WORTH or work.is_spent():
             break
-        outcome = solve(problem, target, in_time(more))
+        outcome = solve(problem, target, more, work.part(_WORK // 2))
         if outcome.start is not None:
             return ExactResult(bound, _timed(clock, outcome.start, target), clock)
         if trial == 0:
             # Nothing meets the bound with this routing; perhaps nothing does with any.
-            raised = raise_bound(problem, bound.period, best.period, in_time(few))
+            raised = raise_bound(problem, bound.period, best.period, few, work)
             bound = Bound(raised, "all stages together") if raised > bound.period else bound
             other = paired(problem) if outcome.stop is Stop.REFUTED and raised <= target else None
-            if other is not None and (start := solve(other, target, in_time(more)).start) is not None:
+            start = None if other is None else solve(other, target, more, work.part(_WORK // 2)).start
+            if other is not None and start is not None:
                 again = Clock(other)
                 return ExactResult(bound, _timed(again, start, target), again)
             target = max(raised, target + problem.grain)

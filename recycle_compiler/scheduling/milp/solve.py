@@ -5,7 +5,6 @@ is checked again in exact arithmetic. Where it has one, a dive bounds one fracti
 rarely has to turn back. What is still open after that goes to HiGHS's own branch and bound.
 """
 
-import time
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -16,6 +15,7 @@ import pyomo.core
 import pyomo.repn as untyped_repn
 from numpy.typing import NDArray
 
+from recycle_compiler.scheduling.budget import Budget, Work
 from recycle_compiler.scheduling.milp.certificate import Ints, SparseRows, meets, refutes
 from recycle_compiler.scheduling.milp.groups import Groups, groups_by_route, lay_out, pooled_group
 from recycle_compiler.scheduling.milp.model import Model, build_model
@@ -47,8 +47,6 @@ class Limits:
     """Simplex iterations in all of them."""
     nodes: int = 0
     """Nodes of HiGHS's own search after that; 0 leaves it out."""
-    seconds: float = 1e9
-    """A guard; where it strikes, results depend on the machine."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,27 +62,27 @@ class SolverOutcome:
     iterations: int
 
 
-def solve(problem: Problem, target: int, limits: Limits) -> SolverOutcome:
+def solve(problem: Problem, target: int, limits: Limits, budget: Budget) -> SolverOutcome:
     """A schedule with the given routing and a period of at most `target` ticks."""
-    return _search(problem, groups_by_route(problem), target, limits)
+    return _search(problem, groups_by_route(problem), target, limits, budget)
 
 
-def relax(problem: Problem, target: int, limits: Limits) -> SolverOutcome:
+def relax(problem: Problem, target: int, limits: Limits, budget: Budget) -> SolverOutcome:
     """The same without routing: refuted here, no schedule meets the target, however it routes.
 
     What is found is no schedule, since a worker may stand for all live peers, but a guide to one.
     """
-    return _search(problem, pooled_group(problem), target, limits)
+    return _search(problem, pooled_group(problem), target, limits, budget)
 
 
-def raise_bound(problem: Problem, low: int, high: int, limits: Limits) -> int:
+def raise_bound(problem: Problem, low: int, high: int, limits: Limits, budget: Budget) -> int:
     """The least period from `low` to `high` that is not refuted exactly, however work is routed."""
     grain = problem.grain
     open_end, closed_end = -(-low // grain), high // grain
     # The best known period is often the least one, so the step below it comes first.
     probe = closed_end - 1
     while open_end < closed_end:
-        outcome = relax(problem, probe * grain, limits)
+        outcome = relax(problem, probe * grain, limits, budget)
         if outcome.stop is Stop.REFUTED and outcome.exact:
             open_end = probe + 1
         else:
@@ -93,7 +91,7 @@ def raise_bound(problem: Problem, low: int, high: int, limits: Limits) -> int:
     return max(low, min(high, open_end * grain))
 
 
-def _search(problem: Problem, groups: Groups, target: int, limits: Limits) -> SolverOutcome:
+def _search(problem: Problem, groups: Groups, target: int, limits: Limits, budget: Budget) -> SolverOutcome:
     grains = target // problem.grain
     layout = lay_out(problem, groups, grains)
     if layout.is_empty:
@@ -103,11 +101,10 @@ def _search(problem: Problem, groups: Groups, target: int, limits: Limits) -> So
     model = build_model(problem, groups, layout)
     openings = list(model.pyomo.opened.values())
     columns = [*openings, *model.pyomo.started.values(), model.pyomo.impossible]
-    deadline = time.monotonic() + limits.seconds
-    dive = _Dive(_rows_of(model, columns), len(openings), limits, deadline)
+    dive = _Dive(_rows_of(model, columns), len(openings), limits, budget)
     stop, values = dive.run()
     if stop is Stop.WORK_LIMIT and limits.nodes > 0:
-        stop, values = _branch_and_bound(dive.rows, limits.nodes, deadline)
+        stop, values = _branch_and_bound(dive.rows, limits.nodes, budget)
         dive.exact = False
     start = None if values is None else _starts(model, columns, values)
     exact = stop is Stop.REFUTED and dive.exact
@@ -167,7 +164,7 @@ class _Choice:
 class _Dive:
     """Depth first: bound the most fractional count to its nearer side, and turn back where nothing fits."""
 
-    def __init__(self, rows: SparseRows, openings: int, limits: Limits, deadline: float) -> None:
+    def __init__(self, rows: SparseRows, openings: int, limits: Limits, budget: Budget) -> None:
         self.rows = rows
         self.exact = True
         self.relaxations = 0
@@ -175,7 +172,7 @@ class _Dive:
         # The first columns say when windows open; all else hangs on them, so they are decided first.
         self._openings = openings
         self._limits = limits
-        self._deadline = deadline
+        self._budget = budget
         self._highs = _highs_for(rows)
         self._lower, self._upper = rows.lower.copy(), rows.upper.copy()
         self._choices: list[_Choice] = []
@@ -203,16 +200,19 @@ class _Dive:
 
     def _relaxation(self) -> Stop | None:
         """Solve the linear program under the present bounds; None if it has a solution."""
-        if self.relaxations >= self._limits.relaxations or self.iterations >= self._limits.iterations:
+        entries = Work.PIVOT * len(self.rows.column)
+        left = min(self._limits.iterations - self.iterations, self._budget.left // entries)
+        if self.relaxations >= self._limits.relaxations or left <= 0:
             return Stop.WORK_LIMIT
-        seconds = self._deadline - time.monotonic()
-        if seconds <= 0:
+        if self._budget.guard.strikes():
             return Stop.TIME_LIMIT
-        self._highs.setOptionValue("simplex_iteration_limit", self._limits.iterations - self.iterations)
-        self._highs.setOptionValue("time_limit", self._highs.getRunTime() + seconds)
+        self._highs.setOptionValue("simplex_iteration_limit", left)
+        self._highs.setOptionValue("time_limit", self._highs.getRunTime() + self._budget.guard.seconds_left)
         self._highs.run()
         self.relaxations += 1
-        self.iterations += max(0, self._highs.getInfo().simplex_iteration_count)
+        iterations = max(0, self._highs.getInfo().simplex_iteration_count)
+        self.iterations += iterations
+        self._budget.spend(iterations * entries)
         return _STOP_OF_STATUS.get(self._highs.getModelStatus(), Stop.WORK_LIMIT)
 
     def _bound(self, column: int, values: NDArray[np.float64]) -> None:
@@ -257,7 +257,7 @@ def _checked(values: NDArray[np.float64], rows: SparseRows) -> tuple[Stop, Ints 
     return (Stop.FOUND, point) if meets(point, rows) else (Stop.WORK_LIMIT, None)
 
 
-def _branch_and_bound(rows: SparseRows, nodes: int, deadline: float) -> tuple[Stop, Ints | None]:
+def _branch_and_bound(rows: SparseRows, nodes: int, budget: Budget) -> tuple[Stop, Ints | None]:
     """HiGHS's own search."""
     highs = _highs_for(rows)
     highs.changeColsIntegrality(
@@ -266,7 +266,7 @@ def _branch_and_bound(rows: SparseRows, nodes: int, deadline: float) -> tuple[St
         np.full(len(rows.lower), highspy.HighsVarType.kInteger),
     )
     highs.setOptionValue("mip_max_nodes", nodes)
-    highs.setOptionValue("time_limit", max(0.0, deadline - time.monotonic()))
+    highs.setOptionValue("time_limit", budget.guard.seconds_left)
     highs.run()
     stop = _STOP_OF_STATUS.get(highs.getModelStatus(), Stop.WORK_LIMIT)
     if stop is not None:

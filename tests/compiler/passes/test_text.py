@@ -34,7 +34,7 @@ from recycle_compiler.passes.text import (
 )
 from recycle_compiler.planner.baselines import one_f_one_b_period
 from recycle_compiler.planner.compile import plan_failed
-from recycle_compiler.scheduling.budget import Deadline
+from recycle_compiler.scheduling.budget import Guard
 from recycle_compiler.scheduling.search import Effort
 from recycle_compiler.scheduling.slow_workers import SlowWorker
 from tests.support.jobs import unit_job
@@ -83,9 +83,9 @@ def test_pipelines_are_read_back(passes: tuple[AnyPass, ...]) -> None:
 def test_options_that_are_as_by_default_are_left_out() -> None:
     slow = (SlowWorker(Worker(1, 2), Fraction(3), 2), SlowWorker(Worker(0, 1), Fraction(5, 2)))
     assert print_pass(RouteMicrobatches(slow)) == "route-microbatches{slow=[1:2=3@2,0:1=5/2]}"
-    step = AssignSlots(Effort(rules=16, exact=False), time_limit_ns=10**9)
-    assert print_pass(step) == "assign-slots{effort={rules=16,exact=false},time-limit-ns=1000000000}"
-    assert parse_pass("assign-slots{effort={},slow=[],time-limit-ns=none}") == AssignSlots()
+    step = AssignSlots(Effort(rules=16, exact=False), Guard(10**9), seed=3)
+    assert print_pass(step) == "assign-slots{effort={rules=16,exact=false},seed=3}"
+    assert parse_pass("assign-slots{effort={},slow=[],seed=none}") == AssignSlots()
     assert parse_pass("split-backward{}") == parse_pass("split-backward")
 
 
@@ -166,7 +166,7 @@ def test_the_lines_of_the_ir_are_counted_from_the_top(tiny_text: str) -> None:
     assert alone.value.line and below.value.line == alone.value.line + 2
 
 
-SLOTS = AssignSlots(Effort(rules=1, op_moves=0), 10**9)
+SLOTS = AssignSlots(Effort(rules=1, op_moves=0))
 
 
 @pytest.mark.parametrize("name", PASSES)
@@ -191,7 +191,7 @@ def test_a_crash_is_reproduced_in_the_same_pass_with_the_same_options(
             case "one-f-one-b":
                 one_f_one_b_period(unit_job(2, 2, 2))
             case _:
-                plan_failed(unit_job(2, 2, 2), (Worker(0, 1),), effort=SLOTS.effort, deadline=Deadline(10**9))
+                plan_failed(unit_job(2, 2, 2), (Worker(0, 1),), effort=SLOTS.effort, guard=Guard(10**9))
     path = write_reproducer(first.value)
     assert path.parent == tmp_path and path.name.startswith(f"recyclec-{name}-")
     with pytest.raises(PassError) as again:

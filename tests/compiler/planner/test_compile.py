@@ -12,7 +12,7 @@ from recycle_compiler.planner import compile as compiler
 from recycle_compiler.planner.baselines import one_f_one_b_period
 from recycle_compiler.planner.compile import NoPlanError, PlanSummary, compile_job, plan_count, plan_failed
 from recycle_compiler.planner.placement import measure_costs
-from recycle_compiler.scheduling.budget import Deadline
+from recycle_compiler.scheduling.budget import Guard
 from recycle_compiler.scheduling.search import Effort
 from tests.support.jobs import ALL, SLOT, figure3, unit_job
 from tests.support.layers import layer_costs, layered_job
@@ -67,9 +67,9 @@ def test_a_large_plan_of_the_own_cut_gets_less_work_where_another_is_ahead(
 ) -> None:
     efforts: list[Effort] = []
 
-    def planned(job: JobSpec, failed: FailureSet, observers: Any, effort: Effort, deadline: Any) -> Streams:
+    def planned(job: JobSpec, failed: FailureSet, observers: Any, effort: Effort, guard: Any) -> Streams:
         efforts.append(effort)
-        return plan_failed(job, failed, observers, effort, deadline)
+        return plan_failed(job, failed, observers, effort, guard)
 
     monkeypatch.setattr(compiler, "plan_failed", planned)
     uneven = layered_job(layer_costs((1000, 1000, 1000, 6000)), (2, 2), pipelines=4, microbatches=4)
@@ -80,8 +80,8 @@ def test_a_large_plan_of_the_own_cut_gets_less_work_where_another_is_ahead(
         (even, 0, Effort()),
     ):
         monkeypatch.setattr(compiler, "_LARGE", large)
-        costs = measure_costs(job, 1, map, 10**15)
+        costs = measure_costs(job, 1, map, Guard(10**15))
         for recut in (True, False):
             efforts.clear()
-            plan_count(job, 1, costs, Deadline(10**15), recut=recut)
+            plan_count(job, 1, costs, Guard(10**15), recut=recut)
             assert set(efforts) == {expected if recut else Effort()}

@@ -9,7 +9,7 @@ from recycle_compiler.cli.main import main
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.planner.groups import fastest_groups, shares, why_no_groups
 from recycle_compiler.planner.recut import fastest_recut
-from recycle_compiler.scheduling.budget import Deadline
+from recycle_compiler.scheduling.budget import Guard
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.plan_book import PlanBook
 from tests.support.layers import layer_costs, layered_job
@@ -31,11 +31,11 @@ def uneven() -> JobSpec:
 
 def test_five_workers_as_four_and_one() -> None:
     job = uneven()
-    found = fastest_recut(job, 5, Deadline(FOREVER))
+    found = fastest_recut(job, 5, Guard(FOREVER))
     assert found is not None
     one_cut, least = found
     assert one_cut.claims.period == least == 4 * 4 * 3000
-    groups = fastest_groups(job, 5, one_cut.claims.period, Deadline(FOREVER))
+    groups = fastest_groups(job, 5, one_cut.claims.period, Guard(FOREVER))
     assert groups is not None
     assert [group.workers for group in groups.layout.groups] == [(2, 2), (1,)]
     assert groups.plan.claims.lower_bound <= groups.plan.claims.period < one_cut.claims.period
@@ -43,10 +43,10 @@ def test_five_workers_as_four_and_one() -> None:
 
 def test_nothing_is_found_where_one_cut_divides_well() -> None:
     job = uneven()
-    even = fastest_recut(job, 8, Deadline(FOREVER))
+    even = fastest_recut(job, 8, Guard(FOREVER))
     assert even is not None and even[0].claims.period == 2 * 4 * 3000
     assert shares(job, 8, even[0].claims.period) == []
-    assert fastest_groups(job, 8, even[0].claims.period, Deadline(FOREVER)) is None
+    assert fastest_groups(job, 8, even[0].claims.period, Guard(FOREVER)) is None
 
 
 def test_a_group_must_hold_all_layers() -> None:

@@ -31,7 +31,7 @@ from recycle_compiler.planner.recut import (
     regrouped,
 )
 from recycle_compiler.scheduling.bounds import lower_bound
-from recycle_compiler.scheduling.budget import Deadline
+from recycle_compiler.scheduling.budget import Guard
 from recycle_compiler.scheduling.problem import problem_of
 from tests.support.layers import layer_costs, layered_job
 
@@ -189,7 +189,7 @@ def test_one_failure_fewer_is_never_slower_and_no_plan_beats_the_bound(redundanc
     costs = layer_costs((1000, 2000, 1000, 3000, 1000), activation=1000, capacity=20_000, resident=500)
     job = layered_job(costs, (2, 3), pipelines=3, microbatches=4, failures=2, redundancy=redundancy)
     own = compile_job(job, failures=2)
-    found = plan_recuts(job, dict(enumerate(own)), map, Deadline(_FOREVER))
+    found = plan_recuts(job, dict(enumerate(own)), map, Guard(_FOREVER))
     best = [found.best(6 - failures, plan.claims.period) for failures, plan in enumerate(own)]
     periods = [
         plan.claims.period if recut is None else recut.claims.period
@@ -221,10 +221,10 @@ def test_a_plan_far_above_the_bound_is_searched_for_again(monkeypatch: pytest.Mo
             claims = replace(plan.claims, period=periods[again.seed], makespan=again.seed)
             yield again, replace(plan, claims=claims)
 
-    once = plan_recuts(job, own, run, Deadline(_FOREVER)).made
+    once = plan_recuts(job, own, run, Guard(_FOREVER)).made
     assert [recut.claims.period for recut in once] == [48_000] and not searches
     monkeypatch.setattr("recycle_compiler.planner.recut._FAR_ABOVE", 999)
-    again = plan_recuts(job, own, run, Deadline(_FOREVER)).made
+    again = plan_recuts(job, own, run, Guard(_FOREVER)).made
     assert searches == [(1, False), (2, False), (3, False)]
     assert [(recut.layout, recut.claims.makespan) for recut in again] == [(once[0].layout, 2)]
     assert [plan.claims for plan in again[0].plans[1:]] == [plan.claims for plan in once[0].plans[1:]]
@@ -250,13 +250,13 @@ def test_the_layout_for_no_failures_is_searched_at_length(
 
     for name, value in (("_LARGE", 10), ("_CLOSE", 999)):
         monkeypatch.setattr(f"recycle_compiler.planner.recut.{name}", value)
-    made = plan_recuts(job, own, run, Deadline(_FOREVER)).made
+    made = plan_recuts(job, own, run, Guard(_FOREVER)).made
     assert (made[0].layout.workers, found) == (workers, extras)
 
 
 def test_workers_have_a_layout_however_little_time_is_left() -> None:
     job = layered_job(layer_costs((1000, 1000, 1000, 6000)), (2, 2), pipelines=4, microbatches=4)
-    found = fastest_recut(job, 8, Deadline(0))
+    found = fastest_recut(job, 8, Guard(0))
     assert found is not None
     recut, bound = found
     assert sum(recut.layout.workers) <= 8 and recut.claims.period >= bound
@@ -275,8 +275,8 @@ def test_halves_are_planned_where_they_help() -> None:
     job = layered_job(costs, (2, 2, 2), pipelines=2, microbatches=3, failures=1)
     split = replace(job, split_ppm=40_000)
     own = dict(enumerate(compile_job(job, failures=1)))
-    whole = plan_recuts(job, own, map, Deadline(_FOREVER))
-    found = plan_recuts(split, own, map, Deadline(_FOREVER))
+    whole = plan_recuts(job, own, map, Guard(_FOREVER))
+    found = plan_recuts(split, own, map, Guard(_FOREVER))
     fastest = min(found.made, key=lambda recut: recut.claims.period)
     assert fastest.split == 2
     assert fastest.claims.period < min(recut.claims.period for recut in whole.made)

@@ -15,7 +15,7 @@ from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.layout import Layout, absent_cells, job_of_layout, own_layout
 from recycle_compiler.planner.compile import plan_slow
 from recycle_compiler.planner.slow_layouts import SlowLayout, SlowRecut, busiest_share, slow_recut
-from recycle_compiler.scheduling.budget import Deadline
+from recycle_compiler.scheduling.budget import Guard
 from recycle_compiler.verifier.verify import verify_bundle
 from recycle_runtime.plan.bundle import Bundle
 from tests.support.layers import layer_costs, layered_job
@@ -24,7 +24,7 @@ _FOREVER = 10**15
 
 
 def found(job: JobSpec, workers: int, *factors: float) -> SlowRecut:
-    recut = slow_recut(job, workers, [Fraction(factor) for factor in factors], Deadline(_FOREVER))
+    recut = slow_recut(job, workers, [Fraction(factor) for factor in factors], Guard(_FOREVER))
     assert recut is not None
     return recut
 
@@ -84,7 +84,7 @@ def test_it_is_close_to_the_best_of_all_layouts() -> None:
 
 def test_too_few_workers_that_are_not_slow() -> None:
     job = layered_job(layer_costs((1000,) * 4), (2, 2), 2, 2)
-    assert slow_recut(job, 4, [Fraction(2)] * 3, Deadline(_FOREVER)) is None
+    assert slow_recut(job, 4, [Fraction(2)] * 3, Guard(_FOREVER)) is None
 
 
 @pytest.mark.slow

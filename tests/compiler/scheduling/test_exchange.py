@@ -6,14 +6,14 @@ from hypothesis import given, settings
 
 from recycle_compiler.ir.target import Target
 from recycle_compiler.scheduling import loops
-from recycle_compiler.scheduling.budget import Deadline, Goal, Noise
+from recycle_compiler.scheduling.budget import Budget, Goal, Guard, Noise
 from recycle_compiler.scheduling.exchanges import Placed, exchange, placed_in_order
 from recycle_compiler.scheduling.local_search import construct
 from recycle_compiler.scheduling.problem import UNLIMITED, Ints, Problem
 from recycle_compiler.scheduling.timing import Clock
 from tests.support.jobs import SLOT, routed_problem, small_targets, unit_job
 
-AMPLE = Deadline(10**15)
+AMPLE = Budget(Guard(10**15))
 NOTHING_IS_ENOUGH = Goal(0, 0)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from recycle_compiler.ir.failure import normal_form
 from recycle_compiler.scheduling.bounds import lower_bound
-from recycle_compiler.scheduling.budget import Deadline, Goal, Noise
+from recycle_compiler.scheduling.budget import Budget, Goal, Guard, Noise
 from recycle_compiler.scheduling.one_pipeline import lifted, one_pipeline
 from recycle_compiler.scheduling.order_search import search_at_length
 from recycle_compiler.scheduling.search import Effort
@@ -12,7 +12,7 @@ from recycle_compiler.scheduling.timing import Clock
 from recycle_compiler.scheduling.tuning import tune_by_one_pipeline
 from tests.support.jobs import SLOT, routed_problem, unit_job
 
-AMPLE = Deadline(10**15)
+AMPLE = Budget(Guard(10**15))
 
 
 def test_without_failures_it_is_the_job_with_one_pipeline() -> None:

@@ -11,7 +11,7 @@ from recycle_compiler.ir.failure import normal_form
 from recycle_compiler.planner.compile import plan_failed
 from recycle_compiler.scheduling import tuning
 from recycle_compiler.scheduling.bounds import lower_bound
-from recycle_compiler.scheduling.budget import Deadline
+from recycle_compiler.scheduling.budget import Budget, Guard
 from recycle_compiler.scheduling.problem import Ints, Problem, rerouted
 from recycle_compiler.scheduling.rules import holdable
 from recycle_compiler.scheduling.search import Effort, plan
@@ -111,7 +111,7 @@ def test_routes_stay_where_they_are_settled() -> None:
     job, effort = far_job(), replace(Effort(), rounds=2)
     problem = routed_problem(job, normal_form((0, 1, 0, 0, 0, 0), 3))
     free, settled = (
-        plan(problem, job.solver, replace(effort, other_routes=other_routes), Deadline(10**15))
+        plan(problem, job.solver, replace(effort, other_routes=other_routes), Budget(Guard(10**15)))
         for other_routes in (True, False)
     )
     assert free.host is not None

@@ -6,13 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recycle_compiler.ir.target import Target
-from recycle_compiler.scheduling.budget import Deadline, Noise
+from recycle_compiler.scheduling.budget import Budget, Guard, Noise
 from recycle_compiler.scheduling.local_search import construct
 from recycle_compiler.scheduling.rules import greedy_priority, holdable, small_rules
 from recycle_compiler.scheduling.timing import Clock, Opening
 from tests.support.jobs import SLOT, routed_problem, small_targets, unit_job
 
-AMPLE = Deadline(10**15)
+AMPLE = Budget(Guard(10**15))
 
 
 def test_pushing_windows_shortens_the_period() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from recycle_compiler.ir.target import Target
 from recycle_compiler.scheduling.bounds import lower_bound
-from recycle_compiler.scheduling.budget import Deadline, Goal, Noise
+from recycle_compiler.scheduling.budget import Budget, Goal, Guard, Noise
 from recycle_compiler.scheduling.exchanges import placed_by_rule, placed_in_order
 from recycle_compiler.scheduling.inner_loops import NEVER, tree_pop, tree_push
 from recycle_compiler.scheduling.rules import greedy_priority, small_rules
@@ -16,7 +16,7 @@ from recycle_compiler.scheduling.timing import Clock
 from recycle_compiler.scheduling.tuning import Tuning, tune
 from tests.support.jobs import routed_problem, small_targets
 
-AMPLE = Deadline(10**15)
+AMPLE = Budget(Guard(10**15))
 LEAVES = 8
 
 

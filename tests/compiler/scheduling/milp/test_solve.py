@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from bench.reference.optima import Optimum, load_optima
 from recycle_compiler.ir.failure import failure_set, normal_form
 from recycle_compiler.ir.job import Techniques
+from recycle_compiler.scheduling.budget import Budget, Guard
 from recycle_compiler.scheduling.milp.certificate import Ints
 from recycle_compiler.scheduling.milp.solve import Limits, Stop, raise_bound, relax, solve
 from recycle_compiler.scheduling.problem import UNLIMITED, Problem
@@ -21,6 +22,7 @@ OPTIMA = Path(__file__).resolve().parents[3] / "data" / "optima.jsonl"
 PARTS = 40
 """In which all jobs are looked at: together they take longer than a test may."""
 LIMITS = Limits()
+AMPLE = Budget(Guard(10**15))
 ONE_FAILED = failure_set([(1, 2)])
 
 
@@ -107,13 +109,13 @@ def test_the_running_example_is_found_and_nothing_shorter_exists(
     least: int,
 ) -> None:
     problem = routed_problem(figure3(capacity, techniques), failure_set(failed))
-    found = solve(problem, least * SLOT, LIMITS)
+    found = solve(problem, least * SLOT, LIMITS, AMPLE)
     assert found.stop is Stop.FOUND and found.start is not None
     assert broken_rules(problem, found.start, least * SLOT) == []
     for search in (solve, relax):
-        below = search(problem, (least - 1) * SLOT, LIMITS)
+        below = search(problem, (least - 1) * SLOT, LIMITS, AMPLE)
         assert (below.stop, below.exact) == (Stop.REFUTED, True)
-    assert raise_bound(problem, 0, (least + 4) * SLOT, LIMITS) == least * SLOT
+    assert raise_bound(problem, 0, (least + 4) * SLOT, LIMITS, AMPLE) == least * SLOT
 
 
 def problem_of_entry(entry: Optimum) -> Problem:
@@ -129,13 +131,13 @@ def check_against_optimum(entry: Optimum) -> None:
     """What is found is a schedule, and no proof denies a schedule that exists."""
     problem = problem_of_entry(entry)
     for target in (entry.best, entry.best - problem.grain):
-        outcome = solve(problem, target, LIMITS)
+        outcome = solve(problem, target, LIMITS, AMPLE)
         if outcome.start is not None:
             assert broken_rules(problem, outcome.start, target) == [], entry.seed
             assert target >= entry.lower_bound, f"seed {entry.seed}: better than the exact solver's bound"
         if outcome.stop is Stop.REFUTED and max(map(len, problem.hosts)) == 1:
             assert target < entry.best, f"seed {entry.seed}: the only routing was refuted where it works"
-    assert relax(problem, entry.best, LIMITS).stop is not Stop.REFUTED, f"seed {entry.seed}"
+    assert relax(problem, entry.best, LIMITS, AMPLE).stop is not Stop.REFUTED, f"seed {entry.seed}"
 
 
 def test_small_jobs_against_proven_optima() -> None:
@@ -154,7 +156,9 @@ def test_all_jobs_against_proven_optima(part: int) -> None:
 
 def test_most_optima_are_proven_without_regard_to_routing() -> None:
     settled = [entry for entry in small_entries() if entry.optimum is not None]
-    proven = [raise_bound(problem_of_entry(entry), 0, entry.best, LIMITS) == entry.best for entry in settled]
+    proven = [
+        raise_bound(problem_of_entry(entry), 0, entry.best, LIMITS, AMPLE) == entry.best for entry in settled
+    ]
     assert sum(proven) >= 0.9 * len(proven)
 
 
@@ -162,7 +166,7 @@ def test_what_differs_only_in_the_checker_is_caught() -> None:
     """The checker itself can see: move one op, and some rule breaks."""
     problem = routed_problem(unit_job(2, 1, 2, (2, 1)))
     target = 20 * SLOT
-    found = solve(problem, target, LIMITS)
+    found = solve(problem, target, LIMITS, AMPLE)
     assert found.start is not None and broken_rules(problem, found.start, target) == []
     for kind in range(3):
         moved = found.start.copy()
@@ -172,33 +176,34 @@ def test_what_differs_only_in_the_checker_is_caught() -> None:
 
 def test_the_same_problem_gives_the_same_schedule() -> None:
     problem = routed_problem(figure3(4), ONE_FAILED)
-    first, second = (solve(problem, 32 * SLOT, LIMITS) for _ in range(2))
+    first, second = (solve(problem, 32 * SLOT, LIMITS, AMPLE) for _ in range(2))
     assert first.start is not None and second.start is not None
     assert np.array_equal(first.start, second.start)
     assert (first.relaxations, first.iterations) == (second.relaxations, second.iterations)
 
 
 @pytest.mark.parametrize(
-    "limits, stop",
+    "limits, budget, stop",
     [
-        (replace(LIMITS, relaxations=0), Stop.WORK_LIMIT),
-        (replace(LIMITS, relaxations=3), Stop.WORK_LIMIT),
-        (replace(LIMITS, iterations=50), Stop.WORK_LIMIT),
-        (replace(LIMITS, counts=100), Stop.WORK_LIMIT),
-        (replace(LIMITS, seconds=0.0), Stop.TIME_LIMIT),
+        (replace(LIMITS, relaxations=0), AMPLE, Stop.WORK_LIMIT),
+        (replace(LIMITS, relaxations=3), AMPLE, Stop.WORK_LIMIT),
+        (replace(LIMITS, iterations=50), AMPLE, Stop.WORK_LIMIT),
+        (replace(LIMITS, counts=100), AMPLE, Stop.WORK_LIMIT),
+        (LIMITS, Budget(Guard(0)), Stop.TIME_LIMIT),
+        (LIMITS, Budget(Guard(10**15), 10**6), Stop.WORK_LIMIT),
     ],
 )
-def test_a_limit_is_named(limits: Limits, stop: Stop) -> None:
-    outcome = solve(routed_problem(figure3(4), ONE_FAILED), 32 * SLOT, limits)
+def test_a_limit_is_named(limits: Limits, budget: Budget, stop: Stop) -> None:
+    outcome = solve(routed_problem(figure3(4), ONE_FAILED), 32 * SLOT, limits, budget)
     assert (outcome.stop, outcome.start, outcome.exact) == (stop, None, False)
 
 
 def test_what_the_dive_leaves_open_goes_to_branch_and_bound() -> None:
     problem = routed_problem(unit_job(3, 2, 3, 3, DECOUPLED))
-    least = raise_bound(problem, 0, 40 * SLOT, LIMITS)
+    least = raise_bound(problem, 0, 40 * SLOT, LIMITS, AMPLE)
     limits = replace(LIMITS, relaxations=0, nodes=1_000)
-    found = solve(problem, least, limits)
+    found = solve(problem, least, limits, AMPLE)
     assert found.stop is Stop.FOUND and found.start is not None
     assert broken_rules(problem, found.start, least) == []
-    below = solve(problem, least - SLOT, limits)
+    below = solve(problem, least - SLOT, limits, AMPLE)
     assert (below.stop, below.exact) == (Stop.REFUTED, False)
