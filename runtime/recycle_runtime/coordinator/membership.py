@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from recycle_runtime.plan.assembly import Worker
-from recycle_runtime.protocol.messages.generations import Report
+from recycle_runtime.protocol.messages.generations import LayerShards, Report
 from recycle_runtime.protocol.messages.members import Member
 
 
@@ -35,6 +35,8 @@ class Entry:
         """It was given up and has come back: what it holds is old until it has been given something newer."""
         self.has_layers = False
         """Whether the layers that it was sent are what it holds, until it trains with them."""
+        self.taken: tuple[LayerShards, ...] = ()
+        """Shards of optimizer state that came with them."""
 
     @property
     def is_new(self) -> bool:

@@ -115,22 +115,42 @@ class Layer:
 
     def own(self, shard: int, state: dict[str, Any] | None = None) -> None:
         """Step this shard from now on: as a peer did, or as what was read says, or as built."""
-        rows = self.shards[shard]
-        weights = [stepped_rows(*each) for each in zip(self.parameters, rows, strict=True)]
-        values = self._values
-        if values is None and self._program.precision.weights is not None:
-            values = [_widened(parameter) for parameter in self.parameters]
-        if values is not None:
-            values = [each.of(value) for each, value in zip(rows, values, strict=True)]
         self.held.add(shard)
-        made = self._optimizer(weights, values, weights) if any(rows) else None
+        made = self._stepper_of(shard, self._values)
         if made is None:
             return
         self.owned[shard] = made
         if state is not None:
             made.load(state["state"])
         elif self.waiting is not None:
-            made.load(rows_of_state(self.waiting, rows, self._shapes))
+            made.load(rows_of_state(self.waiting, self.shards[shard], self._shapes))
+
+    def beside(self, shard: int, state: dict[str, Any]) -> LayerOptimizer | None:
+        """What steps this shard as a peer did, on memory of its own; None if there is nothing to step.
+
+        This layer may be in use meanwhile.
+        """
+        made = self._stepper_of(shard, None, is_apart=True)
+        if made is not None:
+            made.load(state["state"])
+        return made
+
+    def _stepper_of(
+        self, shard: int, values: Sequence[torch.Tensor] | None, *, is_apart: bool = False
+    ) -> LayerOptimizer | None:
+        """None where no row is stepped; `values` are what masters of the whole layer begin with."""
+        rows = self.shards[shard]
+        if not any(rows):
+            return None
+        weights = [stepped_rows(*each) for each in zip(self.parameters, rows, strict=True)]
+        if is_apart:
+            for weight in weights:
+                weight.data = weight.data.clone()
+        if values is not None:
+            values = [each.of(value) for each, value in zip(rows, values, strict=True)]
+        elif self._program.precision.weights is not None:
+            values = [_widened(weight) for weight in weights]
+        return self._optimizer(weights, values, weights)
 
     def stepped_rows(self) -> list[tuple[torch.Tensor, torch.Tensor, Rows]]:
         """Of each weight that is stepped here: itself, and which rows of which parameter it is."""
@@ -192,9 +212,14 @@ class Layer:
 
     @property
     def state_bytes(self) -> int:
-        """About how many bytes a copy takes: parameters, buffers and what the optimizer keeps."""
+        """About how many bytes a peer sends: parameters, buffers, an optimizer's state in one piece."""
         tensors = [*self.module.parameters(), *self.module.buffers()]
-        return sum(map(bytes_in, tensors)) + sum(each.state_bytes for each in self.steppers)
+        kept = 0 if self.stepped is None else self.stepped.state_bytes
+        return sum(map(bytes_in, tensors)) + kept
+
+    def shard_bytes(self, shard: int) -> int:
+        """About how many bytes an owner of this shard sends."""
+        return self.owned[shard].state_bytes if shard in self.owned else 0
 
     @property
     def _shapes(self) -> list[torch.Size]:

@@ -133,6 +133,14 @@ def copied(
         return _copies(list(states_of(chunks, numbers)), memory)
 
 
+def copied_shards(
+    chunks: Collection[Chunk], memory: CopyMemory, places: Collection[tuple[int, int]]
+) -> list[LayerState]:
+    """The same for shards of optimizer state that are owned here, by layer and shard."""
+    layers = {layer.number: (chunk, layer) for chunk in chunks for layer in chunk.layers}
+    return _copies([optimizer_shard(*layers[number], shard) for number, shard in sorted(places)], memory)
+
+
 def written_copies(chunks: Collection[Chunk], memory: CopyMemory) -> list[LayerState]:
     """The same for what this process writes."""
     with as_settled(chunks):

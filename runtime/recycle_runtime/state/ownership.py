@@ -28,6 +28,7 @@ from recycle_runtime.execution.optimizer.shards import elements
 from recycle_runtime.execution.optimizer.undo import Copies
 from recycle_runtime.execution.session import Role
 from recycle_runtime.execution.steps import OwnersLacking
+from recycle_runtime.plan.shard_moves import wanted_owners
 from recycle_runtime.state.image import packed, read_image
 from recycle_runtime.state.layer_state import optimizer_shard
 from recycle_runtime.transport.interface import PeerSum, Pending, Transport
@@ -60,55 +61,6 @@ class ShardCopy(NamedTuple):
     shard: int
     source: int
     target: int
-
-
-def wanted_owners(
-    holders: Sequence[frozenset[int]], hosts: Sequence[int], able: Sequence[int], owners: int
-) -> list[tuple[int, ...]]:
-    """Who is to own each shard: `holders` of each have its state now, `hosts` are those of all peers, and
-    some of these are `able` to own any.
-
-    As few copies as leave no peer with more than its part; the first is among those that hold it now.
-    """
-    peers = len(hosts)
-    each = min(owners, len(able))
-    most = -(-len(holders) * each // len(able))
-    load, answers = [0] * peers, [0] * peers
-    found: list[list[int]] = []
-    for shard, held in enumerate(holders):
-        # Those on further hosts first, then those that own least.
-        chosen: list[int] = []
-        for _ in range(each):
-            free = [peer for peer in able if peer in held and peer not in chosen and load[peer] < most]
-            if not free:
-                break
-            away = {hosts[peer] for peer in chosen}
-            best = min(free, key=lambda peer: (hosts[peer] in away, load[peer], (peer - shard) % peers))
-            chosen.append(best)
-            load[best] += 1
-        found.append(chosen)
-    for shard, chosen in enumerate(found):
-        while len(chosen) < each:
-            away = {hosts[peer] for peer in chosen}
-            others = [peer for peer in able if peer not in chosen]
-            # Memory first: plans count on it that nobody owns more than its part.
-            best = min(
-                others,
-                key=lambda peer: (
-                    load[peer] >= most,
-                    hosts[peer] in away,
-                    load[peer],
-                    (peer - shard) % peers,
-                ),
-            )
-            chosen.append(best)
-            load[best] += 1
-    for shard, chosen in enumerate(found):
-        first = min(chosen, key=lambda peer: (peer not in holders[shard], answers[peer], chosen.index(peer)))
-        answers[first] += 1
-        chosen.remove(first)
-        chosen.insert(0, first)
-    return [tuple(chosen) for chosen in found]
 
 
 class Ownership:
@@ -291,6 +243,7 @@ class Ownership:
             if holders[0] == self._me:
                 answers.setdefault(number, []).append(shard)
         chunk.answers = Answers(self._me == self._first, answers)
+        chunk.is_shared_out = not self._copies
         self._tell_lack()
 
     def _tell_lack(self) -> None:

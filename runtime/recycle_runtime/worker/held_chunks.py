@@ -11,7 +11,7 @@ from recycle_runtime.execution.layer import Layer
 from recycle_runtime.execution.optimizer import StepRecord
 from recycle_runtime.execution.optimizer.undo import groups_of
 from recycle_runtime.program.loading import Program
-from recycle_runtime.protocol.messages.generations import Report, Sums
+from recycle_runtime.protocol.messages.generations import LayerShards, Report, Sums
 
 
 class HeldChunks(Mapping[int, Chunk]):
@@ -125,6 +125,21 @@ class HeldChunks(Mapping[int, Chunk]):
         """Called when the last step of all of them stands and nothing of the next one has been used."""
         # All are settled before the first is told so.
         self._first.on_settled = settled
+
+    @property
+    def are_shared_out(self) -> bool:
+        """True once no shard of optimizer state is on its way to an owner any more."""
+        return all(chunk.is_shared_out for chunk in self.values())
+
+    def shards_held(self) -> tuple[list[LayerShards], list[tuple[int, ...]]]:
+        """Of each layer: shards of optimizer state that are owned here, and the bytes of each."""
+        layers = [layer for layer in self.layers if layer.shards]
+        held = [sorted(layer.held) for layer in layers]
+        pairs = list(zip(layers, held, strict=True))
+        return (
+            [LayerShards(layer.number, len(layer.shards), tuple(shards)) for layer, shards in pairs],
+            [tuple(map(layer.shard_bytes, shards)) for layer, shards in pairs],
+        )
 
     def report(self) -> Report:
         """What this process can offer when the survivors agree where to go on."""

@@ -332,8 +332,10 @@ class WorkerProcess:
             tuple(WorkShare(*share) for share in generation.shares) if self._equipment.tp_rank == 0 else None
         )
         in_a_row = len(chunks) == 1 or bool(self._bundles[order.bundle].groups)
-        if not chunks.program.is_layered or not in_a_row:
-            # Layers that lie apart do not move to another cut.
+        is_uneven = chunks.setting.shards and any(each.stepped is not None for each in chunks.layers)
+        if not chunks.program.is_layered or not in_a_row or is_uneven:
+            # Layers that lie apart do not move to another cut, nor do those that could not be divided: beside
+            # others that are, nobody would know who keeps what.
             return Began(order.generation, chunks.state_bytes, copied, saves=saves, shares=shares)
         layers = tuple(layer.state_bytes for layer in chunks.layers)
         own = self._bundles[0]

@@ -56,7 +56,7 @@ def connect(tmp_path: Path, bundle: Bundle) -> Callable[[float | None], Ends]:
 
         joiner = LayerJoiner(chunk.setting, [TAKEN], Machine())
         joiner.begin(meet, lambda _: "here", lambda: None, lambda: told.append(joiner.applied))
-        donor = LayerDonor(HeldChunks({0: chunk}), range(1, 3), Machine(), meet, "here", lambda: None)
+        donor = LayerDonor(HeldChunks({0: chunk}), TAKEN, Machine(), meet, "here", lambda: None)
         chunk.on_settled = donor.settled
         return Ends(chunk, donor, joiner, told)
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recycle_runtime.state.names import are_whole, optimizer_shard_name, optimizers_of
-from recycle_runtime.state.ownership import wanted_owners
+from recycle_runtime.plan.shard_moves import wanted_owners
 
 
 @st.composite
