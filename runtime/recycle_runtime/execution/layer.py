@@ -132,8 +132,19 @@ class Layer:
         """
         made = self._stepper_of(shard, None, is_apart=True)
         if made is not None:
+            with torch.no_grad():
+                for row, value in zip(made.rows, state["weights"], strict=True):
+                    row.copy_(value)
             made.load(state["state"])
         return made
+
+    @torch.no_grad()
+    def go_on_with(self, shard: int, stepper: LayerOptimizer | None) -> None:
+        """Own a shard that was stepped `beside` this layer."""
+        self.own(shard, None if stepper is None else {"state": stepper.state()})
+        if stepper is not None:
+            for row, value in zip(self.owned[shard].rows, stepper.rows, strict=True):
+                row.copy_(value)
 
     def _stepper_of(
         self, shard: int, values: Sequence[torch.Tensor] | None, *, is_apart: bool = False
@@ -170,11 +181,14 @@ class Layer:
         self._values = self.waiting = None
         self.is_as_built = False
 
-    def shard_state(self, shard: int) -> dict[str, Any]:
-        """State of an owner of this shard; nothing is copied."""
+    def shard_state(self, shard: int, *, with_weights: bool = False) -> dict[str, Any]:
+        """State of an owner of this shard, perhaps with its rows of the weights; nothing is copied."""
         made = self.owned.get(shard)
         rows = [list(each) for each in self.shards[shard]]
-        return {"rows": rows, "state": {} if made is None else made.state()}
+        state: dict[str, Any] = {"rows": rows, "state": {} if made is None else made.state()}
+        if with_weights:
+            state["weights"] = [] if made is None else [row.detach() for row in made.rows]
+        return state
 
     def state(self) -> dict[str, Any]:
         """Everything that makes this layer what it is, between two steps, but shards; nothing is copied."""
@@ -219,7 +233,8 @@ class Layer:
 
     def shard_bytes(self, shard: int) -> int:
         """About how many bytes an owner of this shard sends."""
-        return self.owned[shard].state_bytes if shard in self.owned else 0
+        made = self.owned.get(shard)
+        return 0 if made is None else made.state_bytes + sum(map(bytes_in, made.rows))
 
     @property
     def _shapes(self) -> list[torch.Size]:

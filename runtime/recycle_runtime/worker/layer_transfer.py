@@ -234,7 +234,7 @@ class LayerJoiner:
         for source in self._sources:
             for (number, shard), stepper in source.shards.items():
                 if number in there:
-                    there[number].own(shard, None if stepper is None else {"state": stepper.state()})
+                    there[number].go_on_with(shard, stepper)
             source.shards.clear()
 
     @property
