@@ -181,6 +181,13 @@ class Chunk:
         """Steps that the parameters have seen."""
         return self.stepper.progress.steps
 
+    def expect_state(self) -> None:
+        """That of another is on its way here, and what is here is of no use."""
+        self.is_whole = False
+        for layer in self.layers:
+            if layer.shards:
+                layer.own_nothing()
+
     def report(self) -> Report:
         """What this process can offer when the survivors agree where to go on."""
         if not self.is_whole:

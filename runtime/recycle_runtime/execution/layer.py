@@ -15,11 +15,14 @@ from recycle_runtime.execution.optimizer.separable import Division, division_of
 from recycle_runtime.execution.optimizer.shards import (
     Rows,
     Shard,
+    StoredShard,
+    all_rows,
+    check_whole,
     cut_into_shards,
-    join_shards,
     rows_in,
-    rows_of_state,
+    rows_of_shards,
     stepped_rows,
+    stored_whole,
 )
 from recycle_runtime.execution.optimizer.undo import groups_of
 from recycle_runtime.program.copies import has_hooks
@@ -67,8 +70,8 @@ class Layer:
         """Optimizers of the shards that are held here, but those with nothing to step."""
         self.held: set[int] = set()
         """Shards whose state is here."""
-        self.waiting: dict[str, Any] | None = None
-        """State of the optimizer as it was read: for shards that are to be owned."""
+        self.waiting: list[StoredShard] | None = None
+        """State of the optimizer, for shards that are to be owned: read when they are."""
         self.is_as_built = True
         """True if any shard can be made of what the program has built."""
         self.why_whole = ""
@@ -123,7 +126,8 @@ class Layer:
         if state is not None:
             made.load(state["state"])
         elif self.waiting is not None:
-            made.load(rows_of_state(self.waiting, self.shards[shard], self._shapes))
+            read = rows_of_shards(self.waiting, self.shards[shard], self._shapes)
+            made.load(_with_masters(read, made))
 
     def beside(self, shard: int, state: dict[str, Any]) -> LayerOptimizer | None:
         """What steps this shard as a peer did, on memory of its own; None if there is nothing to step.
@@ -176,6 +180,12 @@ class Layer:
         self.held.discard(shard)
         self.owned.pop(shard, None)
 
+    def own_nothing(self) -> None:
+        """What is owned here is not that of the others any more."""
+        self.owned.clear()
+        self.held.clear()
+        self.forget_values()
+
     def forget_values(self) -> None:
         """All shards that are to be owned here have been made."""
         self._values = self.waiting = None
@@ -207,22 +217,23 @@ class Layer:
         self.buffers.forget()
         if self.stepped is None and not self.shards:
             return
-        given: list[dict[str, Any]] | None = state.get("shards")
-        if given:
-            rows = [tuple(Rows(*each) for each in one["rows"]) for one in given]
-            state = join_shards(
-                [(each, one["state"]) for each, one in zip(rows, given, strict=True)], self._shapes
-            )
+        given: list[StoredShard] = state.get("shards") or []
+        if not given and state["optimizer"] is not None:
+            given = [stored_whole(state, self._shapes)]
         # A state without masters was trained in another precision: its weights are the values.
-        state = {"masters": [model[name] for name in self._own_names], **state}
+        values = [model[name] for name in self._own_names]
         if self.stepped is not None:
-            self.stepped.load(state)
+            if state["optimizer"] is None:
+                state = rows_of_shards(given, all_rows(self._shapes), self._shapes)
+            self.stepped.load({"masters": values, **state})
         elif not is_stepping:
-            self.owned.clear()
-            self.held.clear()
+            self.own_nothing()
             # A peer sends no shards: their owners do.
-            self.waiting = None if state["optimizer"] is None else state
-            self._values, self.is_as_built = None, False
+            self.waiting = given or None
+            if given:
+                check_whole(given, self._shapes)
+            has_masters = self._program.precision.weights is not None
+            self._values = [_widened(value) for value in values] if given and has_masters else None
 
     @property
     def state_bytes(self) -> int:
@@ -311,6 +322,12 @@ class Layer:
         self.untrained = [name for name, parameter in named if parameter not in held]
         moving = moving_of(program, self.module, optimizer)
         return LayerOptimizer(optimizer, moving, masters, rows, undo_on_host=self._undo_on_host)
+
+
+def _with_masters(state: dict[str, Any], made: LayerOptimizer) -> dict[str, Any]:
+    """A state without masters was trained in another precision: theirs are what they began with."""
+    began = () if made.masters is None else made.masters.parameters
+    return {"masters": [each.detach() for each in began], **state}
 
 
 def _plain_options(group: dict[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ are sent ahead. Standard library only.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 
 from recycle_runtime.plan.recut import HoldersGoneError, LayerRange, ShardTransfer
 from recycle_runtime.plan.worker_ids import Worker
@@ -86,9 +87,14 @@ def shard_transfers(
         shards_of[layer] = max(shards_of.get(layer, 0), shard + 1)
     load = dict.fromkeys(held, 0)
     found: list[ShardTransfer] = []
-    for stage, layers in enumerate(wanted):
-        peers = sorted(worker for worker, at in stages.items() if at == stage)
-        sharded = [layer for layer in range(*layers) if layer in shards_of]
+    for first, past in pairwise(sorted({end for layers in wanted for end in layers})):
+        # Those who hold the same layers, in one group of pipelines or several, share them out.
+        peers = sorted(
+            worker
+            for worker, stage in stages.items()
+            if wanted[stage][0] <= first and past <= wanted[stage][1]
+        )
+        sharded = [layer for layer in range(first, past) if layer in shards_of]
         for joiner, place in _missing(held, peers, sharded, shards_of, owners, hosts):
             if place not in donors:
                 raise HoldersGoneError(f"no live worker holds shard {place[1]} of layer {place[0]}")
@@ -107,7 +113,7 @@ def _missing(
     owners: int,
     hosts: Mapping[Worker, str],
 ) -> Iterator[tuple[Worker, tuple[int, int]]]:
-    """Layer and shard that each of the workers of a stage is to own, and does not."""
+    """Layer and shard that each of those who hold the same layers is to own, and does not."""
     if not peers or not layers:
         return
     has = [held.get(worker, {}) for worker in peers]

@@ -138,9 +138,7 @@ def copied_shards(
 ) -> list[LayerState]:
     """The same for shards of optimizer state that are owned here, by layer and shard, and their weights."""
     layers = {layer.number: (chunk, layer) for chunk in chunks for layer in chunk.layers}
-    shards = [
-        optimizer_shard(*layers[number], shard, with_weights=True) for number, shard in sorted(places)
-    ]
+    shards = [optimizer_shard(*layers[number], shard, with_weights=True) for number, shard in sorted(places)]
     return _copies(shards, memory)
 
 

@@ -109,7 +109,7 @@ class HeldChunks(Mapping[int, Chunk]):
     def expect_state(self) -> None:
         """That of another is on its way here."""
         for chunk in self.values():
-            chunk.is_whole = False
+            chunk.expect_state()
 
     def stand(self, step: int, sums: Sums | None) -> None:
         """Go back to where `step` begins, with the verdict on the step before it."""

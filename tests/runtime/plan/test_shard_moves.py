@@ -1,10 +1,12 @@
 """Who owns a shard: enough owners, on different hosts, no more work than must be, few copies."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recycle_runtime.state.names import are_whole, optimizer_shard_name, optimizers_of
-from recycle_runtime.plan.shard_moves import wanted_owners
+from recycle_runtime.plan.recut import HoldersGoneError, LayerRange, ShardTransfer
+from recycle_runtime.plan.shard_moves import shard_transfers, wanted_owners
+from recycle_runtime.plan.worker_ids import Worker
 
 
 @st.composite
@@ -51,12 +53,65 @@ def test_one_that_fails_costs_its_shards_alone() -> None:
     assert copies == 2
 
 
-def test_names_of_a_whole_model() -> None:
-    bases = ["layer-0-part-0", "layer-1-part-0"]
-    shards = [optimizer_shard_name(bases[0], shard, 3) for shard in range(3)]
-    assert are_whole([*bases, *shards], bases) and are_whole(bases, bases)
-    assert optimizers_of(bases[0], [*reversed(shards), *bases]) == shards
-    for missing in (*shards, *bases):
-        assert not are_whole([name for name in (*bases, *shards) if name != missing], bases)
-    assert not are_whole([*bases, *shards, optimizer_shard_name("layer-7-part-0", 0, 1)], bases)
-    assert not are_whole([*bases, *shards, optimizer_shard_name(bases[0], 0, 4)], bases)
+WORKERS = [(pipeline, stage) for stage in range(3) for pipeline in range(3)]
+
+
+@st.composite
+def recuts(
+    draw: st.DrawFn,
+) -> tuple[dict[Worker, dict[tuple[int, int], int]], dict[Worker, int], list[LayerRange], int]:
+    """Owners of six layers in three shards each, and where workers stand afterwards: in a row of stages, or
+    beside others that hold all layers."""
+    owners = draw(st.integers(1, 3))
+    held: dict[Worker, dict[tuple[int, int], int]] = {worker: {} for worker in WORKERS}
+    for layer in range(6):
+        peers = WORKERS[3 * (layer // 2) : 3 * (layer // 2) + 3]
+        for shard in range(3):
+            for worker in draw(st.permutations(peers))[:owners]:
+                held[worker][layer, shard] = 100
+    past = draw(st.integers(1, 5))
+    ranges = [(0, past), (past, 6), *draw(st.sampled_from([[], [(0, 6)]]))]
+    live = draw(st.permutations(WORKERS))[: draw(st.integers(len(ranges), 9))]
+    stages = {
+        worker: number if number < len(ranges) else draw(st.integers(0, len(ranges) - 1))
+        for number, worker in enumerate(live)
+    }
+    return held, stages, ranges, owners
+
+
+@given(recuts())
+def test_every_shard_has_its_owners_after_a_re_cut(
+    found: tuple[dict[Worker, dict[tuple[int, int], int]], dict[Worker, int], list[LayerRange], int],
+) -> None:
+    held, stages, ranges, owners = found
+    transfers = shard_transfers(held, stages, ranges, owners, {})
+    after = {
+        worker: {place for place in held[worker] if ranges[stage][0] <= place[0] < ranges[stage][1]}
+        for worker, stage in stages.items()
+    }
+    for each in transfers:
+        place = each.layer, each.shard
+        assert place in held[each.donor] and place not in after[each.joiner]
+        assert (each.shards, each.size) == (3, 100)
+        after[each.joiner].add(place)
+    for layer in range(6):
+        peers = [worker for worker, stage in stages.items() if ranges[stage][0] <= layer < ranges[stage][1]]
+        for shard in range(3):
+            has = [worker for worker in peers if (layer, shard) in after[worker]]
+            assert len(has) >= min(owners, len(peers))
+
+
+def test_nothing_travels_to_where_workers_stand() -> None:
+    held = {(0, 0): {(0, 0): 8, (0, 1): 8}, (1, 0): {(0, 0): 8, (0, 1): 8}, (0, 1): {(1, 0): 8, (1, 1): 8}}
+    stages = {(0, 0): 0, (1, 0): 0, (0, 1): 1}
+    assert shard_transfers(held, stages, [(0, 1), (1, 2)], 2, {}) == ()
+    moved = shard_transfers(held, {**stages, (1, 0): 1}, [(0, 1), (1, 2)], 2, {})
+    assert moved == (
+        ShardTransfer((0, 1), (1, 0), 1, 0, 2, 8),
+        ShardTransfer((0, 1), (1, 0), 1, 1, 2, 8),
+    )
+
+
+def test_a_shard_that_nobody_has() -> None:
+    with pytest.raises(HoldersGoneError, match="no live worker holds shard 0 of layer 0"):
+        shard_transfers({(0, 0): {(0, 1): 8}}, {(0, 0): 0}, [(0, 1)], 1, {})
