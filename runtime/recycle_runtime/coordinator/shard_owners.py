@@ -21,7 +21,8 @@ class ShardOwnership(Participant):
         Memory(
             "owners of shards",
             said=(ShardOwners, ShardsHeld),
-            lost="workers know who owns what, and say it anew when a generation begins",
+            lost="workers know who owns what, and say it anew when a generation begins; until then layers "
+            "do not travel",
         ),
     )
 

@@ -60,6 +60,7 @@ class Layer:
         """Of the same, in the whole model."""
         self._values = _lowered(program, module, self.parameters)
         """Of weights in a lower precision what they were before, until whoever steps them has taken it."""
+        self._master_types = [value.dtype for value in self._values or ()]
         self.untrained: list[str] = []
         """Names of parameters that require gradients, and that the optimizer leaves out."""
         self.stepped: LayerOptimizer | None = None
@@ -136,10 +137,10 @@ class Layer:
         """
         made = self._stepper_of(shard, None, is_apart=True)
         if made is not None:
-            with torch.no_grad():
-                for row, value in zip(made.rows, state["weights"], strict=True):
-                    row.copy_(value)
             made.load(state["state"])
+            with torch.no_grad():
+                for row, value in zip(made.rows, state["weights"], strict=made.masters is None):
+                    row.copy_(value)
         return made
 
     @torch.no_grad()
@@ -163,8 +164,9 @@ class Layer:
                 weight.data = weight.data.clone()
         if values is not None:
             values = [each.of(value) for each, value in zip(rows, values, strict=True)]
-        elif self._program.precision.weights is not None:
-            values = [_widened(weight) for weight in weights]
+        elif self._master_types:
+            pairs = zip(weights, self._master_types, strict=True)
+            values = [weight.detach().to(dtype) for weight, dtype in pairs]
         return self._optimizer(weights, values, weights)
 
     def stepped_rows(self) -> list[tuple[torch.Tensor, torch.Tensor, Rows]]:
@@ -192,12 +194,13 @@ class Layer:
         self.is_as_built = False
 
     def shard_state(self, shard: int, *, with_weights: bool = False) -> dict[str, Any]:
-        """State of an owner of this shard, perhaps with its rows of the weights; nothing is copied."""
+        """State of an owner of this shard, perhaps with its rows of the weights where they do not follow from
+        masters; nothing is copied."""
         made = self.owned.get(shard)
         rows = [list(each) for each in self.shards[shard]]
         state: dict[str, Any] = {"rows": rows, "state": {} if made is None else made.state()}
         if with_weights:
-            state["weights"] = [] if made is None else [row.detach() for row in made.rows]
+            state["weights"] = [row.detach() for row in _rows_alone(made)]
         return state
 
     def state(self) -> dict[str, Any]:
@@ -232,8 +235,9 @@ class Layer:
             self.waiting = given or None
             if given:
                 check_whole(given, self._shapes)
-            has_masters = self._program.precision.weights is not None
-            self._values = [_widened(value) for value in values] if given and has_masters else None
+            if given and self._master_types:
+                pairs = zip(values, self._master_types, strict=True)
+                self._values = [value.to(dtype) for value, dtype in pairs]
 
     @property
     def state_bytes(self) -> int:
@@ -245,7 +249,7 @@ class Layer:
     def shard_bytes(self, shard: int) -> int:
         """About how many bytes an owner of this shard sends."""
         made = self.owned.get(shard)
-        return 0 if made is None else made.state_bytes + sum(map(bytes_in, made.rows))
+        return 0 if made is None else made.state_bytes + sum(map(bytes_in, _rows_alone(made)))
 
     @property
     def _shapes(self) -> list[torch.Size]:
@@ -322,6 +326,11 @@ class Layer:
         self.untrained = [name for name, parameter in named if parameter not in held]
         moving = moving_of(program, self.module, optimizer)
         return LayerOptimizer(optimizer, moving, masters, rows, undo_on_host=self._undo_on_host)
+
+
+def _rows_alone(made: LayerOptimizer | None) -> Sequence[torch.nn.Parameter]:
+    """Those of weights that no masters stand behind."""
+    return () if made is None or made.masters is not None else made.rows
 
 
 def _with_masters(state: dict[str, Any], made: LayerOptimizer) -> dict[str, Any]:
