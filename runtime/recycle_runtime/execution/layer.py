@@ -158,10 +158,8 @@ class Layer:
         rows = self.shards[shard]
         if not any(rows):
             return None
-        weights = [stepped_rows(*each) for each in zip(self.parameters, rows, strict=True)]
-        if is_apart:
-            for weight in weights:
-                weight.data = weight.data.clone()
+        pairs = zip(self.parameters, rows, strict=True)
+        weights = [stepped_rows(*each, is_apart=is_apart) for each in pairs]
         if values is not None:
             values = [each.of(value) for each, value in zip(rows, values, strict=True)]
         elif self._master_types:

@@ -111,6 +111,8 @@ class Ownership:
                 )
         for layer in self._layers:
             layer.forget_values()
+        if not self._copies:
+            self._drop_others()
         self._share_out()
         self.gather()
 

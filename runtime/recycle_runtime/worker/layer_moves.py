@@ -107,6 +107,12 @@ class LayerMoves:
         with self._lock:
             self._joiner, self._has_arrived = None, False
 
+    def kept(self, chunks: HeldChunks, step: int) -> None:
+        """This process holds the same layers as before: of what was taken only shards are of use."""
+        if self._joiner is not None and self._joiner.applied == step == chunks.applied:
+            self._joiner.give_shards(chunks.layers)
+        self.drop()
+
     def converted(self, chunks: HeldChunks, bundle: Bundle, stage: int, step: int) -> HeldChunks:
         """The chunks of a stage under the cut of a bundle, made of what is here; all of it stands at `step`.
 

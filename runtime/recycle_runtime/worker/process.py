@@ -362,7 +362,7 @@ class WorkerProcess:
         is_same = (chunks.cut, list(chunks)) == (bundle.cut, chunks_of(bundle, stage))
         takes_over = chunks.is_fresh and order.step > 0 and order.restore is None and not has_donor
         if is_same and not takes_over:
-            self._layers.drop()
+            self._layers.kept(chunks, order.step)
             return chunks
         if has_donor:
             self._layers.drop()

@@ -80,9 +80,10 @@ def elements(parameter: torch.Tensor, rows: Rows) -> tuple[int, int]:
     return rows.first * width, rows.last * width
 
 
-def stepped_rows(parameter: torch.nn.Parameter, rows: Rows) -> torch.nn.Parameter:
-    """A parameter that is these rows of another: the same memory, for an optimizer to step."""
-    view = torch.nn.Parameter(rows.of(parameter.detach()))
+def stepped_rows(parameter: torch.nn.Parameter, rows: Rows, *, is_apart: bool = False) -> torch.nn.Parameter:
+    """A parameter that is these rows of another, for an optimizer to step: the same memory, or a copy."""
+    values = rows.of(parameter.detach())
+    view = torch.nn.Parameter(values.clone() if is_apart else values)
     for name, value in vars(parameter).items():
         # What the program has written on a parameter counts for its optimizer too.
         setattr(view, name, value)
