@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.checkpoint.planner import ReadItem
 
 from recycle_runtime.checkpoint import manifest as manifests
 from recycle_runtime.checkpoint.manifest import CheckpointShape, Manifest, write_sealed
@@ -168,11 +169,12 @@ def test_a_process_reads_what_it_owns(tmp_path: Path, monkeypatch: pytest.Monkey
     checkpoint = written(tmp_path, chunk)
     read: list[int] = []
     fill = ShardReader.fill
-    monkeypatch.setattr(
-        ShardReader,
-        "fill",
-        lambda self, item, target: (read.append(size_of(target)), fill(self, item, target)),
-    )
+
+    def counted(self: ShardReader, item: ReadItem, target: torch.Tensor) -> None:
+        read.append(size_of(target))
+        fill(self, item, target)
+
+    monkeypatch.setattr(ShardReader, "fill", counted)
     weights = sum(size_of(value) for value in chunk.module.state_dict().values())
     for pipelines, most in ((4, 1), (2, 2), (8, 1)):
         read.clear()
