@@ -224,6 +224,13 @@ class ShardFiles:
         except (KeyError, TypeError, ValueError):
             raise self.damaged from None
 
+    def entry(self, key: str) -> Any:
+        """What stands under a key of the state, which has no tensors."""
+        try:
+            return put_together(dict(cast(list[Any], self._tree["dict"]))[key], {})
+        except (KeyError, TypeError, ValueError):
+            raise self.damaged from None
+
     def tree_of(self, key: str) -> dict[Any, Any]:
         """What stands under a key of the state, with tensors by name; KeyError if there is no such thing."""
         rows = dict(cast(list[Any], self._tree["dict"]))
@@ -241,14 +248,19 @@ def open_shard(folder: Path, checksum: int) -> ShardFiles:
     return ShardFiles(folder, found)
 
 
-def read_shard(folder: Path, about: Fields, checksum: int, *, accepts_changes: bool = False) -> Any:
-    """The state, if it is what was asked for, and as it was written; CheckpointError if not.
+def open_checked(folder: Path, about: Fields, checksum: int, *, accepts_changes: bool = False) -> ShardFiles:
+    """The shard, if it is what was asked for; CheckpointError if not.
 
     `accepts_changes`: also if it was made by a program with another source.
     """
     shard = open_shard(folder, checksum)
     check_about(folder / SHARD_FILE, folder.parent, shard.about, about, accepts_changes=accepts_changes)
-    return shard.state()
+    return shard
+
+
+def read_shard(folder: Path, about: Fields, checksum: int, *, accepts_changes: bool = False) -> Any:
+    """The same, and its state, as it was written."""
+    return open_checked(folder, about, checksum, accepts_changes=accepts_changes).state()
 
 
 def _quietly(does: Callable[..., Any], tensors: Tensors, **options: Any) -> None:

@@ -13,8 +13,9 @@ from typing import Any
 from recycle_runtime.checkpoint.checkpoint_folder import is_name
 from recycle_runtime.checkpoint.manifest import Manifest
 from recycle_runtime.checkpoint.settings import options_of_layers, other_arguments, other_options
-from recycle_runtime.checkpoint.storage import read_shard, write_shard
+from recycle_runtime.checkpoint.storage import ShardFiles, open_checked, write_shard
 from recycle_runtime.execution.chunk import Chunk
+from recycle_runtime.execution.optimizer.shards import Rows, StoredShard
 from recycle_runtime.protocol.messages.checkpoints import (
     CheckpointFailed,
     CheckpointMissed,
@@ -51,14 +52,14 @@ def restore(chunk: Chunk, checkpoint: Path, step: int, *, accepts_changes: bool 
     manifest = Manifest.read(checkpoint)
     _check(chunk, checkpoint, manifest.shape.layers)
 
-    def read(name: str, about: Fields) -> Any:
+    def opened(name: str, about: Fields) -> ShardFiles:
         checksum = manifest.shards.get(name, -1)
-        return read_shard(checkpoint / name, about, checksum, accepts_changes=accepts_changes)
+        return open_checked(checkpoint / name, about, checksum, accepts_changes=accepts_changes)
 
-    states = {name: read(name, about) for name, about in needed(chunk, step).items()}
+    states = {name: opened(name, about).state() for name, about in needed(chunk, step).items()}
     for name, about in needed(chunk, step).items():
         if shards := optimizers_of(name, manifest.shards):
-            states[name][SHARDS] = [read(each, about) for each in shards]
+            states[name][SHARDS] = [_stored(opened(each, about)) for each in shards]
     made = options_of_layers(chunk.layers)
     load(chunk, states, checkpoint)
     if not accepts_changes:
@@ -68,6 +69,11 @@ def restore(chunk: Chunk, checkpoint: Path, step: int, *, accepts_changes: bool 
         return [*told]
     arguments = states[state_name(chunk.setting, last[0].number)].get(ARGUMENTS)
     return [*other_arguments(arguments, chunk.program.script_arguments), *told]
+
+
+def _stored(shard: ShardFiles) -> StoredShard:
+    """Optimizer state that is read by those who are to own it."""
+    return StoredShard(tuple(Rows(*each) for each in shard.entry("rows")), lambda: shard.state()["state"])
 
 
 def _expect_data(chunk: Chunk, states: Mapping[str, Any], source: str) -> None:

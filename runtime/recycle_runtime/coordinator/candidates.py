@@ -19,6 +19,7 @@ from recycle_runtime.plan.change import JobChange, Outlook
 from recycle_runtime.plan.moves import CostOfMoves, Counts, Moves, least_moves, moves_text
 from recycle_runtime.plan.plan_book import PlanBook
 from recycle_runtime.plan.recut import HoldersGoneError, LayerRange, Recut, best_layout, least_bytes_to
+from recycle_runtime.plan.shard_moves import shard_transfers
 from recycle_runtime.protocol.messages.observers import JobEvent
 
 Wish = StopWanted | MovesWanted | RecutWanted
@@ -61,6 +62,8 @@ def moves_of_workers(now: Situation) -> list[Candidate]:
     if best is None or best.counts == failed or period is None:
         return []
     moves = least_moves(live, best.counts, book.pipelines, book.standby)
+    if book.has_shards and not job.shards.can_spare(moves):
+        return []
     saving, pause = 1 - best.period / period, now.costs.of(moves)
     change = JobChange(moves_text(moves), "moved", now.outlook, saving, pause)
     return [Candidate(change, lambda: MovesWanted(moves))]
@@ -88,12 +91,12 @@ class Recuts:
 
     @property
     def is_considered(self) -> bool:
-        return self._is_layered and not self._obstacle()
+        return self._is_layered and not (self._obstacle() or self._has_whole_stages)
 
     @property
     def can_move_layers(self) -> bool:
         """True if layers could travel, also to a cut that the bundle has no plans of."""
-        return self._when != "off" and self._is_layered and not self._own.has_shards
+        return self._when != "off" and self._is_layered and not self._has_whole_stages
 
     def change(self, now: Situation, way: Recut, layout: str, saving: float, least: float = 0.0) -> JobChange:
         """A re-cut, which has to save the share `least` of a step."""
@@ -111,18 +114,27 @@ class Recuts:
         settled = {worker: stage for worker, (_, stage) in places.items()}
         try:
             held = job.cells.held(job.roster.whole())
-            way = least_bytes_to(held, ranges, counts, self._layer_bytes, settled=settled)
+            way = self._with_shards(
+                job, least_bytes_to(held, ranges, counts, self._layer_bytes, settled=settled), ranges
+            )
         except HoldersGoneError:
             return None
-        return way if way.transfers else None
+        return way if way.joiners else None
+
+    def _with_shards(self, job: StateMachine, way: Recut, ranges: Sequence[LayerRange]) -> Recut:
+        """Also with the shards that travel; HoldersGoneError as long as their owners are not known."""
+        if not self._own.has_shards:
+            return way
+        if (held := job.shards.held()) is None:
+            raise HoldersGoneError("shards are on their way to their owners")
+        owners, nodes = self._own.first.owners, job.shards.nodes()
+        return way._replace(shards=shard_transfers(held, way.stages, ranges, owners, nodes))
 
     def _obstacle(self) -> str:
         if self._when == "off":
             return "it is switched off"
         if not self._own.cut:
             return "the job gives whole stages only"
-        if self._own.has_shards:
-            return "its optimizer state is in shards, which stay with the workers of a stage"
         return "the bundle has plans of one cut only" if len(self._own.family) == 1 else ""
 
     def began(self, first: int, layer_bytes: Sequence[int], *, can_halve: bool | None = None) -> None:
@@ -137,7 +149,8 @@ class Recuts:
                 self._notes.write(layer_bytes=self._layer_bytes)
         elif not self._obstacle() and not self._has_whole_stages:
             self._has_whole_stages = True
-            self._untold = "the job keeps its cut: the program gives whole stages"
+            why = ", or an optimizer whose state cannot be divided" if self._own.has_shards else ""
+            self._untold = f"the job keeps its cut: the program gives whole stages{why}"
 
     def recall(self, layer_bytes: Sequence[int]) -> None:
         """Knowledge of the coordinator before this one."""
@@ -189,7 +202,11 @@ class Recuts:
         ]
         held = job.cells.held(live) if quicker else {}
         idle = [worker for worker in held if job.cells.of(worker) in job.book.standby]
+
+        def way_to(to: tuple[PlanBook, Counts]) -> Recut:
+            book, counts = to
+            way = least_bytes_to(held, book.ranges, counts, self._layer_bytes, idle)
+            return self._with_shards(job, way, book.ranges)
+
         with suppress(HoldersGoneError):
-            return best_layout(
-                quicker, lambda to: least_bytes_to(held, to[0].ranges, to[1], self._layer_bytes, idle)
-            )
+            return best_layout(quicker, way_to)

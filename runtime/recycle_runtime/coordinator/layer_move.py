@@ -15,9 +15,9 @@ from itertools import count
 from types import MappingProxyType
 
 from recycle_runtime.plan.plan_book import PlanBook
-from recycle_runtime.plan.recut import Recut
+from recycle_runtime.plan.recut import NOTHING, LayerRange, Recut
 from recycle_runtime.plan.worker_ids import Worker
-from recycle_runtime.protocol.messages.generations import HeldState
+from recycle_runtime.protocol.messages.generations import HeldState, LayerShards
 from recycle_runtime.protocol.messages.layer_moves import LayersToMove, MoveLayers
 from recycle_runtime.protocol.messages.members import Member
 
@@ -76,26 +76,31 @@ class LayerMove:
 
     def joiners(self, members: Collection[Member]) -> list[Member]:
         """Processes that take layers."""
-        workers = {transfer.joiner for transfer in self.recut.transfers}
+        workers = self.recut.joiners
         return [member for member in members if member.worker in workers]
 
     def orders(self, generation: int, members: Collection[Member]) -> dict[Member, MoveLayers]:
         """What each process that has something to do is told."""
-        found: dict[Member, MoveLayers] = {}
-        for member in members:
-            gives = [
-                LayersToMove(transfer.joiner, *transfer.layers)
-                for transfer in self.recut.transfers
-                if transfer.donor == member.worker
-            ]
-            takes = [
-                LayersToMove(transfer.donor, *transfer.layers)
-                for transfer in self.recut.transfers
-                if transfer.joiner == member.worker
-            ]
-            if gives or takes:
-                found[member] = MoveLayers(generation, self.number, tuple(gives), tuple(takes))
-        return found
+        gives: dict[Worker, list[LayersToMove]] = {}
+        takes: dict[Worker, list[LayersToMove]] = {}
+        for donor, joiner, layers, shards in _ways(self.recut):
+            gives.setdefault(donor, []).append(LayersToMove(joiner, *layers, shards))
+            takes.setdefault(joiner, []).append(LayersToMove(donor, *layers, shards))
+        return {
+            member: MoveLayers(
+                generation,
+                self.number,
+                tuple(gives.get(member.worker, ())),
+                tuple(takes.get(member.worker, ())),
+            )
+            for member in members
+            if member.worker in gives or member.worker in takes
+        }
+
+    def shards_for(self, worker: Worker) -> tuple[LayerShards, ...]:
+        """Shards of optimizer state that it takes."""
+        ways = _ways(self.recut)
+        return tuple(each for _, joiner, _, shards in ways if joiner == worker for each in shards)
 
     def obstacle(self, reports: Mapping[Member, HeldState]) -> str | None:
         """Why the switch cannot be made with what processes have reported; None if it can."""
@@ -112,6 +117,23 @@ class LayerMove:
         if late:
             return f"layers of {late[0].worker[0]}:{late[0].worker[1]} are not up to date"
         return None
+
+
+def _ways(recut: Recut) -> list[tuple[Worker, Worker, LayerRange, tuple[LayerShards, ...]]]:
+    """Donor, joiner, layers and shards; shards go with the first layers between the same two, or alone."""
+    held: dict[tuple[Worker, Worker], dict[tuple[int, int], list[int]]] = {}
+    for each in recut.shards:
+        layers = held.setdefault((each.donor, each.joiner), {})
+        layers.setdefault((each.layer, each.shards), []).append(each.shard)
+    beside = {
+        ends: tuple(LayerShards(*layer, tuple(sorted(here))) for layer, here in sorted(layers.items()))
+        for ends, layers in held.items()
+    }
+    found = [
+        (each.donor, each.joiner, each.layers, beside.pop((each.donor, each.joiner), ()))
+        for each in recut.transfers
+    ]
+    return [*found, *((*ends, NOTHING, here) for ends, here in beside.items())]
 
 
 def cells_of(

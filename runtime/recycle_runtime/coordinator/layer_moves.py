@@ -71,7 +71,7 @@ class LayerMoves(Participant):
         self.begun += 1
         members = list(self.job.roster.members())
         move.begin(self.begun, members, self.job.now())
-        joiners = len({transfer.joiner for transfer in move.recut.transfers})
+        joiners = len(move.recut.joiners)
         answers: list[Answer] = [
             Note({"move": move.layout}),
             Tell(f"re-cut begins: {size_text(move.recut.size)} of layers for {joiners} workers"),

@@ -37,6 +37,8 @@ class Entry:
         """It was given up and has come back: what it holds is old until it has been given something newer."""
         self.has_layers = False
         """Whether the layers that it was sent are what it holds, until it trains with them."""
+        self.taken: tuple[LayerShards, ...] = ()
+        """Shards of optimizer state that came with them."""
 
     @property
     def is_new(self) -> bool:

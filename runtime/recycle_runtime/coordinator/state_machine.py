@@ -82,6 +82,7 @@ from recycle_runtime.coordinator.regrouping import (
     takers_of,
 )
 from recycle_runtime.coordinator.scripts import Scripts
+from recycle_runtime.coordinator.shard_owners import ShardOwnership
 from recycle_runtime.coordinator.skipped_steps import SkippedSteps
 from recycle_runtime.coordinator.step_rows import StepRows
 from recycle_runtime.coordinator.work_shares import WorkShares
@@ -169,6 +170,7 @@ class StateMachine:
         self._scripts = _always(view, Scripts)
         self._last_save = _always(view, LastSaving)
         self._layer_moves = _always(view, LayerMoves)
+        self.shards = _always(view, ShardOwnership)
         self._checkpoints, self._copies = view.find(Checkpoints), view.find(NeighbourCopies)
         self.assignment: Assignment | None = None
         self.recovery = Recovery(1, ["start"], now)
@@ -967,9 +969,17 @@ class StateMachine:
         return has_all and bool(self.roster.reported(self.number))
 
     def _holds(self, member: Member, report: HeldState) -> HeldState:
-        """What it reports; one that held nothing before has the layers that it was sent."""
-        has_layers = self.roster.entries[member].has_layers and report.layers_applied is not None
-        return HeldState(report.layers_applied, is_fresh=False) if has_layers and report.is_fresh else report
+        """What it reports of its stage under this cut; with what it was sent for that, until it has begun."""
+        entry, cell, ranges = self.roster.entries[member], self.cells.of(member.worker), self.book.ranges
+        has_layers = entry.has_layers and report.layers_applied is not None
+        shards = (*report.shards, *(entry.taken if has_layers else ()))
+        if ranges and cell is not None:
+            # Those of other layers go when it changes its cut.
+            first, past = ranges[cell[1]]
+            shards = tuple(each for each in shards if first <= each.layer < past)
+        if has_layers and report.is_fresh:
+            report = HeldState(report.layers_applied, is_fresh=False)
+        return report._replace(shards=shards)
 
     def _switch_cut(self) -> None:
         """If layers have travelled for it and nothing has come between: from here on the new cut counts."""
@@ -981,6 +991,7 @@ class StateMachine:
         joiners = move.joiners(self.roster.entries)
         for member, entry in self.roster.entries.items():
             entry.has_layers, entry.has_stepped = member in joiners, False
+            entry.taken = move.shards_for(member.worker)
             if member.worker not in move.cells:
                 # What it holds is of no use under the new cut.
                 entry.hold_nothing()

@@ -113,6 +113,8 @@ class Chunk:
         self.arriving: dict[str, tuple[TensorSpec, ...]] = {}
         """What comes in from the previous chunk, by the shape of the micro-batch, as far as it is known."""
         self.answers = Answers()
+        self.is_shared_out = True
+        """False while shards of optimizer state are on their way to their owners."""
         self.is_whole = True
         """False while another's state is on its way here."""
         self.on_settled: Callable[[], None] | None = None
@@ -190,6 +192,13 @@ class Chunk:
     def applied(self) -> int:
         """Steps that the parameters have seen."""
         return self.stepper.progress.steps
+
+    def expect_state(self) -> None:
+        """That of another is on its way here, and what is here is of no use."""
+        self.is_whole = False
+        for layer in self.layers:
+            if layer.shards:
+                layer.own_nothing()
 
     def report(self) -> HeldState:
         """What this process can offer when the survivors agree where to go on."""
@@ -301,7 +310,7 @@ class Chunk:
 
     @property
     def state_bytes(self) -> int:
-        """About how many bytes a copy takes: parameters, buffers and what optimizers keep."""
+        """About how many bytes a peer sends: all but shards of optimizer state."""
         return sum(layer.state_bytes for layer in self.layers)
 
 

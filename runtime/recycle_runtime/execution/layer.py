@@ -26,11 +26,14 @@ from recycle_runtime.execution.optimizer.separable import Division, division_of
 from recycle_runtime.execution.optimizer.shards import (
     Rows,
     Shard,
+    StoredShard,
+    all_rows,
+    check_whole,
     cut_into_shards,
-    join_shards,
     rows_in,
-    rows_of_state,
+    rows_of_shards,
     stepped_rows,
+    stored_whole,
 )
 from recycle_runtime.execution.optimizer.undo import groups_of
 from recycle_runtime.program.copies import has_hooks
@@ -81,6 +84,7 @@ class Layer:
         """Whether the user's code is called with gradients, each of one micro-batch."""
         self.has_distributed = any(map(is_distributed, whole))
         """Whether some are DTensors."""
+        self._master_types = [value.dtype for value in self._values or ()]
         self.untrained: list[str] = []
         """Names of parameters that require gradients, and that the optimizer leaves out."""
         self.stepped: LayerOptimizer | None = None
@@ -91,8 +95,8 @@ class Layer:
         """Optimizers of the shards that are held here, but those with nothing to step."""
         self.held: set[int] = set()
         """Shards whose state is here."""
-        self.waiting: dict[str, Any] | None = None
-        """State of the optimizer as it was read: for shards that are to be owned."""
+        self.waiting: list[StoredShard] | None = None
+        """State of the optimizer, for shards that are to be owned: read when they are."""
         self.is_as_built = True
         """True if any shard can be made of what the program has built."""
         self.why_whole = ""
@@ -134,22 +138,53 @@ class Layer:
 
     def own(self, shard: int, state: dict[str, Any] | None = None) -> None:
         """Step this shard from now on: as a peer did, or as what was read says, or as built."""
-        rows = self.shards[shard]
-        weights = [stepped_rows(*each) for each in zip(self.parameters, rows, strict=True)]
-        values = self._values
-        if values is None and self._program.precision.weights is not None:
-            values = [_widened(parameter) for parameter in self.parameters]
-        if values is not None:
-            values = [each.of(value) for each, value in zip(rows, values, strict=True)]
         self.held.add(shard)
-        made = self._optimizer(weights, values, weights) if any(rows) else None
+        made = self._stepper_of(shard, self._values)
         if made is None:
             return
         self.owned[shard] = made
         if state is not None:
             made.load(state["state"])
         elif self.waiting is not None:
-            made.load(rows_of_state(self.waiting, rows, self._shapes))
+            read = rows_of_shards(self.waiting, self.shards[shard], self._shapes)
+            made.load(_with_masters(read, made))
+
+    def beside(self, shard: int, state: dict[str, Any]) -> LayerOptimizer | None:
+        """What steps this shard as a peer did, on memory of its own; None if there is nothing to step.
+
+        This layer may be in use meanwhile.
+        """
+        made = self._stepper_of(shard, None, is_apart=True)
+        if made is not None:
+            made.load(state["state"])
+            with torch.no_grad():
+                for row, value in zip(made.rows, state["weights"], strict=made.masters is None):
+                    row.copy_(value)
+        return made
+
+    @torch.no_grad()
+    def go_on_with(self, shard: int, stepper: LayerOptimizer | None) -> None:
+        """Own a shard that was stepped `beside` this layer."""
+        self.own(shard, None if stepper is None else {"state": stepper.state()})
+        if stepper is not None:
+            for row, value in zip(self.owned[shard].rows, stepper.rows, strict=True):
+                row.copy_(value)
+
+    def _stepper_of(
+        self, shard: int, values: Sequence[torch.Tensor] | None, *, is_apart: bool = False
+    ) -> LayerOptimizer | None:
+        """None where no row is stepped; `values` are what masters of the whole layer begin with."""
+        rows = self.shards[shard]
+        if not any(rows):
+            return None
+        pairs = zip(self.parameters, rows, strict=True)
+        weights = [stepped_rows(*each, is_apart=is_apart) for each in pairs]
+        if values is not None:
+            values = [each.of(value) for each, value in zip(rows, values, strict=True)]
+        elif self._master_types:
+            pairs = zip(weights, self._master_types, strict=True)
+            values = [weight.detach().to(dtype) for weight, dtype in pairs]
+        return self._optimizer(weights, values, weights)
 
     def stepped_rows(self) -> list[tuple[torch.Tensor, torch.Tensor, Rows]]:
         """Of each weight that is stepped here: itself, and which rows of which parameter it is."""
@@ -164,8 +199,8 @@ class Layer:
         self.held.discard(shard)
         self.owned.pop(shard, None)
 
-    def drop_shards(self) -> None:
-        """The state of a peer is on its way here: what was held is old."""
+    def own_nothing(self) -> None:
+        """What is owned here is not that of the others any more."""
         self.owned.clear()
         self.held.clear()
         self.forget_values()
@@ -175,11 +210,15 @@ class Layer:
         self._values = self.waiting = None
         self.is_as_built = False
 
-    def shard_state(self, shard: int) -> dict[str, Any]:
-        """State of an owner of this shard; nothing is copied."""
+    def shard_state(self, shard: int, *, with_weights: bool = False) -> dict[str, Any]:
+        """State of an owner of this shard, perhaps with its rows of the weights where they do not follow from
+        masters; nothing is copied."""
         made = self.owned.get(shard)
         rows = [list(each) for each in self.shards[shard]]
-        return {"rows": rows, "state": {} if made is None else made.state()}
+        state: dict[str, Any] = {"rows": rows, "state": {} if made is None else made.state()}
+        if with_weights:
+            state["weights"] = [row.detach() for row in _rows_alone(made)]
+        return state
 
     def state(self) -> dict[str, Any]:
         """Everything that makes this layer what it is, between two steps, but shards; nothing is copied."""
@@ -200,28 +239,36 @@ class Layer:
         self.buffers.forget()
         if self.stepped is None and not self.shards:
             return
-        given: list[dict[str, Any]] | None = state.get("shards")
-        if given:
-            rows = [tuple(Rows(*each) for each in one["rows"]) for one in given]
-            state = join_shards(
-                [(each, one["state"]) for each, one in zip(rows, given, strict=True)], self._shapes
-            )
+        given: list[StoredShard] = state.get("shards") or []
+        if not given and state["optimizer"] is not None:
+            given = [stored_whole(state, self._shapes)]
         # A state without masters was trained in another precision: its weights are the values.
-        state = {"masters": [model[name] for name in self._own_names], **state}
+        values = [model[name] for name in self._own_names]
         if self.stepped is not None:
-            self.stepped.load(state)
+            if state["optimizer"] is None:
+                state = rows_of_shards(given, all_rows(self._shapes), self._shapes)
+            self.stepped.load({"masters": values, **state})
         elif not is_stepping:
-            self.owned.clear()
-            self.held.clear()
+            self.own_nothing()
             # A peer sends no shards: their owners do.
-            self.waiting = None if state["optimizer"] is None else state
-            self._values, self.is_as_built = None, False
+            self.waiting = given or None
+            if given:
+                check_whole(given, self._shapes)
+            if given and self._master_types:
+                pairs = zip(values, self._master_types, strict=True)
+                self._values = [value.to(dtype) for value, dtype in pairs]
 
     @property
     def state_bytes(self) -> int:
-        """About how many bytes a copy takes: parameters, buffers and what the optimizer keeps."""
+        """About how many bytes a peer sends: parameters, buffers, an optimizer's state in one piece."""
         tensors = [*map(local, self.module.parameters()), *map(local, self.module.buffers())]
-        return sum(map(bytes_in, tensors)) + sum(each.state_bytes for each in self.steppers)
+        kept = 0 if self.stepped is None else self.stepped.state_bytes
+        return sum(map(bytes_in, tensors)) + kept
+
+    def shard_bytes(self, shard: int) -> int:
+        """About how many bytes an owner of this shard sends."""
+        made = self.owned.get(shard)
+        return 0 if made is None else made.state_bytes + sum(map(bytes_in, _rows_alone(made)))
 
     @property
     def _shapes(self) -> list[torch.Size]:
@@ -313,6 +360,17 @@ class Layer:
         self.untrained = [name for name, parameter in named if parameter not in held]
         moving = moving_of(program, self.module, optimizer)
         return LayerOptimizer(optimizer, moving, masters, rows, undo_on_host=self._undo_on_host)
+
+
+def _rows_alone(made: LayerOptimizer | None) -> Sequence[torch.nn.Parameter]:
+    """Those of weights that no masters stand behind."""
+    return () if made is None or made.masters is not None else made.rows
+
+
+def _with_masters(state: dict[str, Any], made: LayerOptimizer) -> dict[str, Any]:
+    """A state without masters was trained in another precision: theirs are what they began with."""
+    began = () if made.masters is None else made.masters.parameters
+    return {"masters": [each.detach() for each in began], **state}
 
 
 def _plain_options(group: dict[str, Any]) -> dict[str, Any]:

@@ -53,23 +53,43 @@ class Transfer(NamedTuple):
     """Bytes."""
 
 
+class ShardTransfer(NamedTuple):
+    """A shard of a layer's optimizer state that one of its owners sends to a worker that is to own it."""
+
+    donor: Worker
+    joiner: Worker
+    layer: int
+    shard: int
+    shards: int
+    """Of the layer."""
+    size: int
+    """Bytes."""
+
+
 class Recut(NamedTuple):
     """The way from the layers that workers hold to another layout."""
 
     stages: dict[Worker, int]
     """The new stage of each worker that has a place in it."""
     transfers: tuple[Transfer, ...]
+    shards: tuple[ShardTransfer, ...] = ()
+    """Optimizer state that travels beside layers, where it is in shards."""
 
     @property
     def size(self) -> int:
         """Bytes that travel in all."""
-        return sum(transfer.size for transfer in self.transfers)
+        return sum(transfer.size for transfer in (*self.transfers, *self.shards))
+
+    @property
+    def joiners(self) -> set[Worker]:
+        """Workers that take something."""
+        return {transfer.joiner for transfer in (*self.transfers, *self.shards)}
 
     def seconds(self, rate: float) -> float:
         """Until the last layers have arrived, at so many bytes a second and worker in each direction."""
         sent: dict[Worker, int] = {}
         received: dict[Worker, int] = {}
-        for transfer in self.transfers:
+        for transfer in (*self.transfers, *self.shards):
             sent[transfer.donor] = sent.get(transfer.donor, 0) + transfer.size
             received[transfer.joiner] = received.get(transfer.joiner, 0) + transfer.size
         return max((*sent.values(), *received.values()), default=0) / rate

@@ -73,9 +73,9 @@ def state_name(setting: Setting, number: int) -> str:
     return name(number, setting.tp_rank)
 
 
-def optimizer_shard(chunk: Chunk, layer: Layer, shard: int) -> LayerState:
+def optimizer_shard(chunk: Chunk, layer: Layer, shard: int, *, with_weights: bool = False) -> LayerState:
     """State of this process as an owner of a shard of a layer's optimizer; no tensor is copied."""
-    tree, tensors = take_apart(layer.shard_state(shard))
+    tree, tensors = take_apart(layer.shard_state(shard, with_weights=with_weights))
     name = optimizer_shard_name(state_name(chunk.setting, layer.number), shard, len(layer.shards))
     return LayerState(name, about(chunk, layer, chunk.applied), tree, tensors)
 
@@ -131,6 +131,15 @@ def copied(
     """States of settled chunks; what they were taken from may change afterwards."""
     with as_settled(chunks):
         return _copies(list(states_of(chunks, numbers)), memory)
+
+
+def copied_shards(
+    chunks: Collection[Chunk], memory: CopyMemory, places: Collection[tuple[int, int]]
+) -> list[LayerState]:
+    """The same for shards of optimizer state that are owned here, by layer and shard, and their weights."""
+    layers = {layer.number: (chunk, layer) for chunk in chunks for layer in chunk.layers}
+    shards = [optimizer_shard(*layers[number], shard, with_weights=True) for number, shard in sorted(places)]
+    return _copies(shards, memory)
 
 
 def written_copies(chunks: Collection[Chunk], memory: CopyMemory) -> list[LayerState]:

@@ -30,6 +30,7 @@ from recycle_runtime.execution.optimizer.shards import elements
 from recycle_runtime.execution.optimizer.undo import Copies
 from recycle_runtime.execution.session import Role
 from recycle_runtime.execution.steps import OwnersLacking
+from recycle_runtime.plan.shard_moves import wanted_owners
 from recycle_runtime.state.image import packed, read_image
 from recycle_runtime.state.layer_state import optimizer_shard
 from recycle_runtime.transport.interface import PeerSum, Pending, Transport
@@ -64,74 +65,6 @@ class ShardCopy(NamedTuple):
     target: int
 
 
-def wanted_owners(
-    holders: Sequence[frozenset[int]], hosts: Sequence[int], able: Sequence[int], owners: int
-) -> list[tuple[int, ...]]:
-    """Who is to own each shard: `holders` of each have its state now, `hosts` are those of all peers, and
-    some of these are `able` to own any.
-
-    Few copies, and no peer with more than its part; the first is among those that hold it now.
-    """
-    peers = len(hosts)
-    each = min(owners, len(able))
-    most = -(-len(holders) * each // len(able))
-    load, answers = [0] * peers, [0] * peers
-    found: list[list[int]] = []
-    for shard, held in enumerate(holders):
-        # Those on further hosts first, then those that own least.
-        chosen: list[int] = []
-        for _ in range(each):
-            free = [peer for peer in able if peer in held and peer not in chosen and load[peer] < most]
-            if not free:
-                break
-            away = {hosts[peer] for peer in chosen}
-            best = min(free, key=lambda peer: (hosts[peer] in away, load[peer], (peer - shard) % peers))
-            chosen.append(best)
-            load[best] += 1
-        found.append(chosen)
-    for shard, chosen in enumerate(found):
-        while len(chosen) < each:
-            away = {hosts[peer] for peer in chosen}
-            others = [peer for peer in able if peer not in chosen]
-            # Memory first: plans count on it that nobody owns more than its part.
-            best = min(
-                others,
-                key=lambda peer: (
-                    load[peer] >= most,
-                    hosts[peer] in away,
-                    load[peer],
-                    (peer - shard) % peers,
-                ),
-            )
-            if load[best] >= most:
-                _make_room(found, load, holders, best, [peer for peer in able if load[peer] < most])
-            chosen.append(best)
-            load[best] += 1
-    for shard, chosen in enumerate(found):
-        first = min(chosen, key=lambda peer: (peer not in holders[shard], answers[peer], chosen.index(peer)))
-        answers[first] += 1
-        chosen.remove(first)
-        chosen.insert(0, first)
-    return [tuple(chosen) for chosen in found]
-
-
-def _make_room(
-    found: list[list[int]],
-    load: list[int],
-    holders: Sequence[frozenset[int]],
-    full: int,
-    roomy: Sequence[int],
-) -> None:
-    """One that owns all it may gives a shard to one that owns fewer, and so lacks some of them. A shard whose
-    state the first does not have costs nothing to give."""
-    to = min(roomy, key=lambda peer: load[peer])
-    given = [shard for shard, chosen in enumerate(found) if full in chosen and to not in chosen]
-    shard = min(given, key=lambda each: full in holders[each])
-    found[shard][found[shard].index(full)] = to
-    load[full] -= 1
-    load[to] += 1
-
-
 class Ownership:
     """One worker's side, for one chunk and one generation."""
 
@@ -156,7 +89,7 @@ class Ownership:
     def agree(self) -> None:
         """When a generation begins; all holders of the chunk are here."""
         for layer in () if self._chunk.is_whole else self._layers:
-            layer.drop_shards()
+            layer.own_nothing()
         held, who = self._exchange()
         able = [number for number, each in enumerate(who) if each.is_whole]
         self._first = able[0]
@@ -362,6 +295,7 @@ class Ownership:
             if holders[0] == self._me:
                 answers.setdefault(number, []).append(shard)
         chunk.answers = Answers(self._me == self._first, answers)
+        chunk.is_shared_out = not self._copies
         self._tell_change()
 
     def _tell_change(self) -> None:

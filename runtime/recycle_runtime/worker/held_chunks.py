@@ -110,7 +110,7 @@ class HeldChunks(Mapping[int, Chunk]):
     def expect_state(self) -> None:
         """That of another is on its way here."""
         for chunk in self.values():
-            chunk.is_whole = False
+            chunk.expect_state()
 
     def stand(self, step: int, sums: Sums | None) -> None:
         """Go back to where `step` begins, with the verdict on the step before it."""
@@ -126,6 +126,21 @@ class HeldChunks(Mapping[int, Chunk]):
         """Called when the last step of all of them stands and nothing of the next one has been used."""
         # All are settled before the first is told so.
         self._first.on_settled = settled
+
+    @property
+    def are_shared_out(self) -> bool:
+        """True once no shard of optimizer state is on its way to an owner any more."""
+        return all(chunk.is_shared_out for chunk in self.values())
+
+    def shards_held(self) -> tuple[list[LayerShards], list[tuple[int, ...]]]:
+        """Of each layer: shards of optimizer state that are owned here, and the bytes of each."""
+        layers = [layer for layer in self.layers if layer.shards]
+        held = [sorted(layer.held) for layer in layers]
+        pairs = list(zip(layers, held, strict=True))
+        return (
+            [LayerShards(layer.number, len(layer.shards), tuple(shards)) for layer, shards in pairs],
+            [tuple(map(layer.shard_bytes, shards)) for layer, shards in pairs],
+        )
 
     def report(self) -> HeldState:
         """What this process can offer when the survivors agree where to go on."""

@@ -61,15 +61,18 @@ class LayerTransfers:
         connections.opens_more()
         for given in order.gives:
             name = self._name(order, worker, given.worker, given)
-            numbers = range(given.first, given.last)
             donor = LayerDonor(
-                chunks, numbers, self._equipment.surroundings, self._meet, name, self._hook("give")
+                chunks, given, self._equipment.surroundings, self._meet, name, self._hook("give")
             )
             self._donors.append(donor)
-            _log.info("gives layers %d to %d to %s", given.first, given.last - 1, worker_text(given.worker))
+            _log.info("gives %s to %s", _words(given), worker_text(given.worker))
         if order.takes:
             joiner = self._joiner = LayerJoiner(
-                chunks.setting, order.takes, self._equipment.surroundings, self._equipment.engine.layers
+                chunks.setting,
+                order.takes,
+                self._equipment.surroundings,
+                self._equipment.engine.layers,
+                chunks.layers,
             )
             joiner.begin(
                 self._meet,
@@ -77,8 +80,7 @@ class LayerTransfers:
                 self._hook("take"),
                 partial(self._tell, joiner),
             )
-            wanted = ", ".join(f"{taken.first} to {taken.last - 1}" for taken in order.takes)
-            _log.info("takes layers %s", wanted)
+            _log.info("takes %s", ", ".join(map(_words, order.takes)))
 
     def settled(self) -> None:
         """The last step of all chunks stands."""
@@ -105,18 +107,27 @@ class LayerTransfers:
         with self._lock:
             self._joiner, self._has_arrived = None, False
 
+    def kept(self, chunks: HeldChunks, step: int) -> None:
+        """This process holds the same layers as before: of what was taken only shards are of use."""
+        if self._joiner is not None and self._joiner.applied == step == chunks.applied:
+            self._joiner.give_shards(chunks.layers)
+        self.drop()
+
     def converted(self, chunks: HeldChunks, bundle: Bundle, stage: int, step: int) -> HeldChunks:
         """The chunks of a stage under the cut of a bundle, made of what is here; all of it stands at `step`.
 
         LayersMissingError if that is not enough.
         """
-        received = [] if self._joiner is None or self._joiner.applied != step else self._joiner.layers
-        if chunks.is_fresh and received:
-            made = _begun(chunks, bundle, stage, self._joiner)
+        joiner = None if self._joiner is None or self._joiner.applied != step else self._joiner
+        if chunks.is_fresh and joiner is not None:
+            made = _begun(chunks, bundle, stage, joiner)
         else:
-            made = convert(chunks.values(), bundle, stage, received)
+            made = convert(chunks.values(), bundle, stage, [] if joiner is None else joiner.layers)
+        held = HeldChunks(made)
+        if joiner is not None:
+            joiner.give_shards(held.layers)
         self.drop()
-        return HeldChunks(made)
+        return held
 
     def _tell(self, joiner: LayerJoiner) -> None:
         """By a thread that takes layers: once when all are there, and if they will not come."""
@@ -144,9 +155,14 @@ class LayerTransfers:
         return lambda: self._equipment.hooks.at(moment, self._equipment.link.step)
 
 
-def _begun(fresh: HeldChunks, bundle: Bundle, stage: int, joiner: LayerJoiner | None) -> dict[int, Chunk]:
+def _words(moved: LayersToMove) -> str:
+    shards = sum(len(each.held) for each in moved.shards)
+    layers = f"layers {moved.first} to {moved.last - 1}" if moved.first < moved.last else ""
+    return " and ".join(filter(None, (layers, f"{shards} shards" if shards else "")))
+
+
+def _begun(fresh: HeldChunks, bundle: Bundle, stage: int, joiner: LayerJoiner) -> dict[int, Chunk]:
     """The chunks of a process that held nothing of use before."""
-    assert joiner is not None
     layers = {layer.number: layer for layer in joiner.layers}
     ranges = layers_of(bundle.cut)
     made: dict[int, Chunk] = {}

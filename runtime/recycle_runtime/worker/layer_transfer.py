@@ -3,6 +3,10 @@
     donor      state after step n, then the gradients of step n, n + 1, ... as each of them stands
     joiner     takes the state, then makes the same steps: the same numbers, so the same parameters
 
+Where optimizer state is in shards, each shard travels so, from one of its owners to a worker that is to own
+it, which may hold the layer already. Of the layers themselves a snapshot is enough: once all are in one
+group, owners send weights to those who hold the layer.
+
 A donor copies what it sends aside, between two steps or when its optimizer uses it, and a thread sends the
 copies. A joiner builds the modules, and a thread does the rest, beside whatever chunk the process works on;
 neither takes part in the other's sums. What has arrived stays up to date until the cut changes: only what the
@@ -10,19 +14,28 @@ last step adds is waited for then.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
 from recycle_runtime.execution.chunk import Setting
 from recycle_runtime.execution.layer import Layer
+from recycle_runtime.execution.optimizer import LayerOptimizer
 from recycle_runtime.program.layers import build_layers
-from recycle_runtime.protocol.messages.generations import Copied
+from recycle_runtime.protocol.messages.generations import Copied, LayerShards
 from recycle_runtime.protocol.messages.layer_moves import LayersToMove
 from recycle_runtime.protocol.surroundings import Surroundings
 from recycle_runtime.state.image import Image
-from recycle_runtime.state.layer_state import Clones, LayerState, as_settled, copied, state_name
+from recycle_runtime.state.layer_state import (
+    Clones,
+    LayerState,
+    as_settled,
+    copied,
+    copied_shards,
+    state_name,
+)
+from recycle_runtime.state.names import optimizer_shard_name
 from recycle_runtime.state.tree import take_apart
 from recycle_runtime.worker.held_chunks import HeldChunks
 from recycle_runtime.worker.state_stream import Incoming, Outgoing
@@ -49,30 +62,55 @@ def built_layers(setting: Setting, first: int, last: int) -> list[Layer]:
     ]
 
 
+class _Piece(NamedTuple):
+    """Part of a donor's state with an optimizer of its own: a layer, or a shard of its optimizer state."""
+
+    name: str
+    stepper: LayerOptimizer | None
+    """None where nothing is stepped, or shards of the layer are pieces of their own."""
+    weights: Sequence[torch.Tensor]
+    """That it steps."""
+
+
+def _pieces(chunks: HeldChunks, given: LayersToMove) -> Iterator[_Piece]:
+    """All that is given and here: a shard may be owned by others by now."""
+    layers = {layer.number: layer for layer in chunks.layers}
+    for number in range(given.first, given.last):
+        layer = layers[number]
+        yield _Piece(state_name(chunks.setting, number), layer.stepped, layer.parameters)
+    for number, count, shards in given.shards:
+        layer, name = layers[number], state_name(chunks.setting, number)
+        for shard in sorted(layer.held.intersection(shards)):
+            stepper = layer.owned.get(shard)
+            yield _Piece(
+                optimizer_shard_name(name, shard, count), stepper, () if stepper is None else stepper.rows
+            )
+
+
 class LayerDonor:
-    """Some layers of a process, on their way to one joiner."""
+    """Some layers and shards of a process, on their way to one joiner."""
 
     def __init__(
         self,
         chunks: HeldChunks,
-        numbers: range,
+        given: LayersToMove,
         surroundings: Surroundings,
         meet: Meet,
         name: str,
         meanwhile: Callable[[], None],
     ) -> None:
         """The joiner waits under this name."""
-        self._chunks = chunks
-        self._layers = [layer for layer in chunks.layers if layer.number in numbers]
+        self._chunks, self._given = chunks, given
+        self._pieces = list(_pieces(chunks, given))
         self._sent: int | None = None
         """The last step whose outcome was handed to the thread."""
-        self._gradients: dict[int, list[torch.Tensor | None]] = {}
-        """As the optimizer of each layer has used them last."""
+        self._gradients: dict[str, list[torch.Tensor | None]] = {}
+        """As the optimizer of each piece has used them last."""
         self._is_over = False
         self._hooks = [
-            layer.optimizer.register_step_pre_hook(self._watch(layer))
-            for layer in self._layers
-            if layer.optimizer is not None
+            piece.stepper.optimizer.register_step_pre_hook(self._watch(piece))
+            for piece in self._pieces
+            if piece.stepper is not None
         ]
         self._outgoing = Outgoing(surroundings, meet, name, meanwhile)
 
@@ -81,9 +119,10 @@ class LayerDonor:
         applied = self._chunks.applied
         if self._is_over or applied == self._sent:
             return
-        if self._sent is None:
-            numbers = {layer.number for layer in self._layers}
-            self._outgoing.put("state", copied(list(self._chunks.values()), Clones(), numbers), {})
+        if not self._owns_all:
+            self.stop()
+        elif self._sent is None:
+            self._outgoing.put("state", self._snapshot(), {})
         elif applied == self._sent + 1 and self._outgoing.waiting < _MOST_WAITING:
             self._outgoing.put("step", list(self._step()), {})
         else:
@@ -99,10 +138,26 @@ class LayerDonor:
                 hook.remove()
             self._outgoing.end()
 
-    def _watch(self, layer: Layer) -> Callable[..., None]:
+    @property
+    def _owns_all(self) -> bool:
+        """False once a shard is owned by others, or stepped by another optimizer."""
+        given = self._given
+        count = given.last - given.first + sum(len(each.held) for each in given.shards)
+        here = [piece.stepper for piece in _pieces(self._chunks, given)]
+        return len(here) == count and here == [piece.stepper for piece in self._pieces]
+
+    def _snapshot(self) -> list[LayerState]:
+        chunks, given = list(self._chunks.values()), self._given
+        shards = {(layer, shard) for layer, _, shards in given.shards for shard in shards}
+        return [
+            *copied(chunks, Clones(), range(given.first, given.last)),
+            *copied_shards(chunks, Clones(), shards),
+        ]
+
+    def _watch(self, piece: _Piece) -> Callable[..., None]:
         def before(*_: Any) -> None:
-            self._gradients[layer.number] = [
-                None if parameter.grad is None else parameter.grad.clone() for parameter in layer.parameters
+            self._gradients[piece.name] = [
+                None if weight.grad is None else weight.grad.clone() for weight in piece.weights
             ]
 
         return before
@@ -113,18 +168,20 @@ class LayerDonor:
         is_left_out = record is not None and record.factor == 0.0
         with as_settled(list(self._chunks.values())):
             buffers = {
-                layer.number: {name: value.clone() for name, value in layer.module.named_buffers()}
-                for layer in self._layers
+                state_name(self._chunks.setting, layer.number): {
+                    name: value.clone() for name, value in layer.module.named_buffers()
+                }
+                for layer in self._chunks.layers
+                if self._given.first <= layer.number < self._given.last
             }
-        for layer in self._layers:
-            gradients = None if is_left_out else self._gradients.get(layer.number)
-            made = {"gradients": gradients, "buffers": buffers[layer.number], "stepper": stepper}
-            name = state_name(self._chunks.setting, layer.number)
-            yield LayerState(name, {"step": self._chunks.applied}, *take_apart(made))
+        for piece in self._pieces:
+            gradients = None if is_left_out else self._gradients.get(piece.name)
+            made = {"gradients": gradients, "buffers": buffers.get(piece.name, {}), "stepper": stepper}
+            yield LayerState(piece.name, {"step": self._chunks.applied}, *take_apart(made))
 
 
 class LayerJoiner:
-    """All layers that a process takes for another cut, from one donor or several."""
+    """All layers and shards that a process takes for another cut, from one donor or several."""
 
     def __init__(
         self,
@@ -132,14 +189,18 @@ class LayerJoiner:
         takes: Sequence[LayersToMove],
         surroundings: Surroundings,
         build: BuildLayers | None = None,
+        here: Sequence[Layer] = (),
     ) -> None:
-        """Their modules are built at once: what they are filled with is replaced."""
+        """Their modules are built at once: what they are filled with is replaced. Those that are `here` may
+        be in use."""
         self.layers: list[Layer] = []
         self._sources: list[_Source] = []
+        known = {layer.number: layer for layer in here}
         for taken in takes:
             layers = (build or built_layers)(setting, taken.first, taken.last)
-            self._sources.append(_Source(taken, layers, setting, surroundings))
+            self._sources.append(_Source(taken, layers, known, setting, surroundings))
             self.layers += layers
+            known |= {layer.number: layer for layer in layers}
         self._began = surroundings.now()
         self._changed = surroundings.signal()
 
@@ -180,7 +241,16 @@ class LayerJoiner:
     @property
     def stepper_state(self) -> dict[str, int]:
         """What a stepper knows after the last step that was made."""
-        return self._sources[0].stepper_state
+        return next((source.stepper_state for source in self._sources if source.stepper_state), {})
+
+    def give_shards(self, layers: Sequence[Layer]) -> None:
+        """To these, which have just become what this process works on."""
+        there = {layer.number: layer for layer in layers}
+        for source in self._sources:
+            for (number, shard), stepper in source.shards.items():
+                if number in there:
+                    there[number].go_on_with(shard, stepper)
+            source.shards.clear()
 
     @property
     def data(self) -> dict[str, Any] | None:
@@ -202,12 +272,21 @@ class LayerJoiner:
 
 
 class _Source:
-    """Layers that come from one donor."""
+    """Layers and shards that come from one donor."""
 
     def __init__(
-        self, taken: LayersToMove, layers: list[Layer], setting: Setting, surroundings: Surroundings
+        self,
+        taken: LayersToMove,
+        layers: list[Layer],
+        known: Mapping[int, Layer],
+        setting: Setting,
+        surroundings: Surroundings,
     ) -> None:
+        """`known` are layers that others bring, or that are here."""
         self.taken, self._layers, self._setting, self._surroundings = taken, layers, setting, surroundings
+        self._known = known
+        self.shards: dict[tuple[int, int], LayerOptimizer | None] = {}
+        """By layer and shard: what steps them, beside the layer; None for those with nothing to step."""
         self._incoming: Incoming | None = None
         self.applied: int | None = None
         self.stepper_state: dict[str, int] = {}
@@ -226,36 +305,59 @@ class _Source:
         self, meet: Meet, name: str, meanwhile: Callable[[], None], changed: Callable[[], None]
     ) -> None:
         self._incoming = Incoming(self._setting.device, self._use, changed)
-        largest = largest_of(layer.module for layer in self._layers)
+        there = [*self._layers, *(self._layer(each) for each in self.taken.shards)]
+        largest = largest_of(layer.module for layer in there)
         self._incoming.begin(self._surroundings, meet, name, largest, meanwhile)
 
     def _use(self, image: Image) -> None:
         """The state, or what a step is made of."""
-        step = self.applied
+        step = int(image.about(image.names[0])["step"])
+        assert self.applied is None or step == self.applied + 1, "a step is missing"
         for layer in self._layers:
-            name = state_name(self._setting, layer.number)
-            step = int(image.about(name)["step"])
-            state = image.state(name, device=self._setting.device)
+            state = self._state(image, state_name(self._setting, layer.number))
             if self.applied is None:
                 layer.load(state)
                 self.data = self.data or state.get("data")
             else:
-                assert step == self.applied + 1, "a step is missing"
-                _make_step(layer, state["gradients"])
+                _make_step(layer.stepped, layer.parameters, state["gradients"])
                 for buffer, value in layer.module.named_buffers():
                     value.copy_(state["buffers"][buffer])
             self.stepper_state = state["stepper"]
+        for each in self.taken.shards:
+            for shard in each.held:
+                self._use_shard(image, each, shard)
         if self.applied is None:
             self.size, self.arrived = image.data.numel(), self._surroundings.now()
         # Last: whoever sees it may use the layers.
         self.applied = step
 
+    def _use_shard(self, image: Image, each: LayerShards, shard: int) -> None:
+        layer, place = self._layer(each), (each.layer, shard)
+        name = optimizer_shard_name(state_name(self._setting, each.layer), shard, each.shards)
+        state = self._state(image, name)
+        if self.applied is None:
+            self.shards[place] = layer.beside(shard, state)
+        elif (stepper := self.shards[place]) is not None:
+            _make_step(stepper, stepper.rows, state["gradients"])
 
-def _make_step(layer: Layer, gradients: list[torch.Tensor | None] | None) -> None:
-    if layer.stepped is None or gradients is None:
+    def _layer(self, each: LayerShards) -> Layer:
+        layer = self._known[each.layer]
+        assert len(layer.shards) == each.shards, f"{layer.title} has {len(layer.shards)} shards"
+        return layer
+
+    def _state(self, image: Image, name: str) -> Any:
+        return image.state(name, device=self._setting.device)
+
+
+def _make_step(
+    stepper: LayerOptimizer | None,
+    weights: Sequence[torch.Tensor],
+    gradients: list[torch.Tensor | None] | None,
+) -> None:
+    if stepper is None or gradients is None:
         return
-    for parameter, gradient in zip(layer.parameters, gradients, strict=True):
-        parameter.grad = gradient
-    layer.stepped.step()
-    for parameter in layer.parameters:
-        parameter.grad = None
+    for weight, gradient in zip(weights, gradients, strict=True):
+        weight.grad = gradient
+    stepper.step()
+    for weight in weights:
+        weight.grad = None

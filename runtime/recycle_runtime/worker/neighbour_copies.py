@@ -16,6 +16,7 @@ import torch
 
 from recycle_runtime.checkpoint.checkpoint_folder import is_copy
 from recycle_runtime.execution.chunk import Chunk
+from recycle_runtime.execution.optimizer.shards import stored_shard
 from recycle_runtime.files import sentence
 from recycle_runtime.plan.worker_ids import Worker, worker_text, workers_in
 from recycle_runtime.protocol.codec import WireError
@@ -229,7 +230,7 @@ class WorkerCopies:
             }
             for name, names in beside[chunk.number].items():
                 states[name][SHARDS] = [
-                    _holder(images, shard).state(shard, about, accepts_changes=accepts)
+                    stored_shard(_holder(images, shard).state(shard, about, accepts_changes=accepts))
                     for shard, about in names.items()
                 ]
             load(chunk, states, order.restore)

@@ -333,8 +333,10 @@ class WorkerProcess:
             tuple(WorkShare(*share) for share in generation.shares) if self._equipment.tp_rank == 0 else None
         )
         in_a_row = len(chunks) == 1 or bool(self._bundles[order.bundle].groups)
-        if not chunks.program.is_layered or not in_a_row:
-            # Layers that lie apart do not move to another cut.
+        is_uneven = chunks.setting.shards and any(each.stepped is not None for each in chunks.layers)
+        if not chunks.program.is_layered or not in_a_row or is_uneven:
+            # Layers that lie apart do not move to another cut, nor do those that could not be divided: beside
+            # others that are, nobody would know who keeps what.
             return Began(order.generation, chunks.state_bytes, copied, saves=saves, shares=shares)
         layers = tuple(layer.state_bytes for layer in chunks.layers)
         own = self._bundles[0]
@@ -361,7 +363,7 @@ class WorkerProcess:
         is_same = (chunks.cut, list(chunks)) == (bundle.cut, chunks_of(bundle, stage))
         takes_over = chunks.is_fresh and order.step > 0 and order.restore is None and not has_donor
         if is_same and not takes_over:
-            self._layers.drop()
+            self._layers.kept(chunks, order.step)
             return chunks
         if has_donor:
             self._layers.drop()

@@ -5,14 +5,18 @@ from pathlib import Path
 
 import pytest
 
+from recycle_compiler.ir.job import JobSpec
+from tests.compiler.test_sharded import sharded
 from tests.runtime.checkpoint.runs import JOB, losses, plans, run, saved, train_in_turns, with_dropout
 from tests.runtime.recovery.sliced import RANKS, SLICED, check_saved
 from tests.runtime.training.alone import train_alone
+from tests.runtime.training.compare import Failed
 from tests.support.jobs import unit_job
 
 STEPS = 16
 EVERY = 4
-UNITS = JOB.pipelines * JOB.microbatches
+SHARDED = sharded(unit_job(2, 3, 2))
+"""Every shard of optimizer state has two owners, of three workers of its stage."""
 
 
 def went_back(events: list[str]) -> str:
@@ -21,12 +25,23 @@ def went_back(events: list[str]) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("faults", [("kill=0:1@11", "kill=1:1@11"), ("kill=0:1@8.copy", "kill=1:1@8.0")])
-def test_a_stage_is_lost_and_training_goes_on(tmp_path: Path, faults: tuple[str, ...]) -> None:
-    """At some step, and while the next copy is being made."""
+@pytest.mark.parametrize(
+    ("job", "faults", "why"),
+    [
+        (JOB, ("kill=0:1@11", "kill=1:1@11"), "every worker of stage 1 has failed"),
+        (JOB, ("kill=0:1@8.copy", "kill=1:1@8.0"), "every worker of stage 1 has failed"),
+        (SHARDED, ("kill=0:1@11", "kill=1:1@11"), "of the optimizer state of layer"),
+    ],
+    ids=["a-step", "a-copy", "both-owners-of-a-shard"],
+)
+def test_a_stage_is_lost_and_training_goes_on(
+    tmp_path: Path, job: JobSpec, faults: tuple[str, ...], why: str
+) -> None:
+    """At some step, and while the next copy is being made; or only some of its optimizer state is lost."""
     program = with_dropout(tmp_path)
+    failed: list[Failed] = [[(0, 1)], [(0, 1), (1, 1)]] if job is SHARDED else []
     result, events = run(
-        plans(tmp_path / "job.plan", JOB),
+        plans(tmp_path / "job.plan", job, *failed),
         program,
         STEPS,
         neighbour_copies=EVERY,
@@ -35,11 +50,11 @@ def test_a_stage_is_lost_and_training_goes_on(tmp_path: Path, faults: tuple[str,
         save=str(tmp_path),
         heartbeat_timeout=20.0,
     )
-    assert "every worker of stage 1 has failed" in went_back(events)
+    assert why in went_back(events)
     assert "goes on from copies in memory with step" in went_back(events)
     (cost,) = [event for event in events if event.startswith("copy of step")]
     assert "training paused for" in cost
-    alone, states = train_in_turns(program, JOB.stages, [(STEPS, UNITS)])
+    alone, states = train_in_turns(program, job.stages, [(STEPS, job.pipelines * job.microbatches)])
     found = losses(result)
     assert list(found) == list(range(STEPS))
     assert list(found.values()) == pytest.approx(alone, rel=1e-12)

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.checkpoint.planner import ReadItem
 
 from recycle_runtime.checkpoint import manifest as manifests
 from recycle_runtime.checkpoint.manifest import CheckpointShape, Manifest, write_sealed
+from recycle_runtime.checkpoint.storage import ShardReader
 from recycle_runtime.checkpoint.writer import BackgroundWriter, restore
 from recycle_runtime.execution.chunk import Chunk, build_chunks
 from recycle_runtime.launcher.local import RunError
@@ -19,6 +21,10 @@ from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.program.loading import load_program
 from recycle_runtime.protocol.messages.checkpoints import CheckpointReply, CheckpointWritten
 from recycle_runtime.state.names import CheckpointError
+from recycle_runtime.state.ownership import Ownership
+from recycle_runtime.transport.interface import PeerSum
+from recycle_runtime.weights.tensor_bytes import size_of
+from tests.compiler.test_sharded import sharded
 from tests.runtime.checkpoint.conftest import Stopped
 from tests.runtime.checkpoint.runs import losses, plans, run, saved, train_in_turns
 from tests.runtime.training.alone import train_alone
@@ -119,14 +125,15 @@ def written(folder: Path, chunk: Chunk) -> Path:
     """A checkpoint of one stage."""
     heard: list[CheckpointReply] = []
     writer = BackgroundWriter(folder, heard.append)
-    (folder / "step-00000000").mkdir()
-    writer.write([chunk], 0, "step-00000000")
+    name = f"step-{chunk.applied:08}"
+    (folder / name).mkdir()
+    writer.write([chunk], chunk.applied, name)
     writer.wait()
     (reply,) = heard
     assert isinstance(reply, CheckpointWritten)
     shape = CheckpointShape(1, 1, 1, 2).with_shards(reply.shards)
-    Manifest(0, 0, 0, shape, dict(reply.shards)).write(folder / "step-00000000")
-    return folder / "step-00000000"
+    Manifest(chunk.applied, 0, 0, shape, dict(reply.shards)).write(folder / name)
+    return folder / name
 
 
 def test_shards_by_stage_and_by_layer_are_not_mixed(tmp_path: Path) -> None:
@@ -137,6 +144,53 @@ def test_shards_by_stage_and_by_layer_are_not_mixed(tmp_path: Path) -> None:
         restore(stage_of(tmp_path, MLP), tmp_path / "stages" / "step-00000000", 0)
     with pytest.raises(CheckpointError, match="made by layer, and the program gives whole stages"):
         restore(stage_of(tmp_path, BATCH_NORM), tmp_path / "layers" / "step-00000000", 0)
+
+
+def _sharded_chunk(folder: Path, pipelines: int, owners: int = 2) -> Chunk:
+    job = replace(sharded(unit_job(1, pipelines, 2), owners), cut=(LAYERS,))
+    bundle = Bundle.read(plans(folder / f"{pipelines}.plan", job))
+    return build_chunks(load_program(MLP), bundle, 0, 0, torch.device("cpu"))[0]
+
+
+def test_a_process_reads_what_it_owns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights, and its shards: of as many as there were those alone, of another number what has its rows."""
+
+    def alone(sums: Sequence[PeerSum], *, goes_on: bool = False) -> None:
+        """Nobody else holds the chunk."""
+
+    chunk = _sharded_chunk(tmp_path, 4)
+    Ownership(chunk, 2, 0, 1, alone).agree()
+    for parameter in chunk.stepper.gradients.parameters:
+        parameter.grad = torch.full_like(parameter, 0.5)
+    chunk.stepper.reduce(lambda _: None, start_sums=alone)
+    chunk.stepper.step(lambda _: None)
+    chunk.stepper.validate(lambda _: None)
+    chunk.stepper.settle()
+    checkpoint = written(tmp_path, chunk)
+    read: list[int] = []
+    fill = ShardReader.fill
+
+    def counted(self: ShardReader, item: ReadItem, target: torch.Tensor) -> None:
+        read.append(size_of(target))
+        fill(self, item, target)
+
+    monkeypatch.setattr(ShardReader, "fill", counted)
+    weights = sum(size_of(value) for value in chunk.module.state_dict().values())
+    for pipelines, most in ((4, 1), (2, 2), (8, 1)):
+        read.clear()
+        again = _sharded_chunk(tmp_path, pipelines)
+        restore(again, checkpoint, 1)
+        assert sum(read) == weights
+        for layer, mine in zip(again.layers, chunk.layers, strict=True):
+            read.clear()
+            layer.own(1)
+            if pipelines == 4:
+                assert sum(read) == mine.owned[1].state_bytes if 1 in mine.owned else not read
+                if 1 in mine.owned:
+                    found, kept = (one.shard_state(1) for one in (layer, mine))
+                    torch.testing.assert_close(found, kept, rtol=0, atol=0)
+            parts = sorted((mine.shard_bytes(shard) for shard in range(4)), reverse=True)
+            assert sum(read) <= sum(parts[: most + 1])
 
 
 def test_files_of_the_first_format_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,9 +22,9 @@ LAYERS = 6
 IN_HALVES = " in halves"
 
 
-def three_by_two(*, barrier: bool = False) -> JobSpec:
+def three_by_two(*, barrier: bool = False, owners: int = 0) -> JobSpec:
     """Three pipelines of two stages, three layers each."""
-    job = layered_job(layer_costs((1000,) * LAYERS), (3, 3), 3, 4)
+    job = layered_job(layer_costs((1000,) * LAYERS), (3, 3), 3, 4, owners=owners)
     return replace(job, techniques=replace(job.techniques, stagger=not barrier))
 
 
@@ -77,6 +77,6 @@ def check_layers(
         state: dict[str, torch.Tensor] = torch.load(path, weights_only=True)["model"]
         seen |= state.keys()
         for name, tensor in state.items():
-            torch.testing.assert_close(tensor, expected[name], rtol=1e-9, atol=1e-9)
+            torch.testing.assert_close(tensor, expected[name], rtol=1e-12, atol=1e-12)
     assert seen == expected.keys()
     return alone

@@ -20,8 +20,11 @@ def grouped(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.slow
-def test_a_failure_is_rerouted_and_then_in_groups(tmp_path: Path, grouped: str) -> None:
-    outcome = run_until(tmp_path, grouped, ["kill=1:1@5"], [], has_recut(GROUPS))
+@pytest.mark.parametrize("owners", [0, 2], ids=["whole", "sharded"])
+def test_a_failure_is_rerouted_and_then_in_groups(tmp_path: Path, owners: int) -> None:
+    """Also with optimizer state in shards, which workers of both groups own."""
+    bundle = write_bundle(tmp_path / "groups.plan", three_by_two(owners=owners), {GROUPS: [(1, 1, 0)]})
+    outcome = run_until(tmp_path, bundle, ["kill=1:1@5"], [], has_recut(GROUPS))
     assert plans_in_order(outcome) == ["0 0", "0 1", GROUPS]
 
 

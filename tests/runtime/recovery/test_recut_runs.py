@@ -47,6 +47,13 @@ def recuttable_with_barrier(tmp_path_factory: pytest.TempPathFactory) -> str:
     return write_bundle(path, three_by_two(barrier=True), {FIVE: [(1, 0), (0, 1)]})
 
 
+@pytest.fixture(scope="session", params=[False, True], ids=["staggered", "barrier"])
+def recuttable_with_shards(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Optimizer state in shards with two owners each."""
+    path = tmp_path_factory.mktemp("recut") / "shards.plan"
+    return write_bundle(path, three_by_two(barrier=request.param, owners=2), {FIVE: [(1, 0), (0, 1), (1, 1)]})
+
+
 def run_until(
     folder: Path,
     bundle: str,
@@ -89,6 +96,12 @@ def plans_in_order(outcome: Outcome) -> list[str]:
 def test_a_failure_is_rerouted_and_then_recut(tmp_path: Path, recuttable: str) -> None:
     outcome = run_until(tmp_path, recuttable, ["kill=1:1@5"], [], has_recut(FIVE))
     assert plans_in_order(outcome) == ["0 0", "0 1", FIVE]
+
+
+@pytest.mark.slow
+def test_shards_travel_with_layers(tmp_path: Path, recuttable_with_shards: str) -> None:
+    outcome = run_until(tmp_path, recuttable_with_shards, ["kill=1:1@5"], ["1:1@40"], has_recut("3x3,3x3"))
+    assert plans_in_order(outcome)[:3] == ["0 0", "0 1", FIVE]
 
 
 @pytest.mark.slow
@@ -298,6 +311,12 @@ MOMENTS = ["0:1@5.give", "0:0@5.take", "0:1@5.settle", "0:0@6.settle", "0:0@6.le
 def test_a_second_failure_around_the_switch(tmp_path: Path, recuttable: str, moment: str) -> None:
     """Whoever it hits, and whenever."""
     run_until(tmp_path, recuttable, ["kill=1:1@5", f"kill={moment}"], [], is_run_by_four)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_an_owner_fails_around_the_switch(tmp_path: Path, recuttable_with_shards: str, moment: str) -> None:
+    run_until(tmp_path, recuttable_with_shards, ["kill=1:1@5", f"kill={moment}"], [], is_run_by_four)
 
 
 def kill_during_the_move(folder: Path, bundle: str, worker: str, position: int) -> None:

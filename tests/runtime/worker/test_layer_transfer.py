@@ -1,7 +1,7 @@
 """Layers that travel end where those of the donor are, whatever became of the steps in between."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import NamedTuple
@@ -15,8 +15,11 @@ from recycle_runtime.execution.layer import Layer
 from recycle_runtime.execution.optimizer import Verdict
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.program.loading import load_program
+from recycle_runtime.protocol.messages.generations import LayerShards
 from recycle_runtime.protocol.messages.layer_moves import LayersToMove
 from recycle_runtime.protocol.surroundings import Machine, completed
+from recycle_runtime.state.ownership import Ownership
+from recycle_runtime.transport.interface import PeerSum
 from recycle_runtime.worker.held_chunks import HeldChunks
 from recycle_runtime.worker.layer_transfer import LayerDonor, LayerJoiner
 from recycle_runtime.worker.state_transfer import Pair, StatePair
@@ -25,6 +28,10 @@ from tests.runtime.recovery.recut_plans import LAYERED, three_by_two, write_bund
 CPU = torch.device("cpu")
 TIMEOUT = timedelta(seconds=60)
 TAKEN = LayersToMove((0, 0), 1, 3)
+WITH_SHARDS = TAKEN._replace(
+    shards=(LayerShards(0, 3, (1,)), LayerShards(1, 3, (0, 2)), LayerShards(2, 3, (0, 1, 2)))
+)
+"""Layer 0 is with the joiner already."""
 
 
 class Ends(NamedTuple):
@@ -56,7 +63,7 @@ def connect(tmp_path: Path, bundle: Bundle) -> Callable[[float | None], Ends]:
 
         joiner = LayerJoiner(chunk.setting, [TAKEN], Machine())
         joiner.begin(meet, lambda _: "here", lambda: None, lambda: told.append(joiner.applied))
-        donor = LayerDonor(HeldChunks({0: chunk}), range(1, 3), Machine(), meet, "here", lambda: None)
+        donor = LayerDonor(HeldChunks({0: chunk}), TAKEN, Machine(), meet, "here", lambda: None)
         chunk.on_settled = donor.settled
         return Ends(chunk, donor, joiner, told)
 
@@ -66,13 +73,21 @@ def connect(tmp_path: Path, bundle: Bundle) -> Callable[[float | None], Ends]:
 def one_step(chunk: Chunk, seed: int, scale: float) -> None:
     """As workers do: settle the last one, sum, step; a step that could not stand is made again."""
     settle(chunk)
+    _put_gradients(chunk, seed, scale)
+    chunk.stepper.reduce(lambda _: None, start_sums=_alone if chunk.has_shards else None)
+    chunk.stepper.step(lambda _: None)
+    chunk.stepper.validate(lambda _: None)
+
+
+def _alone(sums: Sequence[PeerSum], *, goes_on: bool = False) -> None:
+    """Nobody else holds the chunk."""
+
+
+def _put_gradients(chunk: Chunk, seed: int, scale: float) -> None:
     generator = torch.Generator().manual_seed(seed)
     for parameter in chunk.stepper.gradients.parameters:
         assert parameter.grad is not None
         parameter.grad += scale * torch.randn(parameter.shape, dtype=parameter.dtype, generator=generator)
-    chunk.stepper.reduce(lambda _: None)
-    chunk.stepper.step(lambda _: None)
-    chunk.stepper.validate(lambda _: None)
 
 
 def settle(chunk: Chunk) -> None:
@@ -164,3 +179,55 @@ def test_a_step_that_is_taken_back_ends_it(connect: Callable[[float | None], End
     ends.chunk.stepper.rollback()
     ends.chunk.settled()
     assert not completed(ends.joiner.wait(2, lambda: True))
+
+
+@pytest.mark.parametrize("scales", [[0.1] * 4, [0.1, math.inf, 3.0, 0.1]], ids=["calm", "clipped"])
+@pytest.mark.parametrize("is_barrier", [False, True], ids=["staggered", "barrier"])
+@pytest.mark.parametrize("precision", ["", "bf16-weights"])
+def test_shards_travel_to_their_owners(
+    tmp_path: Path, scales: list[float], is_barrier: bool, precision: str
+) -> None:
+    """Beside layers that travel too, or alone: the joiner goes on with them as their owner has."""
+    job = three_by_two(barrier=is_barrier, owners=2)
+    bundle = Bundle.read(write_bundle(tmp_path / "own.plan", job, {}, [(0, 0)]))
+    program, text = tmp_path / "program.py", Path(LAYERED).read_text() + "\n\nCLIP_NORM = 1.0\n"
+    program.write_text(text + (f'PRECISION = "{precision}"\n' if precision else ""))
+    chunk, other = (build_chunks(load_program(str(program)), bundle, 0, 0, CPU)[0] for _ in range(2))
+    Ownership(chunk, 2, 0, 1, _alone).agree()
+    for layer in other.layers:
+        layer.own_nothing()
+    one_step(chunk, 100, 0.1)
+    settle(chunk)
+    store = dist.HashStore()
+    in_use = other.layers[0].parameters
+    before = [(parameter.clone(), parameter._version) for parameter in in_use]  # pyright: ignore[reportPrivateUsage]
+
+    async def meet(name: str, rank: int) -> StatePair:
+        return Pair(store, name, rank, TIMEOUT, "token")
+
+    joiner = LayerJoiner(chunk.setting, [WITH_SHARDS], Machine(), None, other.layers)
+    joiner.begin(meet, lambda _: "here", lambda: None, lambda: None)
+    donor = LayerDonor(HeldChunks({0: chunk}), WITH_SHARDS, Machine(), meet, "here", lambda: None)
+    chunk.on_settled = donor.settled
+    for number, scale in enumerate(scales):
+        one_step(chunk, number, scale)
+    settle(chunk)
+    assert completed(joiner.wait(len(scales) + 1, lambda: True)), joiner.error
+    for (value, version), parameter in zip(before, in_use, strict=True):
+        # Not even in autograd's eyes: it may be in the middle of a backward.
+        assert torch.equal(value, parameter)
+        assert version == parameter._version  # pyright: ignore[reportPrivateUsage]
+    taken = [other.layers[0], *joiner.layers]
+    joiner.give_shards(taken)
+    for layer, mine, each in zip(taken, chunk.layers, WITH_SHARDS.shards, strict=True):
+        assert layer.held == set(each.held)
+        for shard in each.held:
+            found, kept = (one.shard_state(shard, with_weights=True) for one in (layer, mine))
+            torch.testing.assert_close(found, kept, rtol=0, atol=0)
+            assert all(map(torch.equal, layer.owned[shard].rows, mine.owned[shard].rows))
+    assert joiner.stepper_state == chunk.stepper.state_dict()
+    chunk.layers[1].disown(2)
+    one_step(chunk, 50, 0.1)
+    settle(chunk)
+    assert not completed(joiner.wait(len(scales) + 2, lambda: True))
+    assert joiner.error == "the donor sends no more"

@@ -381,7 +381,7 @@ class NumberChunk(Chunk):
         self.setting, self.number, self.data = setting, number, data
         self.layers = tuple(layers)
         self.count, self.cut = len(bundle.chunk_stages), bundle.cut
-        self.is_fresh = self.is_whole = True
+        self.is_fresh = self.is_whole = self.is_shared_out = True
         self.answers = Answers()
         self.arriving = {}
         self.on_settled = None

@@ -399,6 +399,11 @@ class NumberSession:
         }
 
     @property
+    def is_midway(self) -> bool:
+        """True in the middle of a stream: weights of a step that counts as made may be on their way."""
+        return self._position is not None
+
+    @property
     def loss(self) -> float | None:
         return self._loss if self._has_loss else None
 

@@ -18,7 +18,8 @@ from tests.runtime.world.scenarios import WorldJob, scenario
 from tests.runtime.world.world import Scenario
 from tests.support.layers import layer_costs, layered_job
 
-_FIVE = "4x3,2x2"
+_CUTS = {"4x3,2x2": [(1, 0), (0, 1), (1, 1)]}
+"""The layout for five workers."""
 _ALL = list(product(range(3), range(3)))
 
 
@@ -35,9 +36,8 @@ def with_ranks() -> JobSpec:
 def world_jobs(folder: Path) -> list[WorldJob]:
     """Bundles of four kinds: with plans of two cuts, with barriers, with nothing but its first plan, and the
     same with tensor-parallel ranks."""
-    cuts = {_FIVE: [(1, 0), (0, 1), (1, 1), (2, 0), (0, 2)][:3]}
-    own = write_bundle(folder / "cuts.plan", three_by_two(), cuts, _ALL)
-    barrier = write_bundle(folder / "barrier.plan", three_by_two(barrier=True), cuts, _ALL)
+    own = write_bundle(folder / "cuts.plan", three_by_two(), _CUTS, _ALL)
+    barrier = write_bundle(folder / "barrier.plan", three_by_two(barrier=True), _CUTS, _ALL)
     small = write_bundle(folder / "small.plan", two_by_two(), {}, [(0, 0)])
     ranks = write_bundle(folder / "ranks.plan", with_ranks(), {}, [(0, 0)])
     return [
@@ -50,7 +50,7 @@ def world_jobs(folder: Path) -> list[WorldJob]:
 
 def sharded_jobs(folder: Path) -> list[WorldJob]:
     """Bundles of jobs whose optimizer state is in shards: with owners from one to all, with and without steps
-    before the norm is known, with tensor-parallel ranks."""
+    before the norm is known, with tensor-parallel ranks, with plans of another cut."""
     six, four = layer_costs((1000,) * 6), layer_costs((1000,) * 4)
     made = {
         "two": layered_job(six, (3, 3), 3, 4, owners=2),
@@ -62,8 +62,14 @@ def sharded_jobs(folder: Path) -> list[WorldJob]:
         "ranks": replace(layered_job(four, (2, 2), 3, 2, owners=2), tensor=2),
     }
     paths = {name: write_bundle(folder / f"{name}.plan", job, {}, [(0, 0)]) for name, job in made.items()}
+    for name in ("cuts", "cuts-barrier", "cuts-one"):
+        made[name] = layered_job(six, (3, 3), 3, 4, owners=1 if name == "cuts-one" else 2)
+        if name == "cuts-barrier":
+            made[name] = _waiting(made[name])
+        paths[name] = write_bundle(folder / f"{name}.plan", made[name], _CUTS, _ALL)
     return [
-        WorldJob(paths[name], Bundle.read(paths[name]), False, _planner(job)) for name, job in made.items()
+        WorldJob(paths[name], Bundle.read(paths[name]), name.startswith("cuts"), _planner(job))
+        for name, job in made.items()
     ]
 
 

@@ -22,6 +22,7 @@ from recycle_runtime.execution.chunk import Chunk, Setting, chunks_of
 from recycle_runtime.execution.interpreter import RunAgain
 from recycle_runtime.execution.layer import Layer
 from recycle_runtime.execution.optimizer import StepPhase, Totals
+from recycle_runtime.execution.optimizer.shards import stored_shard
 from recycle_runtime.execution.session import Role
 from recycle_runtime.execution.steps import WorkerSteps
 from recycle_runtime.plan.bundle import Bundle
@@ -260,7 +261,7 @@ class ShardedEngine(NumberEngine):
 
         states = {name: read(name) for name in needed(chunk, step)}
         for name in states:
-            states[name][SHARDS] = [read(each) for each in optimizers_of(name, manifest.shards)]
+            states[name][SHARDS] = [stored_shard(read(each)) for each in optimizers_of(name, manifest.shards)]
         load(chunk, states, checkpoint)
         return []
 

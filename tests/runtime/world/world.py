@@ -253,6 +253,7 @@ class World:
         self._workers: dict[SimulatedProcess, WorkerProcess] = {}
         bundle = scenario.bundle
         self._engine_kind = ShardedEngine if bundle.owners else NumberEngine
+        self._engines: dict[SimulatedProcess, NumberEngine] = {}
         self._program = _program()
         per_step = bundle.pipelines * bundle.microbatches
         shape = sum(bundle.cut), per_step, scenario.skipped, bundle.tensor
@@ -564,6 +565,10 @@ class World:
     def _check_states(self) -> None:
         """Of whoever is there at the end, and part of the run."""
         for process, worker in self._workers.items():
+            session = self._engines[process].session_now
+            if session is not None and session.is_midway:
+                # It is stopped there, and given up.
+                continue
             if process.is_alive and (chunks := worker.held_chunks) is not None and chunks.is_part_of_run:
                 expected = self.job.reference.state(chunks.applied, worker.tp_rank)
                 for layer in chunks.layers:
@@ -637,7 +642,7 @@ class World:
         async def live() -> None:
             heartbeat = HeartbeatWriter(node.board, line, process)
             await process.sleep(seconds)
-            engine = self._engine_kind(process, self.job, member.tp_rank, options)
+            engine = self._engines[process] = self._engine_kind(process, self.job, member.tp_rank, options)
             worker = WorkerProcess(
                 options, member.worker, member.tp_rank, heartbeat, surroundings=process, engine=engine
             )

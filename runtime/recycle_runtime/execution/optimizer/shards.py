@@ -14,7 +14,8 @@ What the optimizer of a shard keeps has the form of what the layer's keeps. A te
 rows is divided as they are; anything else, such as a count of steps, belongs to all rows of the parameter.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -79,9 +80,10 @@ def elements(parameter: torch.Tensor, rows: Rows) -> tuple[int, int]:
     return rows.first * width, rows.last * width
 
 
-def stepped_rows(parameter: torch.nn.Parameter, rows: Rows) -> torch.nn.Parameter:
-    """A parameter that is these rows of another: the same memory, for an optimizer to step."""
-    view = torch.nn.Parameter(rows.of(parameter.detach()))
+def stepped_rows(parameter: torch.nn.Parameter, rows: Rows, *, is_apart: bool = False) -> torch.nn.Parameter:
+    """A parameter that is these rows of another, for an optimizer to step: the same memory, or a copy."""
+    values = rows.of(parameter.detach())
+    view = torch.nn.Parameter(values.clone() if is_apart else values)
     for name, value in vars(parameter).items():
         # What the program has written on a parameter counts for its optimizer too.
         setattr(view, name, value)
@@ -91,58 +93,101 @@ def stepped_rows(parameter: torch.nn.Parameter, rows: Rows) -> torch.nn.Paramete
     return view
 
 
-def join_shards(shards: Sequence[tuple[Shard, State]], shapes: Sequence[torch.Size]) -> State:
-    """State of the layer's optimizer, from that of all its shards; ValueError if rows are
-    missing. `shapes` are those of the parameters."""
-    states = [state for _, state in shards if state]
-    joined: State = {**states[0], "optimizer": {**states[0]["optimizer"], "state": {}}}
-    if "masters" in joined:
-        joined["masters"] = []
-    for number, shape in enumerate(shapes):
-        pieces = sorted((rows[number], state) for rows, state in shards if rows[number] and state)
-        ends = [0, *(rows.last for rows, _ in pieces)]
-        is_whole = ends[-1] == (shape[0] if shape else 1) and all(
-            rows.first == end for (rows, _), end in zip(pieces, ends, strict=False)
+class StoredShard(NamedTuple):
+    """What the optimizer of some rows has kept, where it can be read."""
+
+    rows: Shard
+    read: Callable[[], State]
+    """Nothing where nothing was stepped."""
+
+
+def stored_shard(state: State) -> StoredShard:
+    """State of an owner of a shard that is in memory."""
+    return StoredShard(tuple(Rows(*each) for each in state["rows"]), lambda: state["state"])
+
+
+def stored_whole(state: State, shapes: Sequence[torch.Size]) -> StoredShard:
+    """State of a layer's optimizer in one piece, in memory."""
+    return StoredShard(all_rows(shapes), lambda: state)
+
+
+def all_rows(shapes: Sequence[torch.Size]) -> Shard:
+    return tuple(Rows(0, shape[0] if shape else 1) for shape in shapes)
+
+
+def rows_of_shards(stored: Sequence[StoredShard], rows: Shard, shapes: Sequence[torch.Size]) -> State:
+    """State of an optimizer of these rows, from that of shards which have them; ValueError if some are
+    missing. Only shards that share rows with it are read."""
+    wanted = [each for each in stored if any(map(_meets, each.rows, rows))]
+    shards = [(each.rows, state) for each in wanted if (state := each.read())]
+    if not shards:
+        raise ValueError("no shard has any of these rows")
+    first = shards[0][1]
+    found: State = {**first, "optimizer": {**first["optimizer"], "state": {}}}
+    if "masters" in found:
+        found["masters"] = []
+    for number, (wants, shape) in enumerate(zip(rows, shapes, strict=True)):
+        pieces = sorted(
+            ((each[number], state) for each, state in shards if _meets(each[number], wants)),
+            key=lambda piece: piece[0],
         )
-        if shape.numel() and not is_whole:
-            raise ValueError(f"rows of parameter {number} are in no shard")
+        has = [each for each, _ in pieces]
+        if shape.numel():
+            _check(number, has, wants)
         kept = [state["optimizer"]["state"].get(number) for _, state in pieces]
         if kept and all(each is not None for each in kept):
-            joined["optimizer"]["state"][number] = {
-                name: _joined([each[name] for each in kept], [rows for rows, _ in pieces], shape)
-                for name in kept[0]
+            found["optimizer"]["state"][number] = {
+                name: _joined([each[name] for each in kept], has, wants, shape) for name in kept[0]
             }
-        if "masters" in joined:
-            copies = [state["masters"][number] for _, state in pieces or shards[:1]]
-            joined["masters"].append(torch.cat(copies) if len(copies) > 1 else copies[0])
-    return joined
-
-
-def rows_of_state(state: State, rows: Shard, shapes: Sequence[torch.Size]) -> State:
-    """Part of a layer's state that an owner of one shard keeps."""
-    kept = {
-        number: {name: _divided(value, rows[number], shapes[number]) for name, value in entry.items()}
-        for number, entry in state["optimizer"]["state"].items()
-        if rows[number]
-    }
-    found: State = {**state, "optimizer": {**state["optimizer"], "state": kept}}
-    if "masters" in state:
-        found["masters"] = [each.of(master) for each, master in zip(rows, state["masters"], strict=True)]
+        if "masters" in found:
+            copies = [state["masters"][number] for _, state in pieces]
+            found["masters"].append(_joined(copies, has, wants, shape) if copies else _nothing(wants, shape))
     return found
 
 
-def _joined(values: list[Any], rows: Sequence[Rows], shape: torch.Size) -> Any:
+def check_whole(stored: Sequence[StoredShard], shapes: Sequence[torch.Size]) -> None:
+    """ValueError if some rows are in none of them."""
+    for number, (wants, shape) in enumerate(zip(all_rows(shapes), shapes, strict=True)):
+        if shape.numel():
+            _check(number, sorted(each.rows[number] for each in stored if each.rows[number]), wants)
+
+
+def _check(number: int, pieces: Sequence[Rows], wanted: Rows) -> None:
+    if wanted and not _covers(pieces, wanted):
+        raise ValueError(f"rows of parameter {number} are in no shard")
+
+
+def _meets(one: Rows, other: Rows) -> bool:
+    return max(one.first, other.first) < min(one.last, other.last)
+
+
+def _covers(pieces: Sequence[Rows], wanted: Rows) -> bool:
+    """True if these, in order, are all of the wanted rows without a gap."""
+    is_whole = bool(pieces) and pieces[0].first <= wanted.first and wanted.last <= pieces[-1].last
+    return is_whole and all(one.last == other.first for one, other in pairwise(pieces))
+
+
+def _joined(values: list[Any], rows: Sequence[Rows], wanted: Rows, shape: torch.Size) -> Any:
+    """Of the wanted rows: a tensor with the shape of its rows is divided as they are."""
+    first = values[0]
+    if not isinstance(first, torch.Tensor):
+        return first
     are_divided = all(
         isinstance(value, torch.Tensor) and value.shape == _shape(each, shape)
         for value, each in zip(values, rows, strict=True)
     )
-    return torch.cat(values) if are_divided and len(values) > 1 else values[0]
+    if not are_divided:
+        return first.clone()
+    parts = [
+        Rows(max(each.first, wanted.first) - each.first, min(each.last, wanted.last) - each.first).of(value)
+        for value, each in zip(values, rows, strict=True)
+    ]
+    return torch.cat(parts) if len(parts) > 1 else parts[0].clone()
 
 
-def _divided(value: Any, rows: Rows, shape: torch.Size) -> Any:
-    if not isinstance(value, torch.Tensor):
-        return value
-    return (rows.of(value) if value.shape == shape else value).clone()
+def _nothing(rows: Rows, shape: torch.Size) -> torch.Tensor:
+    """Rows without a number in them."""
+    return torch.empty([rows.last - rows.first, *shape[1:]])
 
 
 def _shape(rows: Rows, shape: torch.Size) -> torch.Size:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from recycle_runtime.protocol.codec import Natural
-from recycle_runtime.protocol.messages.generations import Copied
+from recycle_runtime.protocol.messages.generations import Copied, LayerShards
 from recycle_runtime.protocol.messages.members import GridWorker
 
 
@@ -15,7 +15,9 @@ class LayersToMove(NamedTuple):
     """At the other end."""
     first: Natural
     last: Natural
-    """The first one beyond them."""
+    """The first one beyond them; where there are none, only shards travel."""
+    shards: tuple[LayerShards, ...] = ()
+    """Of optimizer state, of these layers or others."""
 
 
 @dataclass(frozen=True, slots=True)

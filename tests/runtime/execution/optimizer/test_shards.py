@@ -11,11 +11,15 @@ from hypothesis import strategies as st
 
 from recycle_runtime.execution.optimizer.separable import Division, division_of
 from recycle_runtime.execution.optimizer.shards import (
+    Shard,
+    State,
+    StoredShard,
+    all_rows,
     cut_into_shards,
     elements,
-    join_shards,
-    rows_of_state,
+    rows_of_shards,
     stepped_rows,
+    stored_whole,
 )
 
 SHAPES = st.lists(st.lists(st.integers(0, 5), max_size=3).map(tuple), min_size=1, max_size=5).filter(
@@ -74,12 +78,13 @@ def test_steps_of_shards_are_those_of_the_whole(make: Callable[[Any], torch.opti
         gradients = [torch.randn(shape) for shape in shapes]
         if step == 2:
             states = [{"optimizer": optimizer.state_dict()} for _, optimizer in several]
-            joined = join_shards(list(zip(cut, states, strict=True)), shapes)
+            joined = rows_of_shards(_stored(cut, states), all_rows(shapes), shapes)
             kept = one.state_dict()["state"]
             torch.testing.assert_close(joined["optimizer"]["state"], kept, rtol=0, atol=0)
             several = of_shards()
             for (_, optimizer), shard in zip(several, cut, strict=True):
-                optimizer.load_state_dict(rows_of_state(joined, shard, shapes)["optimizer"])
+                again = rows_of_shards([stored_whole(joined, shapes)], shard, shapes)
+                optimizer.load_state_dict(again["optimizer"])
         for parameter, gradient in zip(whole, gradients, strict=True):
             parameter.grad = gradient.clone()
         one.step()
@@ -89,6 +94,45 @@ def test_steps_of_shards_are_those_of_the_whole(make: Callable[[Any], torch.opti
             optimizer.step()
         for some, others in zip(whole, apart, strict=True):
             assert torch.equal(some, others)
+
+
+def _stored(cut: Sequence[Shard], states: Sequence[State]) -> list[StoredShard]:
+    return [
+        StoredShard(rows, partial(dict[str, Any], state)) for rows, state in zip(cut, states, strict=True)
+    ]
+
+
+@given(shapes=SHAPES, before=st.integers(1, 6), after=st.integers(1, 6), by_rows=st.booleans())
+def test_another_number_of_shards(
+    shapes: Sequence[tuple[int, ...]], before: int, after: int, by_rows: bool
+) -> None:
+    """Of what is stored in one number of shards, those of another one read what they share rows with."""
+    sizes = [torch.Size(shape) for shape in shapes]
+    whole = [torch.arange(size.numel()).reshape(size) for size in sizes]
+    read: list[int] = []
+
+    def stored(number: int, rows: Shard) -> StoredShard:
+        kept = {at: {"kept": each.of(whole[at]), "step": 3} for at, each in enumerate(rows) if each}
+        state: State = {"optimizer": {"state": kept, "param_groups": []}} if kept else {}
+
+        def open_it() -> State:
+            read.append(number)
+            return state
+
+        return StoredShard(rows, open_it)
+
+    parts = [stored(*each) for each in enumerate(cut_into_shards(whole, before, by_rows=by_rows))]
+    for rows in cut_into_shards(whole, after, by_rows=by_rows, turn=1):
+        if not any(rows):
+            continue
+        read.clear()
+        found = rows_of_shards(parts, rows, sizes)["optimizer"]["state"]
+        assert found.keys() == {at for at, each in enumerate(rows) if each}
+        for at, kept in found.items():
+            assert torch.equal(kept["kept"], rows[at].of(whole[at])) and kept["step"] == 3
+        assert len(read) == len(set(read))
+        if before == after and by_rows:
+            assert len(read) == 1
 
 
 class Together(torch.optim.SGD):
