@@ -47,7 +47,7 @@ from recycle_runtime.protocol.framing import (
     unframe_verdict,
 )
 from recycle_runtime.protocol.messages.agents import AgentJoin, Heartbeat, ProcessEnded, StartProcess
-from recycle_runtime.protocol.messages.generations import Began, Go, Join, Leave, LeftGroup, Report
+from recycle_runtime.protocol.messages.generations import Began, Go, HeldState, Join, Leave, LeftGroup
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.protocol.messages.observers import Observe, Recovered
 from recycle_runtime.protocol.messages.steps import LossShare, StepDone, StepRow
@@ -263,7 +263,7 @@ class Worker:
     def _hear(self, message: Message) -> None:
         match message:
             case Leave(generation):
-                report = Report(self.step, is_fresh=self.step == 0)
+                report = HeldState(self.step, is_fresh=self.step == 0)
                 self.line.send(LeftGroup(generation, report))
             case Go():
                 self._order = message

@@ -79,7 +79,7 @@ def clock_ns() -> int:
     return time.monotonic_ns()
 
 
-class Work:
+class Visits:
     """What steps of a search cost, in visits: to time an op in an order is one visit, about 40 ns compiled.
 
     Measured on plans of some ten thousand ops; for each op of the plan, if nothing else is said.

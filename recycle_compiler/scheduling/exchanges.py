@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from recycle_compiler.scheduling.budget import Budget, Goal, Noise, Work
+from recycle_compiler.scheduling.budget import Budget, Goal, Noise, Visits
 from recycle_compiler.scheduling.inner_loops import FAR
 from recycle_compiler.scheduling.loops import Where
 from recycle_compiler.scheduling.order_search import reorder
@@ -86,7 +86,7 @@ def exchange(clock: Clock, begin: Placed, goal: Goal, tries: int, noise: Noise, 
             where = _somewhere(clock, current.period, noise)
         else:
             where = Where(0, clock.problem.pools - 1, gain=_mean_op(clock) // 8)
-        budget.spend(Work.EXCHANGE * clock.problem.ops)
+        budget.spend(Visits.EXCHANGE * clock.problem.ops)
         order = clock.loops.swapped(current.order, times, where)
         after = None if order is None else placed_in_order(clock, order, goal)
         failed += 1

@@ -9,7 +9,7 @@ mean. Equal schedules are accepted, so the search can cross plateaus.
 
 import numpy as np
 
-from recycle_compiler.scheduling.budget import Budget, Noise, Work
+from recycle_compiler.scheduling.budget import Budget, Noise, Visits
 from recycle_compiler.scheduling.problem import Ints
 from recycle_compiler.scheduling.rules import free_rule, greedy_priority, small_rules
 from recycle_compiler.scheduling.timing import Clock, Timed
@@ -24,7 +24,7 @@ def construct(clock: Clock, bound: int, tries: int, budget: Budget) -> list[Time
     for _, rule in zip(range(tries), small_rules(problem), strict=False):
         if found and budget.is_spent():
             break
-        budget.spend((Work.RULE + Work.SHORTEN) * problem.ops)
+        budget.spend((Visits.RULE + Visits.SHORTEN) * problem.ops)
         order = clock.loops.place(priority, rule)
         if order is None or order.tobytes() in seen:
             continue
@@ -60,7 +60,7 @@ def improve(clock: Clock, starts: list[Timed], bound: int, moves: int, noise: No
             break
         if idle_moves > _PATIENCE and later:
             current, idle_moves = later.pop(0), 0
-        budget.spend((Work.RULE + Work.SHORTEN) * clock.problem.ops)
+        budget.spend((Visits.RULE + Visits.SHORTEN) * clock.problem.ops)
         after = _move(clock, current, noise)
         idle_moves += 1
         if after is None:

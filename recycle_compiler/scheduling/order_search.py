@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from recycle_compiler.scheduling.budget import Budget, Goal, Noise, Work
+from recycle_compiler.scheduling.budget import Budget, Goal, Noise, Visits
 from recycle_compiler.scheduling.loops import MoveBudget, Searching
 from recycle_compiler.scheduling.problem import Ints
 from recycle_compiler.scheduling.timing import Clock, Timed
@@ -61,7 +61,7 @@ def reorder(clock: Clock, order: Ints, goal: Goal, noise: Noise, budget: Budget)
         moved, late, timed = clock.loops.moved(
             current.order, release, clock.deadlines_of(current, aim), moving
         )
-        budget.spend(Work.MOVE * timed + Work.SHORTEN * clock.problem.ops)
+        budget.spend(Visits.MOVE * timed + Visits.SHORTEN * clock.problem.ops)
         current = _timed(clock, moved)
         best = min(best, current, key=lambda timed: timed.rank)
         if run % len(_KINDS) == 0:
@@ -100,7 +100,7 @@ def search_at_length(clock: Clock, timed: Timed, goal: Goal, noise: Noise, budge
         way = ways[run % len(ways)]._replace(budget=most, slack=slack, seed=seed)
         release = np.array(best.release, dtype=np.int64)
         order, _, visited = clock.loops.searched(best.order, release, clock.deadlines_of(best, goal.aim), way)
-        budget.spend(Work.MOVE * visited + Work.SHORTEN * clock.problem.ops)
+        budget.spend(Visits.MOVE * visited + Visits.SHORTEN * clock.problem.ops)
         found = _timed(clock, order)
         idle = 0 if found.period < best.period else idle + 1
         best = min(best, found, key=lambda each: each.rank)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from itertools import product
 from typing import NamedTuple
 
-from recycle_compiler.scheduling.budget import Budget, Goal, Noise, Work
+from recycle_compiler.scheduling.budget import Budget, Goal, Noise, Visits
 from recycle_compiler.scheduling.exchanges import (
     Placed,
     exchange,
@@ -262,7 +262,7 @@ def tune_by_timetable(
     begins: list[_Begin] = []
     patiences = _TIMETABLE_PATIENCES[:-1] if usual.problem.ops > _MANY else _TIMETABLE_PATIENCES
     for number, pace in enumerate(_PACES):
-        budget.spend(Work.TIMETABLE * usual.problem.ops)
+        budget.spend(Visits.TIMETABLE * usual.problem.ops)
         found = timetable(usual.problem, pace, goal.aim)
         tuner = _Tuner(Clock(found.problem), goal, noise, budget)
         tried = tuner.by_times(found.priority(_DEFERRALS[0]), patiences)
@@ -398,7 +398,7 @@ class _Tuner:
         return timed
 
     def _try(self, rule: GreedyRule, priority: Ints, is_flow: bool = False) -> _Tried | None:
-        self._budget.spend(Work.RULE * self.clock.problem.ops)
+        self._budget.spend(Visits.RULE * self.clock.problem.ops)
         placed = placed_by_rule(self.clock, priority, rule, self._goal)
         return None if placed is None else _Tried(placed, rule, priority, is_flow)
 

@@ -15,7 +15,7 @@ import pyomo.core
 import pyomo.repn as untyped_repn
 from numpy.typing import NDArray
 
-from recycle_compiler.scheduling.budget import Budget, Work
+from recycle_compiler.scheduling.budget import Budget, Visits
 from recycle_compiler.scheduling.milp.certificate import Ints, SparseRows, meets, refutes
 from recycle_compiler.scheduling.milp.groups import Groups, groups_by_route, lay_out, pooled_group
 from recycle_compiler.scheduling.milp.model import Model, build_model
@@ -200,7 +200,7 @@ class _Dive:
 
     def _relaxation(self) -> Stop | None:
         """Solve the linear program under the present bounds; None if it has a solution."""
-        entries = Work.PIVOT * len(self.rows.column)
+        entries = max(1, Visits.PIVOT * len(self.rows.column))
         left = min(self._limits.iterations - self.iterations, self._budget.left // entries)
         if self.relaxations >= self._limits.relaxations or left <= 0:
             return Stop.WORK_LIMIT

@@ -44,8 +44,8 @@ def test_a_slow_plan_gives_way_to_the_next_one(monkeypatch: pytest.MonkeyPatch) 
     job = unit_job(2, 4, 3, capacity=2)
     plan_count = compiler.plan_count
 
-    def worse(*arguments: Any, recut: bool) -> Streams:
-        program = plan_count(*arguments, recut=recut)
+    def worse(*arguments: Any, **options: Any) -> Streams:
+        program = plan_count(*arguments, **options)
         slow = replace(program.claims, period=10 * program.claims.period)
         return replace(program, claims=slow) if len(program.failed) in (0, 1) else program
 
