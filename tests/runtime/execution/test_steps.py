@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from recycle_runtime.execution.norm_statistics import NormStatistics
 from recycle_runtime.execution.optimizer import StepOptions, Stepper
 from recycle_runtime.execution.steps import WorkerSteps
 from recycle_runtime.transport.interface import Grid
@@ -60,7 +61,11 @@ def two_chunks(options: StepOptions) -> tuple[WorkerSteps, CutOff, dict[int, Any
         parameter = torch.zeros(2, requires_grad=True)
         stepper = Stepper(torch.optim.SGD([parameter], lr=1.0), [parameter], options)
         chunks[number] = SimpleNamespace(
-            stepper=stepper, parameter=parameter, is_whole=True, settled=lambda: None
+            stepper=stepper,
+            parameter=parameter,
+            is_whole=True,
+            settled=lambda: None,
+            statistics=NormStatistics(torch.nn.Module()),
         )
     transport: Any = CutOff()
     return WorkerSteps(chunks, transport, {0: True, 1: True}), transport, chunks

@@ -94,7 +94,7 @@ def test_it_cannot_use_the_trainer() -> None:
         lambda: requests.make(0),
         lambda: requests.row(0),
         lambda: requests.settled(0),
-        lambda: requests.save(0, 0, "folder"),
+        lambda: requests.save(0, 0, "folder", stays=True),
         lambda: requests.kept(1),
     ):
         with pytest.raises(ProgramError, match="a process that a script has forked cannot use its trainer"):

@@ -29,7 +29,9 @@ def test_engine_and_script_join_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
             threading.Event().wait(0.05)
 
     monkeypatch.setattr(lifecycle, "WorkerProcess", Process)
-    life = Life(SimpleNamespace(), (0, 0), 0, 0, Board(tmp_path / "board", 1))  # pyright: ignore
+    monkeypatch.setattr(lifecycle.Bundle, "read", lambda path: SimpleNamespace(tensor=1))  # pyright: ignore
+    options: Any = SimpleNamespace(bundle="none.plan", device="cpu")
+    life = Life(options, (0, 0), 0, 0, Board(tmp_path / "board", 1))
 
     def fail() -> None:
         together.wait()
