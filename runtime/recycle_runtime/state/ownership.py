@@ -215,8 +215,8 @@ class Ownership:
             now.append(self._copies.pop(0))
             size += self._bytes_of(now[-1])
         self._copy(now)
+        self._drop_others()
         if not self._copies:
-            self._drop_others()
             _log.info("all shards of chunk %d are with their owners again", self._chunk.number)
         self._share_out()
 

@@ -128,7 +128,7 @@ class _Nothing:
     def parameters(self) -> Generator[Any]:
         yield from ()
 
-    named_parameters = buffers = parameters
+    named_parameters = buffers = named_buffers = parameters
     parts: dict[str, Any]
 
     def __init__(self) -> None:
