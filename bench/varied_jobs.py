@@ -64,9 +64,13 @@ def large_job(seed: int, number: int) -> VariedJob:
         pipelines, microbatches = workers // stages, _between(random, *_LARGE_MICROBATCHES)
         if pipelines >= _PIPELINES[0] and 3 * stages * pipelines * microbatches <= MOST_OPS:
             break
-    varied = _drawn(random, f"large-{seed}-{number}", stages, pipelines, microbatches, lambda *_: ())
+    varied = _drawn(random, f"large-{seed}-{number}", stages, pipelines, microbatches, _nobody)
     failures = min(stages * pipelines // 4, stages * (pipelines - 1))
     return replace(varied, job=replace(varied.job, failures=failures))
+
+
+def _nobody(random: Random, stages: int, pipelines: int) -> FailureSet:
+    return ()
 
 
 def _drawn(

@@ -69,7 +69,7 @@ def has(family: str, feature: str) -> bool:
 def build(family: str, feature: str) -> nn.Module:
     name, options = CONFIGS[family]
     kind: Any = getattr(transformers, name)
-    torch.manual_seed(0)
+    torch.manual_seed(0)  # pyright: ignore[reportUnknownMemberType]
     more = {"output_router_logits": True, "router_aux_loss_coef": 0.1} if feature == "auxiliary loss" else {}
     config = kind.config_class(**options, tie_word_embeddings=feature == "tied", **more)
     # Grouped products have no float64.
@@ -82,7 +82,7 @@ def build(family: str, feature: str) -> nn.Module:
     if feature == "compiled":
         for module in model.modules():
             for child in module.children() if isinstance(module, nn.ModuleList) else ():
-                child.compile(backend="aot_eager")
+                child.compile(backend="aot_eager")  # pyright: ignore[reportUnknownMemberType]
     return model.train()
 
 
@@ -136,9 +136,8 @@ def plain(family: str, feature: str, steps: int) -> tuple[list[float], dict[str,
 def ours(family: str, feature: str, steps: int) -> tuple[list[float], dict[str, torch.Tensor], float]:
     import recycle_runtime as recycle
 
-    precision = {"precision": "bf16"} if feature == "bf16" else {}
-    model = build(family, feature)
-    trainer = recycle.Trainer(model, optimizer=optimizer, clip_norm=1.0, **precision)
+    model, precision = build(family, feature), "bf16" if feature == "bf16" else None
+    trainer = recycle.Trainer(model, optimizer=optimizer, clip_norm=1.0, precision=precision)
     data, losses = Data(family, feature), list[float]()
     for _ in trainer.steps(steps):
         losses.append(trainer.step(data).loss)

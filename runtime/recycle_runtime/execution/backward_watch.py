@@ -23,7 +23,9 @@ class BackwardWatch:
     ) -> None:
         """`groups` are parameters that are summed together, in the order of their sums."""
         self._device = device
-        numbers = {parameter: layer.number for layer in layers for parameter in layer.parameters}
+        numbers: dict[torch.Tensor, int] = {
+            parameter: layer.number for layer in layers for parameter in layer.parameters
+        }
         self._firsts = [min(numbers[parameter] for parameter in group) for group in groups]
         """The first layer of each group: the last to be complete."""
         self.complete: list[Any] = []

@@ -309,9 +309,10 @@ class OpHandlers:
     @contextmanager
     def _watching(self, chunk: Chunk, instruction: Instruction) -> Generator[None]:
         """Around a forward: if its backward is the last of the step, see how far that comes."""
-        last, stage = self._last_works.get(chunk.number), chunk.module
+        last, module = self._last_works.get(chunk.number), chunk.module
+        stage: Any = module
         is_last = last is not None and last.opcode is Opcode.BACKWARD and _is_same(last, instruction)
-        groups = chunk.stepper.gradients.early_groups if is_last and isinstance(stage, Stage) else []
+        groups = chunk.stepper.gradients.early_groups if is_last and isinstance(module, Stage) else []
         if not groups:
             yield
             return

@@ -63,7 +63,8 @@ def take_losses_of_slices() -> None:
     """What `loss_parallel` does, until the process ends: a backward comes later than the loss."""
     from torch.distributed.tensor.parallel import loss
 
-    loss._enable_custom_loss_ops()
+    parallel_loss: Any = loss
+    parallel_loss._enable_custom_loss_ops()
 
 
 def plain_outputs(path: Any, outputs: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -155,7 +155,8 @@ def replay(
         if side.attribute:
             setattr(inner, side.attribute, content[0])
             continue
-        output = _hooked(inner, *content, captures)
+        args, options, given = content
+        output = _hooked(inner, args, options, given, captures)
         made = made if side.path else output
     return made
 
@@ -203,7 +204,7 @@ def _listening(module: nn.Module) -> Generator[list[tuple[str, Any, frozenset[An
 def _box(module: nn.Module, args: Any, options: Any) -> BoxCall:
     earlier = {place: _ids(value) for place, value in _attributes(module)}
     with _listening(module) as heard:
-        made = cast(Any, boxed(type(module)).__call__)(module, *args, **options)
+        made = boxed(type(module)).__call__(module, *args, **options)
     sides = [Side(path, "", *_flat(content), codes) for path, content, codes in heard]
     for place, value in _attributes(module):
         if any(isinstance(leaf, torch.Tensor) for leaf in tree_flatten(value)[0]) and (

@@ -19,7 +19,7 @@ from recycle_runtime.program.errors import ProgramError
 Kind = TypeVar("Kind")
 
 
-def has_hooks(parameter: nn.Parameter) -> bool:
+def has_hooks(parameter: torch.Tensor) -> bool:
     """Whether somebody wants to see or to change its gradient."""
     return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
 

@@ -155,7 +155,7 @@ def _sharded_chunk(folder: Path, pipelines: int, owners: int = 2) -> Chunk:
 def test_a_process_reads_what_it_owns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights, and its shards: of as many as there were those alone, of another number what has its rows."""
 
-    def alone(sums: Sequence[PeerSum], *, goes_on: bool = False) -> None:
+    def alone(sums: Sequence[PeerSum], *, goes_on: bool = False, after: Any = None) -> None:
         """Nobody else holds the chunk."""
 
     chunk = _sharded_chunk(tmp_path, 4)

@@ -38,7 +38,7 @@ from recycle_runtime.weights.fill import fill
 
 @pytest.fixture(autouse=True)
 def mesh(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.setattr(rank_mesh._Ranks, "group", None)
+    monkeypatch.setattr(rank_mesh._Ranks, "group", None)  # pyright: ignore[reportPrivateUsage]
     yield recycle.mesh()
     dist.destroy_process_group()
 
@@ -53,12 +53,24 @@ def parallel(mesh: Any) -> nn.Module:
     return parallelize_module(plain(), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
 
 
+def _sum_of(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return output.sum()
+
+
+def _ones(index: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.ones(1), torch.ones(1)
+
+
+def _adamw(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=0.1)
+
+
 def program(**names: Any) -> Program:
     given: dict[str, Any] = {
         "layers": lambda: [("only", plain())],
-        "loss": lambda output, target: output.sum(),
-        "microbatch": lambda index: (torch.ones(1), torch.ones(1)),
-        "optimizer": lambda parameters: torch.optim.AdamW(parameters, lr=0.1),
+        "loss": _sum_of,
+        "microbatch": _ones,
+        "optimizer": _adamw,
     }
     return Program(Path("model.py"), given | names)
 
@@ -198,7 +210,7 @@ def test_what_does_between_processes_what_the_runtime_does_is_refused(make: Any,
         given = program(**names)
         if "model" in names:
             given.gives = "model"
-            given._functions["model"] = names["model"]
+            given._functions["model"] = names["model"]  # pyright: ignore[reportPrivateUsage]
         with pytest.raises(ProgramError, match=f"the model uses {said}: ") as raised:
             build_layers(given, 0)
         assert "optimizer { state = sharded }" in str(raised.value.hint)
@@ -211,6 +223,6 @@ def test_a_whole_model_is_distributed_when_it_is_cut(mesh: Any) -> None:
 
     given = program()
     given.gives = "model"
-    given._functions["model"] = model
+    given._functions["model"] = model  # pyright: ignore[reportPrivateUsage]
     with pytest.raises(ProgramError, match=r"blocks.0.0.weight of the whole model is a DTensor"):
         build_layers(given, 0)

@@ -56,7 +56,7 @@ class SlowTransport:
         return Slow(self.clock, 7)
 
     def start_peer_sums(
-        self, chunk: int, sums: Sequence[PeerSum], *, goes_on: bool = False
+        self, chunk: int, sums: Sequence[PeerSum], *, goes_on: bool = False, after: Any = None
     ) -> Pending | None:
         return Slow(self.clock, 7)
 

@@ -3,6 +3,7 @@ has its slices of what a plain loop trains."""
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -79,7 +80,7 @@ def test_a_checkpoint_is_resumed_from_and_exported_as_a_whole(tmp_path: Path) ->
     """With a sequence in slices between layers, and a kill before and after."""
     kept, bundle = tmp_path / "kept", two_by_two(tmp_path, (2, 3))
     kept.mkdir()
-    more = {"checkpoint": kept, "checkpoint_every": 4}
+    more: dict[str, Any] = {"checkpoint": kept, "checkpoint_every": 4}
     first = run(tmp_path / "first", bundle, PARALLELIZED, 10, ["kill=1:0@6"], **more)
     assert first.error is None
     second = run(tmp_path / "second", bundle, PARALLELIZED, 16, ["kill=0:1@13"], resume=True, **more)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -79,7 +79,7 @@ def one_step(chunk: Chunk, seed: int, scale: float) -> None:
     chunk.stepper.validate(lambda _: None)
 
 
-def _alone(sums: Sequence[PeerSum], *, goes_on: bool = False) -> None:
+def _alone(sums: Sequence[PeerSum], *, goes_on: bool = False, after: Any = None) -> None:
     """Nobody else holds the chunk."""
 
 

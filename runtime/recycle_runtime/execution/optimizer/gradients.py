@@ -413,7 +413,8 @@ class FlatGradients:
         if self._tied or self._copies or any(map(has_hooks, self.parameters)):
             # Their gradients are complete when those of others are, or when a hook has seen the sum.
             return []
-        return [bucket.parameters for bucket in takewhile(lambda each: not each.has_flags, self.buckets)]
+        early = takewhile(lambda each: not each.has_flags, self.buckets)
+        return [bucket.parameters for bucket in early]
 
     @property
     def buffers(self) -> list[torch.Tensor]:

@@ -6,13 +6,14 @@ from typing import Any
 from torch import nn
 from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.tensor.parallel.style import ParallelStyle
 
 _LLAMA = Path(__file__).with_name("llama.py")
 exec(compile(_LLAMA.read_text(), str(_LLAMA), "exec"))
 
 CLIP_NORM = 1.0
 
-PLAN = {
+PLAN: dict[str, ParallelStyle] = {
     "model.embed_tokens": RowwiseParallel(input_layouts=Replicate()),
     "model.layers.*.self_attn.q_proj": ColwiseParallel(),
     "model.layers.*.self_attn.k_proj": ColwiseParallel(),

@@ -16,6 +16,7 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
     parallelize_module,
 )
+from torch.distributed.tensor.parallel.style import ParallelStyle
 from torch.nn import functional
 
 WIDTH, WORDS, LENGTH, BLOCKS = 8, 10, 4, 3
@@ -70,21 +71,23 @@ def layers() -> list[tuple[str, nn.Module]]:
 
 
 WHOLE = PrepareModuleInput(input_layouts=Shard(1), desired_input_layouts=Replicate())
-BLOCK = {
+BLOCK: dict[str, ParallelStyle] = {
     "inner": WHOLE,
     "inner.up": ColwiseParallel(),
     "inner.down": RowwiseParallel(output_layouts=Shard(1)),
     "norm": SequenceParallel(),
 }
-EMBEDDING = {"words": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1))}
-HEAD = {
+EMBEDDING: dict[str, ParallelStyle] = {
+    "words": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1))
+}
+HEAD: dict[str, ParallelStyle] = {
     "norm": SequenceParallel(),
     "out": ColwiseParallel(input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False),
 }
 
 
 def parallelize(module: nn.Module, mesh: Any) -> None:
-    plans = {Embedding: EMBEDDING, Block: BLOCK, Head: HEAD}
+    plans: dict[type[nn.Module], dict[str, ParallelStyle]] = {Embedding: EMBEDDING, Block: BLOCK, Head: HEAD}
     parallelize_module(module, mesh, plans[type(module)])
 
 
