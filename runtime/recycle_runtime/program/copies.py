@@ -11,7 +11,7 @@ import copy
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
-from torch import nn
+from torch import Tensor, nn
 
 from recycle_runtime.program.compiled import compile_alike
 from recycle_runtime.program.errors import ProgramError
@@ -19,7 +19,7 @@ from recycle_runtime.program.errors import ProgramError
 Kind = TypeVar("Kind")
 
 
-def has_hooks(parameter: torch.Tensor) -> bool:
+def has_hooks(parameter: Tensor) -> bool:
     """Whether somebody wants to see or to change its gradient."""
     return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
 
