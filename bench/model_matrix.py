@@ -2,6 +2,7 @@
 
     python -m bench.model_matrix                             every family with every feature
     python -m bench.model_matrix --families Llama,Mixtral    some of them
+    python -m bench.model_matrix --plans DIR                 plans are kept there: made, or read where no compiler is
 
 Each cell is a run of 2 stages x 2 pipelines with a decoupled, staggered plan, over gloo; one worker is
 killed in the middle of a step and comes back. Losses, parameters, buffers and a loss in evaluation mode are
@@ -13,6 +14,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -54,6 +56,9 @@ def compile_plans(folder: Path) -> dict[bool, Path]:
     plans: dict[bool, Path] = {}
     for tied in (False, True):
         job, plan = folder / f"tied-{tied}.job", folder / f"tied-{tied}.plan"
+        if plan.exists():
+            plans[tied] = plan
+            continue
         job.write_text(JOB.format(tied="  tied = ends" if tied else ""))
         recyclec = Path(sys.executable).parent / "recyclec"
         subprocess.run([str(recyclec), "--quiet", "compile", str(job), "-o", str(plan)], check=True)
@@ -109,19 +114,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--families", help="comma-separated; all by default")
     parser.add_argument("--features", help="comma-separated; all by default")
+    parser.add_argument("--plans", type=Path, help="where plans are, or are put")
+    parser.add_argument("--at-once", type=int, default=1, help="cells that run at the same time")
+    parser.add_argument("--only-plans", action="store_true")
     given = parser.parse_args()
     families = given.families.split(",") if given.families else list(CONFIGS)
     features = given.features.split(",") if given.features else list(FEATURES)
     print(f"| family | {' | '.join(features)} |")
     print(f"|---|{'---|' * len(features)}")
     with tempfile.TemporaryDirectory() as folder:
-        plans = compile_plans(Path(folder))
-        for family in families:
-            row = [
-                cell(Path(folder), plans, family, feature).text(feature) if has(family, feature) else ""
-                for feature in features
-            ]
-            print(f"| {family} | {' | '.join(row)} |", flush=True)
+        plans = compile_plans(given.plans or Path(folder))
+        if given.only_plans:
+            return
+
+        def text(family: str, feature: str) -> str:
+            if not has(family, feature):
+                return ""
+            return cell(Path(folder), plans, family, feature).text(feature)
+
+        with ThreadPoolExecutor(given.at_once) as pool:
+            rows = [[pool.submit(text, family, feature) for feature in features] for family in families]
+            for family, row in zip(families, rows, strict=True):
+                print(f"| {family} | {' | '.join(each.result() for each in row)} |", flush=True)
 
 
 if __name__ == "__main__":
