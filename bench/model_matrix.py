@@ -2,7 +2,7 @@
 
     python -m bench.model_matrix                             every family with every feature
     python -m bench.model_matrix --families Llama,Mixtral    some of them
-    python -m bench.model_matrix --plans DIR                 plans are kept there: made, or read where no compiler is
+    python -m bench.model_matrix --plans DIR                 plans lie there, or are put there
 
 Each cell is a run of 2 stages x 2 pipelines with a decoupled, staggered plan, over gloo; one worker is
 killed in the middle of a step and comes back. Losses, parameters, buffers and a loss in evaluation mode are
@@ -76,12 +76,8 @@ def cell(folder: Path, plans: dict[bool, Path], family: str, feature: str) -> Ce
     )
     if done.returncode:
         return Cell(0, 0, 0, f"plain loop: {_last_line(done.stderr)}")
-    run = [
-        str(Path(sys.executable).parent / "recycle-run"),
-        "--quiet",
-        "local",
-        str(plans[feature == "tied"]),
-    ]
+    plan = str(plans[feature == "tied"])
+    run = [sys.executable, "-m", "recycle_runtime.cli", "--quiet", "local", plan]
     faults = ["--kill", "1:1@3", "--rejoin", "1:1@5"]
     done = subprocess.run([*run, *faults, *arguments, "-o", str(here)], capture_output=True, text=True)
     if done.returncode or not (here / "state.pt").exists():
