@@ -65,7 +65,7 @@ WITH_IMAGES = ("ViT", "ResNet")
 
 
 def has(family: str, feature: str) -> bool:
-    """Whether a family has what a feature is about."""
+    """True if a family has what a feature is about."""
     if feature == "auxiliary loss":
         return family in WITH_EXPERTS
     if feature == "tied":

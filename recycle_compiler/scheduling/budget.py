@@ -122,5 +122,5 @@ class Budget:
 
     @property
     def was_cut(self) -> bool:
-        """Whether the guard ended the search before its work was done."""
+        """True if the guard ended the search before its work was done."""
         return self.guard.struck

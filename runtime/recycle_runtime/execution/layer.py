@@ -81,9 +81,9 @@ class Layer:
         self.parameters = stepped_parameters(whole)
         """What is trained; of a DTensor the part that is here."""
         self.has_hooks = any(map(has_hooks, whole))
-        """Whether the user's code is called with gradients, each of one micro-batch."""
+        """True if the user's code is called with gradients, each of one micro-batch."""
         self.has_distributed = any(map(is_distributed, whole))
-        """Whether some are DTensors."""
+        """True if some are DTensors."""
         self._master_types = [value.dtype for value in self._values or ()]
         self.untrained: list[str] = []
         """Names of parameters that require gradients, and that the optimizer leaves out."""

@@ -102,7 +102,7 @@ class _Norm:
 
     @property
     def learns(self) -> bool:
-        """Whether forwards change it now."""
+        """True if forwards change it now."""
         module = self._module
         return module.training and module.num_batches_tracked is not None and len(self._running()) == 2
 
@@ -132,7 +132,7 @@ class _Norm:
 
     @property
     def _looks(self) -> bool:
-        """Whether the calls of a forward are counted: on a GPU each look waits for the device."""
+        """True if the calls of a forward are counted: on a GPU each look waits for the device."""
         return self._calls is None or not self._tracked().is_cuda
 
     def _look(self, calls: int) -> None:
