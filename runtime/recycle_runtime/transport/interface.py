@@ -85,8 +85,9 @@ class Transport(Protocol):
         self, chunk: int, sums: Sequence[PeerSum], *, goes_on: bool = False, after: Any = None
     ) -> Pending | None:
         """Start several sums among the holders of a chunk, which all of them name alike; takers of one sum
-        get the same bits. `goes_on`: they belong to the same step as those before. `after`: a mark of work of
-        the device (`device_copies.mark_on`) that makes these tensors; by default, all that is queued now."""
+        get the same bits. Their memory is held until `wait` on what this gives. `goes_on`: they belong to the
+        same step as those before. `after`: a mark of work of the device (`device_copies.mark_on`) that makes
+        these tensors; by default, all that is queued now."""
         ...
 
     def start_sum(self, tensor: torch.Tensor) -> Pending | None:

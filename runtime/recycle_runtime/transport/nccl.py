@@ -235,10 +235,12 @@ class _End:
 
 
 class _Sum:
-    """A sum under way."""
+    """A sum under way, and its memory: until computation stands behind it, nobody else may be given that."""
 
-    def __init__(self, mark: Mark, stand_behind: Callable[[Mark], None]) -> None:
-        self.mark, self._stand_behind = mark, stand_behind
+    def __init__(
+        self, mark: Mark, stand_behind: Callable[[Mark], None], sums: Sequence[PeerSum] = ()
+    ) -> None:
+        self.mark, self._stand_behind, self._sums = mark, stand_behind, sums
         self.is_used = False
         self.is_known = False
         """Seen to have come to its end."""
@@ -246,6 +248,7 @@ class _Sum:
     def wait(self) -> None:
         self.is_used = True
         self._stand_behind(self.mark)
+        self._sums = ()
 
 
 class _Wanted(NamedTuple):
@@ -417,7 +420,7 @@ class NcclTransport:
     def start_peer_sum(self, chunk: int, tensor: torch.Tensor) -> Pending | None:
         peers = self._sums.get(chunk)
         calls = [] if peers is None else [partial(peers.communicator.sum, tensor)]
-        return self._open_sum(chunk, calls, goes_on=False)
+        return self._open_sum(chunk, calls, [PeerSum(tensor)], goes_on=False)
 
     def start_peer_sums(
         self, chunk: int, sums: Sequence[PeerSum], *, goes_on: bool = False, after: Any = None
@@ -425,12 +428,18 @@ class NcclTransport:
         peers = self._sums.get(chunk)
         calls = [] if peers is None else [partial(self._sum_together, chunk, peers.communicator, sums)]
         if any(not each.is_copy for each in sums):
-            return self._open_sum(chunk, calls, goes_on=goes_on, after=after)
+            return self._open_sum(chunk, calls, sums, goes_on=goes_on, after=after)
         # A copy that is cut off is made again in the next group.
-        return None if peers is None else _Sum(self._posted(peers, calls), self._stand_behind)
+        return None if peers is None else _Sum(self._posted(peers, calls), self._stand_behind, sums)
 
     def _open_sum(
-        self, chunk: int, calls: Sequence[Callable[[int], None]], *, goes_on: bool, after: Mark = None
+        self,
+        chunk: int,
+        calls: Sequence[Callable[[int], None]],
+        sums: Sequence[PeerSum],
+        *,
+        goes_on: bool,
+        after: Mark = None,
     ) -> Pending:
         """One more sum of gradients, of the same step as those before or not."""
         peers, opened = self._sums.get(chunk), self._open[chunk]
@@ -443,7 +452,7 @@ class NcclTransport:
             # Nobody adds to it, but what was computed from a message may be cut off as well.
             opened.append(_Sum(self._queues.mark() if after is None else after, lambda _: None))
         else:
-            opened.append(_Sum(self._posted(peers, calls, after), self._stand_behind))
+            opened.append(_Sum(self._posted(peers, calls, after), self._stand_behind, sums))
         return opened[-1]
 
     def _posted(self, end: _End, calls: Sequence[Callable[[int], None]], after: Mark = None) -> Mark:

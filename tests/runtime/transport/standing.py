@@ -4,9 +4,11 @@ them.
 As with NCCL there are no tags, a send ends when it is received, a rank that is killed wakes nobody, and what
 is aborted ends without an error and without its data. Ranks are threads or processes; each end of a
 communicator has a thread, which does what is posted, in order, over a socket. Computation is the host's, so
-waiting for a mark is what a GPU's stream would do."""
+waiting for a mark is what a GPU's stream would do. Memory is not held, as a GPU's work does not hold it: who
+posts must."""
 
 import contextlib
+import ctypes
 import json
 import socket
 import struct
@@ -16,6 +18,7 @@ from queue import SimpleQueue
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from recycle_runtime.transport.nccl_library import Membership, NcclError
 
@@ -45,6 +48,21 @@ class Work:
 _posted = threading.local()
 
 
+class Lent:
+    """Memory of a tensor, as long as somebody else holds it."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._held, self._address = StorageWeakRef(tensor.untyped_storage()), tensor.data_ptr()
+        self._size, self._shape, self._dtype = tensor.nbytes, tensor.shape, tensor.dtype
+
+    def tensor(self) -> torch.Tensor:
+        assert not self._held.expired(), "this memory was given away while work with it was posted"
+        if not self._size:
+            return torch.empty(self._shape, dtype=self._dtype)
+        content = (ctypes.c_uint8 * self._size).from_address(self._address)
+        return torch.frombuffer(content, dtype=self._dtype).view(self._shape)
+
+
 class StandingCommunicator:
     """One rank: sockets to the others, by rank."""
 
@@ -56,7 +74,10 @@ class StandingCommunicator:
         threading.Thread(target=self._run, daemon=True).start()
 
     def send(self, memory: torch.Tensor, rank: int, stream: int) -> None:
+        lent = Lent(memory)
+
         def run() -> None:
+            memory = lent.tensor()
             other = self._sockets[rank]
             _write(other, memory)
             assert _read(other, 1) == _ACK
@@ -64,7 +85,10 @@ class StandingCommunicator:
         self._post(run)
 
     def receive(self, memory: torch.Tensor, rank: int, stream: int) -> None:
+        lent = Lent(memory)
+
         def run() -> None:
+            memory = lent.tensor()
             other = self._sockets[rank]
             memory.copy_(_tensor(other, memory))
             other.sendall(_ACK)
@@ -74,7 +98,10 @@ class StandingCommunicator:
     def sum(self, tensor: torch.Tensor, stream: int) -> None:
         """The first rank adds up, in the order of ranks, and tells the others."""
 
+        lent = Lent(tensor)
+
         def run() -> None:
+            tensor = lent.tensor()
             if 0 in self._sockets:
                 _write(self._sockets[0], tensor)
                 tensor.copy_(_tensor(self._sockets[0], tensor))
@@ -89,7 +116,10 @@ class StandingCommunicator:
     def reduce(self, tensor: torch.Tensor, rank: int, stream: int) -> None:
         """That rank adds up, in the order of ranks; in the memory of others nonsense is left."""
 
+        lent = Lent(tensor)
+
         def run() -> None:
+            tensor = lent.tensor()
             if rank in self._sockets:
                 _write(self._sockets[rank], tensor)
                 tensor.fill_(float("nan"))
@@ -103,7 +133,10 @@ class StandingCommunicator:
         self._post(run)
 
     def broadcast(self, memory: torch.Tensor, rank: int, stream: int) -> None:
+        lent = Lent(memory)
+
         def run() -> None:
+            memory = lent.tensor()
             if rank in self._sockets:
                 memory.copy_(_tensor(self._sockets[rank], memory))
                 return

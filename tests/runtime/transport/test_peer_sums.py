@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from recycle_runtime.transport.cuda_ipc import CudaIpcTransport
 from recycle_runtime.transport.gloo import GlooTransport
@@ -34,7 +35,12 @@ def shared(store: dist.Store, device: Any, worker: tuple[int, int]) -> Any:
     return CudaIpcTransport(store, "group", GRID, worker, 0, PATIENCE, device, {})
 
 
-@pytest.mark.parametrize(("join", "between"), [(gloo, object), (nccl, StandingLibrary), (shared, SharedHost)])
+every_transport = pytest.mark.parametrize(
+    ("join", "between"), [(gloo, object), (nccl, StandingLibrary), (shared, SharedHost)]
+)
+
+
+@every_transport
 def test_takers_get_the_same_bits(join: Join, between: Callable[[], Any]) -> None:
     store, common = dist.HashStore(), between()
     found: dict[int, list[torch.Tensor]] = {}
@@ -74,3 +80,24 @@ def test_takers_get_the_same_bits(join: Join, between: Callable[[], Any]) -> Non
         torch.testing.assert_close(found[2][once][4:9], expected[4:9])
         for number in range(3):
             torch.testing.assert_close(found[number][once][9:], expected[9:])
+
+
+@every_transport
+def test_memory_is_held_until_it_has_been_used(join: Join, between: Callable[[], Any]) -> None:
+    """Whoever starts a copy and lets go of its tensor may be given the same memory for the next one."""
+    store, common = dist.HashStore(), between()
+    held: dict[int, bool] = {}
+
+    def talk(number: int) -> None:
+        transport = join(store, common, WORKERS[number])
+        tensor = torch.full((5,), float(number))
+        memory = StorageWeakRef(tensor.untyped_storage())
+        pending = transport.start_peer_sums(0, [PeerSum(tensor, (0,), (1, 2))])
+        del tensor
+        held[number] = not memory.expired()
+        pending.wait()
+        transport.barrier()
+        transport.close()
+
+    in_threads([lambda number=number: talk(number) for number in range(3)])
+    assert held == dict.fromkeys(range(3), True)
