@@ -12,16 +12,19 @@ rounds. `--minutes` begins no variant after so long.
 """
 
 import argparse
+import copy
 import gc
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+from bench.gpu_profile import Recording, difference, record, text
 from bench.gpu_step import MICROBATCHES, PLANS, Contestant, OfPlan, compile_plans
 
-WARM_UP, ROUNDS, STEPS = 3, 3, 3
+WARM_UP, ROUNDS, STEPS = 4, 3, 3
 VARIANTS = ("eager", "compiled", "checkpointing", "compiled and checkpointing")
 HEAD = "| model | variant | contestant | ms a step | of the plain loop | losses apart |"
 
@@ -147,6 +150,7 @@ class Trained:
 
     def __init__(self, name: str, variant: str, size: ModelSize) -> None:
         self.name, self.variant, self._size = name, variant, size
+        self._model: Any = None
         self._items = [self._item(number) for number in range(MICROBATCHES)]
 
     @property
@@ -160,9 +164,13 @@ class Trained:
     def model(self) -> Any:
         import torch
 
-        torch.manual_seed(0)  # pyright: ignore[reportUnknownMemberType]
-        model = MODELS[self.name](self._size).train()
-        model.config.use_cache = False
+        if self._model is None:
+            # To draw so many numbers takes seconds, to copy them a fraction of one.
+            torch.manual_seed(0)  # pyright: ignore[reportUnknownMemberType]
+            with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+                self._model = MODELS[self.name](self._size).train().cpu()
+            self._model.config.use_cache = False
+        model = copy.deepcopy(self._model)
         if "checkpointing" in self.variant:
             model.gradient_checkpointing_enable()
         return model
@@ -242,51 +250,70 @@ def _program(task: Trained) -> Any:
     return Program(Path(__file__), names)
 
 
-def contestants(task: Trained, folder: Path, device: str) -> dict[str, Contestant]:
-    found: dict[str, Contestant] = {"plain loop": PlainModel(task, device)}
+def contestants(task: Trained, folder: Path, device: str) -> dict[str, Callable[[], Contestant]]:
+    """What makes each of them, the plain loop first."""
+    found: dict[str, Callable[[], Contestant]] = {"plain loop": lambda: PlainModel(task, device)}
     for number, name in enumerate(PLANS):
         plan = folder / f"step-{number}.plan"
-        found[name] = OfPlan(_program(task), plan, device)
-        if device == "cuda" and "checkpointing" not in task.variant:
-            try:
-                found[f"{name}, CUDA graphs"] = OfPlan(_program(task), plan, device, graphs=True)
-            except Exception as error:
-                print(f"{task.name}: {name}, CUDA graphs: {error}", flush=True)
+        found[name] = partial(OfPlan, _program(task), plan, device)
+        if device == "cuda":
+            found[f"{name}, CUDA graphs"] = partial(OfPlan, _program(task), plan, device, graphs=True)
     return found
 
 
+class Racer:
+    """One contestant, its losses and its times."""
+
+    def __init__(self, contestant: Contestant, device: str) -> None:
+        self._contestant, self._device = contestant, device
+        self.losses: list[float] = []
+        self.seconds: list[float] = []
+        self.turn(WARM_UP)
+        self.seconds.clear()
+
+    @property
+    def has_graphs(self) -> bool:
+        return isinstance(self._contestant, OfPlan) and self._contestant.has_graphs
+
+    def turn(self, count: int) -> None:
+        began = _now(self._device)
+        for _ in range(count):
+            self.losses.append(self._contestant.step(len(self.losses)))
+        self.seconds.append((_now(self._device) - began) / count)
+
+    def step(self) -> None:
+        self.losses.append(self._contestant.step(len(self.losses)))
+
+
 def race(task: Trained, folder: Path, device: str) -> list[str]:
-    """The rows of one model in one variant."""
-    racing = contestants(task, folder, device)
-    seconds: dict[str, list[float]] = {name: [] for name in racing}
-    losses: dict[str, list[float]] = {name: [] for name in racing}
-    done = 0
-    for number in range(ROUNDS + 1):
-        count = STEPS if number else WARM_UP
-        for name, each in list(racing.items()):
-            began = _now(device)
-            try:
-                losses[name] += [each.step(step) for step in range(done, done + count)]
-            except Exception as error:
-                print(f"{task.name}, {task.variant}: {name}: {error}", flush=True)
-                if name == "plain loop":
-                    return []
-                del racing[name]
-                continue
-            if number:
-                seconds[name].append((_now(device) - began) / count)
-        done += count
-    plain = seconds["plain loop"]
+    """The rows of one model in one variant. Only the plain loop and one other have memory at a time."""
+    plain: Racer | None = None
     rows: list[str] = []
-    for name in racing:
-        ratio = median(own / other for own, other in zip(seconds[name], plain, strict=True))
-        apart = max(abs(a - b) / abs(b) for a, b in zip(losses[name], losses["plain loop"], strict=True))
+    for name, make in contestants(task, folder, device).items():
+        try:
+            own = Racer(make(), device)
+            plain = own if plain is None else plain
+            if "graphs" in name and not own.has_graphs:
+                raise RuntimeError("was not captured")
+            plain.seconds.clear()
+            for _ in range(ROUNDS):
+                for each in dict.fromkeys((plain, own)):
+                    each.turn(STEPS)
+        except Exception as error:
+            print(f"{task.name}, {task.variant}: {name}: {type(error).__name__}: {error}", flush=True)
+            if plain is None:
+                return []
+            continue
+        ratio = median(one / other for one, other in zip(own.seconds, plain.seconds, strict=True))
+        apart = max(abs(a - b) / abs(b) for a, b in zip(own.losses, plain.losses, strict=False))
         row = (
             *(task.name, task.variant, name),
-            *(f"{1e3 * median(seconds[name]):.1f}", f"{ratio:.3f}", f"{apart:.1e}"),
+            *(f"{1e3 * median(own.seconds):.1f}", f"{ratio:.3f}", f"{apart:.1e}"),
         )
         rows.append(f"| {' | '.join(row)} |")
         print(rows[-1], flush=True)
+        del own
+        _clear(device)
     return rows
 
 
@@ -307,30 +334,34 @@ def run(arguments: argparse.Namespace) -> None:
                 print(f"{name}, {variant}: {type(error).__name__}: {error}", flush=True)
             (arguments.folder / "models.md").write_text("\n".join([*lines, ""]))
             _clear(arguments.device)
+            print(f"{name}, {variant}: {time.perf_counter() - began:.0f} s so far", flush=True)
 
 
 def profile(arguments: argparse.Namespace) -> None:
-    """What host and device do in two steps of each contestant."""
-    from torch.profiler import ProfilerActivity
-    from torch.profiler import profile as profiling
-
+    """What host and device do in a few steps of each contestant."""
+    began = time.perf_counter()
+    is_cuda = arguments.device == "cuda"
     for name in arguments.models.split(","):
         for variant in arguments.variants.split(","):
             task = Trained(name, variant, TINY if arguments.tiny else LARGE)
-            for contestant, each in contestants(task, arguments.folder, arguments.device).items():
-                for step in range(WARM_UP):
-                    each.step(step)
-                with profiling(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as found:
-                    for step in range(WARM_UP, WARM_UP + 2):
-                        each.step(step)
-                words = "-".join(f"{name} {variant} {contestant}".replace("+", "").replace(",", "").split())
-                rows: Any = found.key_averages()
-                tables = (
-                    rows.table(sort_by=f"self_{what}_time_total", row_limit=40) for what in ("cuda", "cpu")
-                )
-                (arguments.folder / f"{words}.txt").write_text("\n".join(tables))
-                print(f"{words}: {sum(row.count for row in rows)} operations", flush=True)
-            _clear(arguments.device)
+            plain: Recording | None = None
+            for contestant, make in contestants(task, arguments.folder, arguments.device).items():
+                if plain is not None and contestant not in arguments.contestants.split(";"):
+                    continue
+                racer = Racer(make(), arguments.device)
+                found = record(racer.step, is_cuda=is_cuda)
+                plain = plain or found
+                title = f"{name} {variant} {contestant}"
+                words = "-".join(title.replace("+", "").replace(",", "").split())
+                parts = [
+                    text(title, found),
+                    *([difference(title, found, plain)] if found is not plain else []),
+                ]
+                (arguments.folder / f"{words}.txt").write_text("\n".join([*parts, ""]))
+                print(parts[-1] if found is not plain else parts[0][:600], flush=True)
+                print(f"({time.perf_counter() - began:.0f} s so far)", flush=True)
+                del racer
+                _clear(arguments.device)
 
 
 def _clear(device: str) -> None:
@@ -358,6 +389,9 @@ def main() -> None:
     parser.add_argument("--variants", default="eager,compiled", help=f"of {', '.join(VARIANTS)}")
     parser.add_argument("--minutes", type=float, default=7.0)
     parser.add_argument("--tiny", action="store_true")
+    parser.add_argument(
+        "--contestants", default="1F1B;1F1B, CUDA graphs", help="that are profiled beside the plain loop"
+    )
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     if arguments.device == "cpu":

@@ -127,6 +127,12 @@ class OfPlan:
             undo="host" if undo_on_host else "device",
         )
         self._session = Session(Role(bundle, 0, (0, 0), stream, grid), chunks, transport, store, where)
+        self._chunks = chunks
+
+    @property
+    def has_graphs(self) -> bool:
+        """True if all its work is replayed."""
+        return all(chunk.graphs for chunk in self._chunks.values())
 
     def step(self, number: int) -> float:
         loss = self._session.run(number).loss

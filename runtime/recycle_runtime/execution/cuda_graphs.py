@@ -45,7 +45,8 @@ class InputSpec(NamedTuple):
     inputs: tuple[tuple[torch.Size, torch.dtype], ...]
     texts: tuple[tuple[int, ...], ...]
     """Those inputs that stay on the host, which come first."""
-    target: tuple[torch.Size, torch.dtype] | None
+    target: tuple[torch.Size, torch.dtype] | tuple[()] | None
+    """Empty: the loss is in the output of the model, and there is no target beside its inputs."""
     share: float
     """Of the loss of the micro-batch in that of the step."""
     splits: bool
@@ -80,9 +81,9 @@ class GraphedWork:
             )
             for shape, dtype in look.inputs[len(texts) :]
         )
-        self._target = (
-            None if look.target is None else torch.zeros(look.target[0], dtype=look.target[1], device=device)
-        )
+        self._target: Any = look.target
+        if look.target:
+            self._target = torch.zeros(look.target[0], dtype=look.target[1], device=device)
         outputs: list[torch.Tensor] = []
 
         def forward() -> None:
@@ -122,16 +123,14 @@ class GraphedWork:
             graph = None if part.is_empty else self._captured(part.run)
             self._weights.append(_WeightGraph(graph, accumulated.written_since(before)))
 
-    def forward(
-        self, inputs: Sequence[torch.Tensor], target: torch.Tensor | None, step: int, index: int
-    ) -> None:
+    def forward(self, inputs: Sequence[torch.Tensor], target: Any, step: int, index: int) -> None:
         """`outputs` are those of this micro-batch until the next forward."""
         self._chunk.random.give_seeds(self._generators, step, index)
         with torch.no_grad():
             for own, given in zip(self._inputs, inputs, strict=True):
                 if own.is_cuda:
                     own.copy_(given, non_blocking=True)
-            if self._target is not None and target is not None:
+            if isinstance(target, torch.Tensor):
                 self._target.copy_(target, non_blocking=True)
         self._forward.replay()
 
@@ -185,6 +184,12 @@ class ChunkGraphs:
         self._seen: dict[tuple[int, InputSpec], int] = {}
         self._waits = False
         """Whether a forward has waited for the device."""
+        self._why_not = ""
+        """What a micro-batch had that cannot be copied into a graph's memory."""
+
+    def refuse(self, why: str) -> None:
+        """A micro-batch cannot be copied into a graph's memory: say so between steps."""
+        self._why_not = why
 
     def find(self, buffer: int, look: InputSpec) -> GraphedWork | None:
         """What was captured for this; None if it is to be computed eagerly."""
@@ -229,21 +234,10 @@ class ChunkGraphs:
             # Parameters were replaced and not written to: what was captured reads the old ones.
             self._made.clear()
         due = [key for key, uses in self._seen.items() if uses >= _USES]
-        if not due:
+        if not due and not self._why_not:
             return
-        if self._chunk.random.draws_on_host:
-            self._give_up("its forwards draw random numbers on the host")
-            return
-        if any(has_hooks(parameter) for parameter in self._chunk.module.parameters()):
-            # Replayed, the user's function would not be called any more.
-            self._give_up("a parameter has a hook on its gradient")
-            return
-        if self._chunk.setting.group is not None or self._chunk.has_distributed:
-            # A graph would keep the communicator of a group that is left.
-            self._give_up("its forwards may talk to other tensor-parallel ranks")
-            return
-        if self._waits:
-            self._give_up("its forwards wait for the device, as .item() does")
+        if why := self._refused():
+            self._give_up(why)
             return
         torch.cuda.synchronize()
         for key in due:
@@ -254,6 +248,21 @@ class ChunkGraphs:
                 self._give_up(" ".join(str(error).split())[:200] or type(error).__name__)
                 return
         _log.info("chunk %d: captured %d buffers as CUDA graphs", self._chunk.number, len(due))
+
+    def _refused(self) -> str:
+        """Why nothing is to be captured; empty if it can be tried."""
+        chunk = self._chunk
+        if self._why_not:
+            return self._why_not
+        if chunk.random.draws_on_host:
+            return "its forwards draw random numbers on the host"
+        if any(has_hooks(parameter) for parameter in chunk.module.parameters()):
+            # Replayed, the user's function would not be called any more.
+            return "a parameter has a hook on its gradient"
+        if chunk.setting.group is not None or chunk.has_distributed:
+            # A graph would keep the communicator of a group that is left.
+            return "its forwards may talk to other tensor-parallel ranks"
+        return "its forwards wait for the device, as .item() does" if self._waits else ""
 
     def _give_up(self, why: str) -> None:
         self._chunk.cannot_capture = why

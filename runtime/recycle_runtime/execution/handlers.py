@@ -331,13 +331,17 @@ class OpHandlers:
         return outputs
 
     def _graph_for(self, instruction: Instruction, buffer: Buffer) -> GraphedWork | None:
-        graphs = self._graphs.get(instruction.chunk)
-        if graphs is None or not (buffer.target is None or isinstance(buffer.target, torch.Tensor)):
+        graphs, target = self._graphs.get(instruction.chunk), buffer.target
+        if graphs is None:
+            return None
+        is_tensor = isinstance(target, torch.Tensor)
+        if not (is_tensor or target is None or (isinstance(target, tuple) and not target)):
+            graphs.refuse("its targets are not tensors")
             return None
         look = InputSpec(
             tuple((tensor.shape, tensor.dtype) for tensor in buffer.inputs),
             tuple(tuple(tensor.tolist()) for tensor in buffer.inputs if tensor.is_cpu),
-            None if buffer.target is None else (buffer.target.shape, buffer.target.dtype),
+            (target.shape, target.dtype) if is_tensor else target,
             self._share,
             self._chunks[instruction.chunk].split.defers,
         )

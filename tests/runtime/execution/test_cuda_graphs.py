@@ -174,6 +174,55 @@ def test_layers_that_are_compiled(tmp_path: Path, plan: str) -> None:
     assert replayed[1].graphs, replayed[1].cannot_capture
 
 
+WHOLE = """
+import torch
+from types import SimpleNamespace
+from torch import nn
+CLIP_NORM = 0.5
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(32, 16)
+        self.layers = nn.ModuleList(nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 16)) for _ in range(3))
+        self.head = nn.Linear(16, 32)
+        self.register_buffer("places", torch.arange(8) / 8, persistent=False)
+    def forward(self, input_ids, labels):
+        value = self.embed(input_ids) + self.places[:, None]
+        for layer in self.layers:
+            value = value + torch.tanh(layer(value))
+        loss = nn.functional.cross_entropy(self.head(value).flatten(0, 1), labels.flatten())
+        return SimpleNamespace(loss=loss)
+def model():
+    return Model().double()
+def microbatch(index):
+    generator = torch.Generator().manual_seed(index)
+    ids = torch.randint(32, ({rows}, 8), generator=generator)
+    return {extra}
+def optimizer(parameters):
+    return torch.optim.AdamW(parameters, lr=0.01)
+"""
+NAMED = '{"input_ids": ids, "labels": ids}'
+
+
+@pytest.mark.parametrize("plan", ["one-worker.plan", "one-worker-decoupled.plan"])
+def test_a_whole_model_that_computes_its_own_loss(tmp_path: Path, plan: str) -> None:
+    replayed = trained(tmp_path, plan, "on", NAMED, program=WHOLE)
+    assert replayed[1].graphs
+    same(replayed, trained(tmp_path, plan, "off", NAMED, program=WHOLE))
+
+
+def test_targets_that_are_several_tensors(tmp_path: Path) -> None:
+    program = (
+        PROGRAM.replace("(output - target) ** 2", "(output - target[0].cuda()) ** 2")
+        .replace("yield tuple(", "yield (lambda pair: (pair[0], pair[1:]))(tuple(")
+        .replace("for _ in range(2))", "for _ in range(2)))")
+    )
+    eager = trained(tmp_path, "one-worker.plan", "auto", program=program)
+    assert "targets" in eager[1].cannot_capture
+    with pytest.raises(ProgramError, match="cannot be captured as CUDA graphs"):
+        trained(tmp_path, "one-worker.plan", "on", program=program)
+
+
 LEFT_ASIDE = """side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
