@@ -245,6 +245,8 @@ class WorkerGeneration:
         assert self._session is not None
         with self._unless_asked_to_leave():
             await self._session.settle()
+        # What was waited for may be what an abort has left there.
+        self.go_on_or_leave()
 
     def catch_up(self) -> None:
         """Between two steps, if the state that this process waits for has arrived."""
