@@ -31,7 +31,6 @@ from recycle_runtime.execution.optimizer.shards import (
     all_rows,
     check_whole,
     cut_into_shards,
-    rows_in,
     rows_of_shards,
     stepped_rows,
     stored_whole,

@@ -75,9 +75,10 @@ def optimizer(named_parameters):
     def kind(name):
         return 2 if name.startswith("head") else 0 if name.endswith("weight") and "norm" not in name else 1
 
-    groups = [{"params": [value for name, value in named_parameters if kind(name) == which]} for which in range(3)]
-    for group, rate, decay in zip(groups, (3e-2, 1e-2, 5e-2), (0.1, 0.0, 0.01)):
-        group |= {"lr": rate, "weight_decay": decay}
+    groups = []
+    for which, rate, decay in zip(range(3), (3e-2, 1e-2, 5e-2), (0.1, 0.0, 0.01)):
+        chosen = [value for name, value in named_parameters if kind(name) == which]
+        groups.append({"params": chosen, "lr": rate, "weight_decay": decay})
     return torch.optim.AdamW(groups)
 
 
