@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.plan.shard_moves import HeldShards
 from recycle_runtime.protocol.messages.generations import HeldState, LayerShards
 from recycle_runtime.protocol.messages.members import Member
 
@@ -17,6 +18,8 @@ class Entry:
         """The generation that the report was made for."""
         self.shards: tuple[LayerShards, ...] | None = None
         """Shards of optimizer state that it holds; None: that is not known."""
+        self.shard_sizes: HeldShards | None = None
+        """Their bytes; None as long as some are on their way in the generation under way."""
         self.boundary: int | None = None
         """The step before which it waits."""
         self.is_joining = False

@@ -10,42 +10,37 @@ from recycle_runtime.coordinator.participant import Asked, Hears, Memory, Partic
 from recycle_runtime.plan.shard_moves import HeldShards
 from recycle_runtime.plan.worker_ids import Worker
 from recycle_runtime.protocol.messages.members import Member
-from recycle_runtime.protocol.messages.steps import ShardOwners, ShardSizes
+from recycle_runtime.protocol.messages.steps import ShardOwners
 
 
 class ShardOwnership(Participant):
     """Of each chunk the worker that speaks for its stage says when owners are missing, and when they are not
-    any more; every process says what it owns once no shard is on its way."""
+    any more."""
 
     memory = (
         Memory(
-            "owners of shards",
-            said=(ShardOwners, ShardSizes),
-            lost="workers know who owns what, and say it anew when a generation begins; until then layers "
-            "do not travel",
+            "shards that lack owners",
+            said=(ShardOwners,),
+            lost="it is for the user; workers make new owners by themselves",
         ),
     )
 
     def __init__(self, nodes: Callable[[], Mapping[Worker, str]]) -> None:
         self.nodes = nodes
         """Which node each worker is on."""
-        self._held: dict[Member, HeldShards] = {}
 
     @classmethod
     def open(cls, asked: Asked, job: View) -> "ShardOwnership":
         return cls(asked.nodes)
 
     def hears(self) -> Hears:
-        return {ShardOwners: self._hear, ShardSizes: self._hear_held}
-
-    def leave(self) -> None:
-        self._held.clear()
+        return {ShardOwners: self._hear}
 
     def held(self) -> dict[Worker, HeldShards] | None:
         """By worker; None as long as some are on their way, or ranks of a worker own different ones."""
         found: dict[Worker, HeldShards] = {}
         for member in self.job.roster.active():
-            here = self._held.get(member)
+            here = self.job.roster.entries[member].shard_sizes
             if here is None or found.setdefault(member.worker, here).keys() != here.keys():
                 return None
         return found
@@ -56,15 +51,6 @@ class ShardOwnership(Participant):
             return False
         kept = {place for worker, here in held.items() if worker not in workers for place in here}
         return all(held.get(worker, {}).keys() <= kept for worker in workers)
-
-    def _hear_held(self, member: Member, said: ShardSizes) -> list[Tell]:
-        if self.job.is_current(member, said.generation):
-            self._held[member] = {
-                (layer, shard): size
-                for (layer, _, held), sizes in zip(said.layers, said.sizes, strict=True)
-                for shard, size in zip(held, sizes, strict=True)
-            }
-        return []
 
     def _hear(self, member: Member, said: ShardOwners) -> list[Tell]:
         if not self.job.is_current(member, said.generation):

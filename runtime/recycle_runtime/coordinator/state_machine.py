@@ -541,6 +541,12 @@ class StateMachine:
         entry = self.roster.entries.get(member)
         if entry is not None and message.generation >= entry.generation:
             entry.shards = message.shards
+        if entry is not None and message.sizes is not None and self._is_current(member, message.generation):
+            entry.shard_sizes = {
+                (each.layer, shard): size
+                for each, sizes in zip(message.shards, message.sizes, strict=True)
+                for shard, size in zip(each.held, sizes, strict=True)
+            }
 
     def _mistake_of_work(self) -> str | None:
         assert self.assignment is not None
@@ -898,7 +904,7 @@ class StateMachine:
         for member, entry in self.roster.entries.items():
             entry.is_leaving = entry.is_leaving or entry.is_active
             entry.has_begun = False
-            entry.boundary = None
+            entry.boundary = entry.shard_sizes = None
             self._send(member, leave)
         self.roster.activate(())
         self._go_if_all_are_here()

@@ -4,6 +4,7 @@ A program that gives whole stages has one of these for every chunk, which never 
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, cast
 
 import torch
@@ -30,7 +31,6 @@ from recycle_runtime.execution.optimizer.shards import (
     all_rows,
     check_whole,
     cut_into_shards,
-    rows_in,
     rows_of_shards,
     stepped_rows,
     stored_whole,
@@ -146,7 +146,7 @@ class Layer:
         if state is not None:
             made.load(state["state"])
         elif self.waiting is not None:
-            read = rows_of_shards(self.waiting, self.shards[shard], self._shapes)
+            read = rows_of_shards(self.waiting, self.shards[shard], self._shapes, self._order)
             made.load(_with_masters(read, made))
 
     def beside(self, shard: int, state: dict[str, Any]) -> LayerOptimizer | None:
@@ -246,7 +246,7 @@ class Layer:
         values = [model[name] for name in self._own_names]
         if self.stepped is not None:
             if state["optimizer"] is None:
-                state = rows_of_shards(given, all_rows(self._shapes), self._shapes)
+                state = rows_of_shards(given, all_rows(self._shapes), self._shapes, self._order)
             self.stepped.load({"masters": values, **state})
         elif not is_stepping:
             self.own_nothing()
@@ -315,8 +315,14 @@ class Layer:
 
     def _has_same_groups(self, shards: Sequence[Shard]) -> bool:
         """True if the optimizer of every shard has the groups that the layer's would have."""
-        whole = self._groups([Rows(0, rows_in(parameter)) for parameter in self.parameters])
+        whole = self._groups(all_rows(self._shapes))
         return all(self._groups(rows) == whole for rows in shards if any(rows))
+
+    @cached_property
+    def _order(self) -> list[int]:
+        """Numbers of parameters in the order in which the optimizer's groups have them."""
+        groups = self._groups(all_rows(self._shapes)) or []
+        return [number for group in groups for number in group["params"]]
 
     def _groups(self, rows: Sequence[Rows]) -> list[dict[str, Any]] | None:
         """Of an optimizer of these rows, parameters by their numbers; None where it trains nothing."""

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from recycle_runtime.execution.chunk import Chunk
+from recycle_runtime.execution.device_copies import mark_on
 from recycle_runtime.execution.evaluation import EvaluationData, EvaluationHandlers, evaluate
 from recycle_runtime.execution.gradient_reach import gradients_of
 from recycle_runtime.execution.handlers import OpHandlers
@@ -93,7 +94,7 @@ class Session:
         )
         self.loads = self.handlers.loads(role.stream)
         """The micro-batches of a step that this stream loads, in its order."""
-        self._role, self._chunks = role, chunks
+        self._role, self._chunks, self._device = role, chunks, device
         self._evaluation = EvaluationHandlers(
             role.bundle, role.worker, chunks, shapes, self.transport, self.steps, device
         )
@@ -157,9 +158,13 @@ class Session:
         )
 
     def settle(self) -> None:
-        """At a boundary: nothing of the last step is open any more."""
+        """At a boundary: nothing of the last step is open any more, and all that others had to send for it is
+        here. A process that leaves when all have come so far cuts off nobody."""
         self.steps.finish()
         self.transport.flush()
+        if (mark := mark_on(self._device)) is not None:
+            # Weights of the last step may still be on their way: the device waits for them, and not the host.
+            mark.synchronize()
 
     def take_back_broken(self) -> None:
         """The group was aborted: no step counts that was made with what an abort has left."""

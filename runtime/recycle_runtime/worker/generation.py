@@ -27,7 +27,6 @@ from recycle_runtime.protocol.messages.steps import (
     LossShare,
     NotFinite,
     ShardOwners,
-    ShardSizes,
     StepDone,
 )
 from recycle_runtime.protocol.surroundings import Surroundings
@@ -99,7 +98,8 @@ class WorkerGeneration:
         """The learning rate of the step under way, where losses are computed."""
         self._said_at = equipment.surroundings.now()
         self._is_first_step = True
-        self._has_told_shards = not bundle.owners
+        self._has_told_sizes = not bundle.owners
+        """Of shards: once, when all of them are where they should be, and have been stepped."""
         self._unreported: tuple[int, float] | None = None
         """The step under way that has not been told, and when it began."""
 
@@ -216,15 +216,9 @@ class WorkerGeneration:
         assert self._chunks is not None
         done |= {**session.counts._asdict(), "rate": self._rate, "corrections": self._chunks.corrections}
         equipment.link.say(StepDone(**done, times=equipment.engine.take_times()))
-        self._tell_shards(self._chunks)
-
-    def _tell_shards(self, chunks: HeldChunks) -> None:
-        """Those that are owned here, once: when all of them are where they should be."""
-        if self._has_told_shards or not chunks.are_shared_out:
-            return
-        self._has_told_shards = True
-        layers, sizes = chunks.shards_held()
-        self._equipment.link.say(ShardSizes(self.number, tuple(layers), tuple(sizes)))
+        if not self._has_told_sizes and self._chunks.are_shared_out:
+            self._has_told_sizes = True
+            equipment.link.say(ShardsHeld(self.number, self._chunks.shards, self._chunks.shard_sizes))
 
     def can_halve(self, data: MicroBatches) -> bool | None:
         """True if plans that split micro-batches in two are of use, as far as is known before the first
@@ -245,6 +239,8 @@ class WorkerGeneration:
         assert self._session is not None
         with self._unless_asked_to_leave():
             await self._session.settle()
+        # What was waited for may be what an abort has left there.
+        self.go_on_or_leave()
 
     def catch_up(self) -> None:
         """Between two steps, if the state that this process waits for has arrived."""

@@ -132,16 +132,6 @@ class HeldChunks(Mapping[int, Chunk]):
         """True once no shard of optimizer state is on its way to an owner any more."""
         return all(chunk.is_shared_out for chunk in self.values())
 
-    def shards_held(self) -> tuple[list[LayerShards], list[tuple[int, ...]]]:
-        """Of each layer: shards of optimizer state that are owned here, and the bytes of each."""
-        layers = [layer for layer in self.layers if layer.shards]
-        held = [sorted(layer.held) for layer in layers]
-        pairs = list(zip(layers, held, strict=True))
-        return (
-            [LayerShards(layer.number, len(layer.shards), tuple(shards)) for layer, shards in pairs],
-            [tuple(map(layer.shard_bytes, shards)) for layer, shards in pairs],
-        )
-
     def report(self) -> HeldState:
         """What this process can offer when the survivors agree where to go on."""
         reports = [chunk.report() for chunk in self.values()]
@@ -161,6 +151,12 @@ class HeldChunks(Mapping[int, Chunk]):
     def shards(self) -> tuple[LayerShards, ...]:
         """Of optimizer state: those that are here."""
         return tuple(each for chunk in self.values() for each in chunk.shards)
+
+    @property
+    def shard_sizes(self) -> tuple[tuple[int, ...], ...]:
+        """Bytes of each of them."""
+        layers = {layer.number: layer for layer in self.layers}
+        return tuple(tuple(map(layers[each.layer].shard_bytes, each.held)) for each in self.shards)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Of their modules; where several are whole stages, each name begins with the number of its chunk."""

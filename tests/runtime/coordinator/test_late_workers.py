@@ -1,6 +1,6 @@
 """Workers that do not leave their group in time, or have just been started: who is waited for."""
 
-from recycle_runtime.coordinator.events import MovesWanted, Said, TimePassed
+from recycle_runtime.coordinator.events import MovesWanted, Said, StopWanted, TimePassed
 from recycle_runtime.coordinator.patience import Patience
 from recycle_runtime.coordinator.state_machine import Phase
 from recycle_runtime.options.run import AdaptationOptions
@@ -84,6 +84,29 @@ def test_a_shard_that_no_other_worker_has_counts_as_a_stage_does() -> None:
         job.happen(Said(Member(worker, 0), said))
     assert machine.can_go_on_with([worker for worker in here if worker != ONE])
     assert not machine.can_go_on_with([worker for worker in here if worker not in (ONE, TWO)])
+
+
+def test_sizes_of_shards_are_those_of_the_generation_that_runs() -> None:
+    """As long as a worker has some on their way to it, nobody sends shards to another cut."""
+    job = FakeJob(100, AdaptationOptions(replan=None))
+    job.run(5)
+    machine, here = job.coordinator, sorted(job.members)
+
+    def say(member: Member, generation: int, sizes: tuple[tuple[int, ...], ...] | None) -> None:
+        shards = (LayerShards(member.worker[1], 3, (0, 2)),)
+        job.happen(Said(member, ShardsHeld(generation, shards, sizes)))
+
+    for member in here[1:]:
+        say(member, machine.number, ((8, 9),))
+    say(here[0], machine.number - 1, ((8, 9),))
+    say(here[0], machine.number, None)
+    assert machine.shards.held() is None
+    say(here[0], machine.number, ((8, 9),))
+    held = machine.shards.held()
+    assert held is not None and held[1, 1] == {(1, 0): 8, (1, 2): 9}
+    job.happen(StopWanted("a change"))
+    job.run(5)
+    assert machine.number > 1 and machine.shards.held() is None
 
 
 def test_nobody_is_given_up_for_a_peer_that_has_just_been_started() -> None:

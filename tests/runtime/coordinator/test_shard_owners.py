@@ -10,16 +10,13 @@ from recycle_runtime.plan.recut import Recut, ShardTransfer, Transfer
 from recycle_runtime.protocol.messages.generations import LayerShards
 from recycle_runtime.protocol.messages.layer_moves import LayersToMove
 from recycle_runtime.protocol.messages.members import Member
-from recycle_runtime.protocol.messages.steps import ShardSizes
 
 GENERATION = 3
 A, B, C = (0, 0), (1, 0), (0, 1)
 
 
-def _say(owners: ShardOwnership, member: Member, held: tuple[int, ...], generation: int = GENERATION) -> None:
-    hear = owners.hears()[ShardSizes]
-    said = ShardSizes(generation, (LayerShards(0, 2, held),), (tuple(8 for _ in held),))
-    assert not list(hear(member, said))
+def _say(owners: ShardOwnership, member: Member, held: tuple[int, ...]) -> None:
+    owners.job.roster.entries[member].shard_sizes = {(0, shard): 8 for shard in held}
 
 
 def _owners(tensor: int = 1) -> tuple[ShardOwnership, list[Member]]:
@@ -37,13 +34,10 @@ def _owners(tensor: int = 1) -> tuple[ShardOwnership, list[Member]]:
 def test_owners_are_known_when_all_have_said() -> None:
     owners, (one, other) = _owners()
     _say(owners, one, (0, 1))
-    _say(owners, other, (1,), generation=GENERATION - 1)
     assert owners.held() is None and not owners.can_spare([B])
     _say(owners, other, (1,))
     assert owners.held() == {A: {(0, 0): 8, (0, 1): 8}, B: {(0, 1): 8}}
     assert owners.can_spare([B]) and not owners.can_spare([A]) and not owners.can_spare([A, B])
-    owners.leave()
-    assert owners.held() is None
 
 
 def test_ranks_of_a_worker_own_the_same() -> None:

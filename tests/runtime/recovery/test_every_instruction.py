@@ -105,6 +105,27 @@ def test_each_instruction_with_shards_and_steps_made_again(tmp_path: Path, shard
     kill_everywhere(tmp_path, sharded, changed(tmp_path, MLP, f"CLIP_NORM = {clip}"), (1, 0))
 
 
+SMALL_BUCKETS = """
+from recycle_runtime.execution.optimizer import gradients
+from recycle_runtime.state import ownership
+
+gradients.BUCKET_BYTES = ownership.BUCKET_BYTES = 1
+"""
+"""Every parameter is summed for itself, most of them before REDUCE; weights of every layer travel alone."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["sharded", "sharded_with_barrier", "square"])
+def test_each_instruction_with_early_sums(tmp_path: Path, request: pytest.FixtureRequest, kind: str) -> None:
+    """From the first weight gradient on: some sums are over, some under way; steps are made again as well."""
+    bundle = str(request.getfixturevalue(kind))
+    program = changed(tmp_path, MLP, f"{SMALL_BUCKETS}\nCLIP_NORM = 0.45")
+    stream = Bundle.read(bundle).stream(0, (1, 1))
+    works = (Opcode.BACKWARD, Opcode.BACKWARD_WEIGHT)
+    first = next(at for at, each in enumerate(stream) if each.opcode in works)
+    kill_everywhere(tmp_path, bundle, program, (1, 1), first=first)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("clip", [0.05, 0.45])
 def test_each_instruction_with_steps_made_again(tmp_path: Path, square: str, clip: float) -> None:

@@ -1,17 +1,25 @@
 """Runs that are cut anew while they train: nothing is lost or repeated, all numbers are as they should be."""
 
+import shutil
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+import torch
 
 from recycle_compiler.frontend.load import parse_job_text
+from recycle_runtime.checkpoint.manifest import Manifest
+from recycle_runtime.cli.main import main
 from recycle_runtime.launcher.supervisor import Supervisor
 from recycle_runtime.options.run import AdaptationOptions
 from recycle_runtime.protocol.messages.observers import JobEvent, ToObserver
+from recycle_runtime.protocol.messages.steps import StepRow
+from recycle_runtime.weights.named import open_weights
 from tests.runtime.recovery.recut_plans import LAYERED, check_layers, three_by_two, write_bundle
 from tests.runtime.recovery.watched import Drive, Outcome, run
+from tests.runtime.training.alone import train_alone
+from tests.runtime.training.compare import changed
 from tests.support.layers import layer_costs, layered_job
 
 FIVE, FOUR = "4x3,2x2", "3x2,3x2"
@@ -65,12 +73,17 @@ def run_until(
     program: str = LAYERED,
     per_step: int = PER_STEP,
     adaptation: AdaptationOptions = AdaptationOptions(replan=None, recut="always"),  # noqa: B008
+    checkpoint_every: int = 0,
 ) -> Outcome:
     """A run that is long enough for all of it; how many steps that takes depends on the machine."""
     outcome = Outcome()
     for attempt in range(MOST_RUNS):
         here = folder / f"run-{attempt}"
-        outcome = run(here, bundle, program, steps, [*faults], [*returns], drive(), adaptation=adaptation)
+        checkpoint = here / "kept" if checkpoint_every else None
+        outcome = run(
+            here, bundle, program, steps, [*faults], [*returns], drive(), adaptation=adaptation,
+            checkpoint=checkpoint, checkpoint_every=checkpoint_every or 100,
+        )  # fmt: skip
         check_layers(here, outcome, program, per_step, steps)
         if happened(outcome):
             return outcome
@@ -102,6 +115,60 @@ def test_a_failure_is_rerouted_and_then_recut(tmp_path: Path, recuttable: str) -
 def test_shards_travel_with_layers(tmp_path: Path, recuttable_with_shards: str) -> None:
     outcome = run_until(tmp_path, recuttable_with_shards, ["kill=1:1@5"], ["1:1@40"], has_recut("3x3,3x3"))
     assert plans_in_order(outcome)[:3] == ["0 0", "0 1", FIVE]
+
+
+class Copies:
+    """Copies of checkpoints, made when they are complete: the job deletes them soon."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.under: list[str] = []
+        """Plan of the last step before each."""
+        self._plan = ""
+
+    def __call__(self, supervisor: Supervisor, message: ToObserver) -> None:
+        if isinstance(message, StepRow):
+            self._plan = message.plan
+        if not isinstance(message, JobEvent) or not message.text.startswith("checkpoint of step "):
+            return
+        try:
+            shutil.copytree(message.text.partition(": ")[2], self._folder / str(len(self.under)))
+        except (shutil.Error, FileNotFoundError):
+            # It was deleted meanwhile: this process had no time for it.
+            shutil.rmtree(self._folder / str(len(self.under)), ignore_errors=True)
+            return
+        self.under.append(self._plan)
+
+    def check(self, place: int) -> None:
+        """An export has the weights of a plain loop, and owners have written as many shards as ever."""
+        checkpoint, target = self._folder / str(place), self._folder / f"export-{place}"
+        assert main(["--quiet", "export", str(checkpoint), "-o", str(target)]) == 0
+        step = Manifest.read(checkpoint).step
+        found, expected = dict(open_weights(target)), train_alone(LAYERED, 1, PER_STEP, step, cut=(6,)).states
+        assert found.keys() == expected[0].keys()
+        for name, tensor in expected[0].items():
+            torch.testing.assert_close(found[name], tensor, rtol=1e-12, atol=1e-12)
+        names = [path.name for path in checkpoint.iterdir() if path.is_dir()]
+        assert sum("-optimizer-" in name for name in names) == 18 and len(names) == 24
+
+
+@pytest.mark.slow
+def test_exports_of_what_owners_have_written(tmp_path: Path, recuttable_with_shards: str) -> None:
+    """Before an owner fails, without it, under another cut, and with another owner."""
+    tried: list[Copies] = []
+
+    def drive() -> Drive:
+        tried.append(Copies(tmp_path / f"copies-{len(tried)}"))
+        return tried[-1]
+
+    run_until(
+        tmp_path, recuttable_with_shards, ["kill=1:1@8"], ["1:1@40"], has_recut("3x3,3x3"), drive=drive,
+        checkpoint_every=6,
+    )  # fmt: skip
+    copies = tried[-1]
+    assert {FIVE, "0 0"} <= set(copies.under)
+    for place in range(len(copies.under)):
+        copies.check(place)
 
 
 @pytest.mark.slow
@@ -168,6 +235,9 @@ HALVES = """job halves {
   tolerate { failures = 2  redundancy = 1 }
 }
 """
+HALVES_IN_SHARDS = HALVES.replace("data = 2", "data = 3").replace(
+    "  tolerate", "  optimizer { state = sharded  owners = 2 }\n  tolerate"
+)
 
 
 def halves_bundle(path: Path) -> str:
@@ -179,17 +249,42 @@ def halves_bundle(path: Path) -> str:
 @pytest.mark.slow
 def test_in_halves_failures_are_planned_on_demand(tmp_path: Path) -> None:
     """From the start on micro-batches are split, since that is faster; nothing has to travel for it."""
-    program = tmp_path / "even.py"
-    text = Path(LAYERED).read_text().replace("randn(3,", "randn(4,").replace("0.1 if", "0.0 if")
-    program.write_text(text)
+    program = even_program(tmp_path)
     bundle = halves_bundle(tmp_path / "halves.plan")
 
     def happened(outcome: Outcome) -> bool:
         return outcome.rows[-1].plan == "3x2,3x1 in halves"
 
-    outcome = run_until(tmp_path, bundle, ["kill=1:1@20"], [], happened, program=str(program), per_step=4)
+    outcome = run_until(tmp_path, bundle, ["kill=1:1@20"], [], happened, program=program, per_step=4)
     assert plans_in_order(outcome) == ["0 0", IN_HALVES, "3x1,3x1 in halves", "3x2,3x1 in halves"]
     assert "planned on demand" in " ".join(outcome.events)
+
+
+def even_program(folder: Path) -> str:
+    """Four samples, and no dropout, which would draw for each half."""
+    program = folder / "even.py"
+    program.write_text(Path(LAYERED).read_text().replace("randn(3,", "randn(4,").replace("0.1 if", "0.0 if"))
+    return str(program)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("clip", [None, 0.2])
+def test_halves_with_shards(tmp_path: Path, clip: float | None) -> None:
+    """Weights go out after the last half; an owner fails under halves and comes back."""
+    program = changed(tmp_path, even_program(tmp_path), f"CLIP_NORM = {clip}")
+    job, layout = parse_job_text(HALVES_IN_SHARDS, "halves.job"), "3x3,3x3 in halves"
+    counts = [(0, 0), (0, 1), (1, 0), (1, 1)]
+    bundle = write_bundle(
+        tmp_path / "halves.plan", job, {layout: [(0, 1), (1, 0), (1, 1)]}, counts, source=HALVES_IN_SHARDS
+    )
+
+    def happened(outcome: Outcome) -> bool:
+        names = [row.plan for row in outcome.rows]
+        return len(outcome.faults) == 2 and "3x3,3x2 in halves" in names and names[-1] == layout
+
+    faults, returns = ["kill=1:1@20", "kill=0:1@60"], ["1:1@25", "0:1@62"]
+    outcome = run_until(tmp_path, bundle, faults, returns, happened, steps=100, program=program, per_step=6)
+    assert plans_in_order(outcome)[:2] == ["0 0", layout]
 
 
 BEYOND = """job beyond {

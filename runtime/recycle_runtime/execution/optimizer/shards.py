@@ -115,9 +115,15 @@ def all_rows(shapes: Sequence[torch.Size]) -> Shard:
     return tuple(Rows(0, shape[0] if shape else 1) for shape in shapes)
 
 
-def rows_of_shards(stored: Sequence[StoredShard], rows: Shard, shapes: Sequence[torch.Size]) -> State:
+def rows_of_shards(
+    stored: Sequence[StoredShard], rows: Shard, shapes: Sequence[torch.Size], order: Sequence[int]
+) -> State:
     """State of an optimizer of these rows, from that of shards which have them; ValueError if some are
-    missing. Only shards that share rows with it are read."""
+    missing. Only shards that share rows with it are read.
+
+    `order`: numbers of the layer's parameters as the optimizer's groups have them, one after the other; it
+    counts them in that order.
+    """
     wanted = [each for each in stored if any(map(_meets, each.rows, rows))]
     shards = [(each.rows, state) for each in wanted if (state := each.read())]
     if not shards:
@@ -126,6 +132,7 @@ def rows_of_shards(stored: Sequence[StoredShard], rows: Shard, shapes: Sequence[
     found: State = {**first, "optimizer": {**first["optimizer"], "state": {}}}
     if "masters" in found:
         found["masters"] = []
+    places = {number: place for place, number in enumerate(order)}
     for number, (wants, shape) in enumerate(zip(rows, shapes, strict=True)):
         pieces = sorted(
             ((each[number], state) for each, state in shards if _meets(each[number], wants)),
@@ -134,9 +141,10 @@ def rows_of_shards(stored: Sequence[StoredShard], rows: Shard, shapes: Sequence[
         has = [each for each, _ in pieces]
         if shape.numel():
             _check(number, has, wants)
-        kept = [state["optimizer"]["state"].get(number) for _, state in pieces]
+        place = places.get(number)
+        kept = [state["optimizer"]["state"].get(place) for _, state in pieces]
         if kept and all(each is not None for each in kept):
-            found["optimizer"]["state"][number] = {
+            found["optimizer"]["state"][place] = {
                 name: _joined([each[name] for each in kept], has, wants, shape) for name in kept[0]
             }
         if "masters" in found:

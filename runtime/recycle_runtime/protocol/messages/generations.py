@@ -117,10 +117,13 @@ class Began:
 
 @dataclass(frozen=True, slots=True)
 class ShardsHeld:
-    """Shards of optimizer state that I hold: said when a generation begins, and whenever they change."""
+    """Shards of optimizer state that I hold: said when a generation begins, whenever they change, and once
+    after the first step in which none of my stage is on its way to an owner."""
 
     generation: Natural
     shards: tuple[LayerShards, ...]
+    sizes: tuple[tuple[Natural, ...], ...] | None = None
+    """Bytes of each of them; None as long as some are on their way."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from recycle_runtime.protocol.codec import Natural
-from recycle_runtime.protocol.messages.generations import LayerShards
 
 
 class NotFinite(NamedTuple):
@@ -149,16 +148,6 @@ class ShardOwners:
 
 
 @dataclass(frozen=True, slots=True)
-class ShardSizes:
-    """Bytes of the shards that are mine in this generation, once no shard is on its way to an owner."""
-
-    generation: Natural
-    layers: tuple[LayerShards, ...]
-    sizes: tuple[tuple[Natural, ...], ...]
-    """Bytes of each of them."""
-
-
-@dataclass(frozen=True, slots=True)
 class Recall:
     """Say again what you said of steps from this one on, and what became of the one before it."""
 
@@ -203,8 +192,6 @@ class StepSettled:
     is_skipped: bool
 
 
-StepReport = (
-    Parameters | FirstGradients | LossShare | StepDone | Settled | PeerDigest | ShardOwners | ShardSizes
-)
+StepReport = Parameters | FirstGradients | LossShare | StepDone | Settled | PeerDigest | ShardOwners
 SaidAgain = LossShare | StepDone | Settled
 """Messages about the last steps that a worker process keeps, to say them again when `Recall` asks for it."""

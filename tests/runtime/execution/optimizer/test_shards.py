@@ -52,15 +52,24 @@ def test_a_transposed_weight_stays_in_one_piece() -> None:
     assert sum(bool(shard[0]) for shard in cut) == 1
 
 
+def in_groups(parameters: Sequence[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    """Counts the last two first."""
+    first, *others = parameters
+    return torch.optim.AdamW([{"params": others, "lr": 0.2}, {"params": [first], "weight_decay": 0.3}])
+
+
 @pytest.mark.parametrize(
-    "make",
+    ("make", "order"),
     [
-        partial(torch.optim.AdamW, lr=0.1, amsgrad=True),
-        partial(torch.optim.SGD, lr=0.1, momentum=0.9),
-        partial(torch.optim.Adagrad, lr=0.1),
+        (partial(torch.optim.AdamW, lr=0.1, amsgrad=True), (0, 1, 2)),
+        (partial(torch.optim.SGD, lr=0.1, momentum=0.9), (0, 1, 2)),
+        (partial(torch.optim.Adagrad, lr=0.1), (0, 1, 2)),
+        (in_groups, (1, 2, 0)),
     ],
 )
-def test_steps_of_shards_are_those_of_the_whole(make: Callable[[Any], torch.optim.Optimizer]) -> None:
+def test_steps_of_shards_are_those_of_the_whole(
+    make: Callable[[Any], torch.optim.Optimizer], order: Sequence[int]
+) -> None:
     """And what they keep joins to what the whole keeps, divides again, and goes on from there."""
     torch.manual_seed(0)
     start = [torch.randn(5, 3), torch.randn(7), torch.randn(())]
@@ -78,12 +87,12 @@ def test_steps_of_shards_are_those_of_the_whole(make: Callable[[Any], torch.opti
         gradients = [torch.randn(shape) for shape in shapes]
         if step == 2:
             states = [{"optimizer": optimizer.state_dict()} for _, optimizer in several]
-            joined = rows_of_shards(_stored(cut, states), all_rows(shapes), shapes)
+            joined = rows_of_shards(_stored(cut, states), all_rows(shapes), shapes, order)
             kept = one.state_dict()["state"]
             torch.testing.assert_close(joined["optimizer"]["state"], kept, rtol=0, atol=0)
             several = of_shards()
             for (_, optimizer), shard in zip(several, cut, strict=True):
-                again = rows_of_shards([stored_whole(joined, shapes)], shard, shapes)
+                again = rows_of_shards([stored_whole(joined, shapes)], shard, shapes, order)
                 optimizer.load_state_dict(again["optimizer"])
         for parameter, gradient in zip(whole, gradients, strict=True):
             parameter.grad = gradient.clone()
@@ -126,7 +135,7 @@ def test_another_number_of_shards(
         if not any(rows):
             continue
         read.clear()
-        found = rows_of_shards(parts, rows, sizes)["optimizer"]["state"]
+        found = rows_of_shards(parts, rows, sizes, range(len(sizes)))["optimizer"]["state"]
         assert found.keys() == {at for at, each in enumerate(rows) if each}
         for at, kept in found.items():
             assert torch.equal(kept["kept"], rows[at].of(whole[at])) and kept["step"] == 3
