@@ -168,7 +168,11 @@ def _options(
     runs: dict[str, list[tuple[PolicyOutcome, float]]] = {}
     for draw in range(question.draws):
         fleet = _fleet(question, machines, spares, draw)
-        setting = replace(question.setting, failure_interval=fleet.mean_time_between_failures)
+        setting = replace(
+            question.setting,
+            failure_interval=fleet.mean_time_between_failures,
+            seed=question.seed + draw,
+        )
         comparison = Comparison(setting, fleet, question.batch, question.warm_spares)
         for outcome in compare(comparison, policies).outcomes:
             if outcome.average is not None:

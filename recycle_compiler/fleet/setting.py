@@ -136,6 +136,8 @@ class FleetSetting:
     """Seconds between failures of the job in the trace, on average; None where no trace is known."""
     spares_have_state: bool = False
     """True if spare machines hold the state of every stage, so that nothing is copied to them."""
+    seed: int = 0
+    """Of what a policy draws at random."""
 
     def seconds(self, ticks: float) -> float:
         return ticks / self.second_ticks

@@ -290,6 +290,7 @@ def comparison_of(job: JobSpec, bundle: Bundle, fleet: Fleet, arguments: Namespa
         _setting(job, bundle, said, arguments),
         failure_interval=fleet.mean_time_between_failures,
         spares_have_state=arguments.spare_kind == "hot",
+        seed=arguments.seed,
     )
     samples = said.samples if arguments.samples is None else arguments.samples
     batch, is_cold = batch_of(setting, samples), arguments.spare_kind == "cold"
