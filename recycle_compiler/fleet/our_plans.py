@@ -19,7 +19,8 @@ from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.standard import GRAPH_PASSES
 from recycle_compiler.planner.baselines import is_large, period_with
 from recycle_compiler.planner.compile import plan_failed
-from recycle_compiler.planner.recut import fastest_layout, layout_bound
+from recycle_compiler.planner.layout_bounds import layout_bound
+from recycle_compiler.planner.recut import fastest_layout
 from recycle_compiler.scheduling.bounds import stage_bounds
 from recycle_compiler.scheduling.problem import UNLIMITED, Problem, problem_of, with_ends_of
 from recycle_compiler.simulator.costs import Jitter, jitter_of

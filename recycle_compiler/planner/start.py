@@ -11,8 +11,9 @@ from dataclasses import replace
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.layout import Layout, job_of_layout
 from recycle_compiler.planner.cut_bounds import FAR, MOST_LAYERS
+from recycle_compiler.planner.layout_bounds import layout_bound
 from recycle_compiler.planner.layouts import Layouts
-from recycle_compiler.planner.recut import layout_bound, quick_plan
+from recycle_compiler.planner.recut import quick_plan
 from recycle_compiler.scheduling.budget import Guard
 
 _TRIED = 4

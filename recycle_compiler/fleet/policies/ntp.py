@@ -6,11 +6,11 @@ workers with a GPU less are packed into as few pipelines as possible, and whole 
 take their places.
 
 Assumed: traces say which machine failed and not how much of it, so a share of the failures, `one-gpu`, takes
-one GPU of a worker, chosen at random by seed, time and worker; all others take the whole worker. What is left fits
-the memory of the remaining GPUs, power is not raised, and the GPUs left keep their full efficiency. The
-machine is repaired when the trace says so. Groups are formed anew in a restart inside the processes, `swap`
-seconds, with lost shards from peers: the paper's abstract gives no time. Everything else is as with nvrx.
-The runtime of recyclec cannot do this.
+one GPU of a worker, chosen at random by seed, time and worker; all others take the whole worker. What is
+left fits the memory of the remaining GPUs, power is not raised, and the GPUs left keep their full efficiency.
+The machine is repaired when the trace says so. Groups are formed anew in a restart inside the processes,
+`swap` seconds, with lost shards from peers: the paper's abstract gives no time. Everything else is as with
+nvrx. The runtime of recyclec cannot do this.
 """
 
 import random
