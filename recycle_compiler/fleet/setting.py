@@ -274,4 +274,4 @@ def spread_layers(layers: int, stages: int) -> tuple[int, ...]:
 def on_pipelines(job: JobSpec, pipelines: int) -> JobSpec:
     """The job on so many pipelines: each does its part of the batch, rounded up."""
     each = -(-job.pipelines * job.microbatches // pipelines)
-    return replace(job, pipelines=pipelines, microbatches=each, failures=0)
+    return replace(job, pipelines=pipelines, microbatches=each, failures=0, vacant=0)

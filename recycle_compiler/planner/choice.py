@@ -58,8 +58,8 @@ class RecutChoice(NamedTuple):
         return [*(one.plans for one in self.made), *(one.plans for one in self.grouped), *others.values()]
 
     def own(self, plans: list[Streams]) -> list[Streams]:
-        """The plans of the own cut, from no failure on, with what is known of all others."""
-        return [with_bound(plan, self.bounds[failures]) for failures, plan in enumerate(plans)]
+        """The plans of the own cut, with what is known of all others."""
+        return [with_bound(plan, self.bounds[len(plan.failed)]) for plan in plans]
 
 
 def takes_groups(job: JobSpec) -> bool:

@@ -338,7 +338,7 @@ def _trace(job: JobSpec, layout: MachinePlaces, spares: int, arguments: Namespac
 
 
 def _compile(job: JobSpec, source: str, arguments: Namespace, output: Output) -> Bundle:
-    failures = job.failures if arguments.failures is None else arguments.failures
+    failures = job.failures - job.vacant if arguments.failures is None else arguments.failures
     title, shown = f"planning {job.name}", is_shown(output)
     guard = Guard(job.solver.time_limit_ns)
     with planning(job), plan_progress(title, failures + 1, output, shown) as progress:
@@ -353,7 +353,7 @@ def _compile(job: JobSpec, source: str, arguments: Namespace, output: Output) ->
     recuts: list[tuple[Streams, ...]] = []
     if can_recut(job):
         with cut_progress(f"re-cutting {job.name}", output, shown):
-            recuts = plan_cuts(job, dict(enumerate(plans)), processes, guard).plans
+            recuts = plan_cuts(job, dict(enumerate(plans, job.vacant)), processes, guard).plans
     return Bundle.parse(bundle_bytes(source=source, plans=plans, recuts=recuts))
 
 
