@@ -51,6 +51,9 @@ class OurPeriods:
 
     @property
     def healthy(self) -> float:
+        """Of all workers that the job begins with."""
+        if self._job.vacant:
+            return self.best((self._job.vacant,) + (0,) * (self._job.stages - 1)).period
         return self.exact((0,) * self._job.stages)
 
     def best(self, failed: Counts) -> Planned:
@@ -257,7 +260,7 @@ def fastest_period(setting: FleetSetting, failures: int) -> float | None:
 def healthy_period(setting: FleetSetting) -> float:
     """Ticks of our fastest plan without failures: what 100 % means."""
     own = OurPeriods(setting).healthy
-    others = fastest_period(setting, 0)
+    others = fastest_period(setting, setting.job.vacant)
     return own if others is None else min(own, others)
 
 

@@ -271,8 +271,8 @@ class JobSpec:
             yield "kept_for_weight exceeds activation"
         if self.unit not in TICKS_PER_UNIT or self.memory_unit not in MEMORY_SCALE:
             yield f"unknown unit {self.unit} or {self.memory_unit}"
-        if not 0 <= self.failures <= self.workers:
-            yield f"failures must be between 0 and {self.workers}, got {self.failures}"
+        if not 0 <= self.vacant <= self.failures <= self.workers:
+            yield f"failures must be between {self.vacant} and {self.workers}, got {self.failures}"
         if self.counts and len(self.counts) != self.chunks:
             yield f"counts needs {self.chunks} values, got {len(self.counts)}"
         if self.sharding is not None:
@@ -314,8 +314,6 @@ class JobSpec:
         if self.cut and (len(self.cut) != self.chunks or min(self.cut) < 1):
             yield f"cut {self.cut} does not give each of {self.chunks} chunks a layer"
         yield from self._verify_ties()
-        if not 0 <= self.vacant <= self.failures:
-            yield f"{self.vacant} vacant cells are not among the {self.failures} that may have no worker"
         if not 0 <= self.free_workers <= self.workers:
             yield f"a grid of {self.workers} cells cannot have {self.free_workers} workers"
         if self.parts not in (1, 2) or (self.parts == 2 and not self.cut):

@@ -6,7 +6,7 @@ they do not, the job starts under the fastest cut for all of them, in a grid as 
 some cells vacant, if no grid of fewer workers is as fast. Other cuts are planned from there, as for any job.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from recycle_compiler.ir.job import JobSpec
@@ -36,7 +36,7 @@ def started(job: JobSpec, guard: Guard | None = None) -> JobSpec:
             "give `pipeline` and `data`"
         )
     for workers in range(job.free_workers, 0, -1):
-        if grids := list(_grids(job, workers)):
+        if grids := _surviving(job, _grids(job, workers)):
             break
     else:
         workers = 0
@@ -44,10 +44,11 @@ def started(job: JobSpec, guard: Guard | None = None) -> JobSpec:
     best = sorted(grids, key=lambda layout: (layout_bound(job, layout), layout.stages))[:_TRIED]
     if workers < job.free_workers:
         # Whole grids of fewer workers come last: of equally fast ones the first is taken.
-        best = [*fastest_layouts(job, job.free_workers, guard)[:_TRIED], *best]
+        best = [*_surviving(job, fastest_layouts(job, job.free_workers, guard))[:_TRIED], *best]
     if not best:
         raise NoStartError(
-            f"no {plural(job.free_workers, 'worker')} hold every layer on {job.redundancy} of them"
+            f"{plural(job.free_workers, 'worker')} cannot hold every layer on {job.redundancy} of them and "
+            f"survive {plural(job.failures, 'failure')}"
         )
     if len(best) > 1:
         periods = {layout: quick_plan(job, layout, guard).period for layout in best}
@@ -62,6 +63,11 @@ def started(job: JobSpec, guard: Guard | None = None) -> JobSpec:
         failures=min(job.failures + vacant, start.workers),
         vacant=vacant,
     )
+
+
+def _surviving(job: JobSpec, layouts: Iterable[Layout]) -> list[Layout]:
+    """Those in which the failures that the job tolerates can leave every stage a worker."""
+    return [layout for layout in layouts if sum(layout.workers) - layout.stages >= job.failures]
 
 
 def _grids(job: JobSpec, workers: int) -> Iterator[Layout]:

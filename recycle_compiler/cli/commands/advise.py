@@ -56,7 +56,7 @@ def run(arguments: Namespace, output: Output) -> int:
     source = open_source(arguments, output)
     fleet = fleet_of(source.job, 0, arguments)
     places = len(fleet.layout.places)
-    least = -(-source.job.stages * places // source.job.workers)
+    least = -(-source.job.stages * places // source.job.present)
     machines = arguments.nodes or range(max(least, places - 4), places + 5)
     if machines[-1] < least:
         raise UsageError(f"--nodes must reach {least}, one worker for each stage, got {machines[-1]}")

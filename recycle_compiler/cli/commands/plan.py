@@ -250,7 +250,7 @@ def _in_groups(job: JobSpec, workers: int, recut: RecutPlans, output: Output) ->
 
 
 def _check_recut(workers: int, job: JobSpec, loaded: LoadedJob) -> None:
-    """UserError if there is no cut to choose for so many workers; the job may start on fewer than there are."""
+    """UserError if there is no cut to choose for so many workers; the job may start on fewer of them."""
     if job.layer_costs is None:
         raise UserError(f"{loaded.name}: {NOT_IN_LAYERS}")
     if why := why_own_cut(job):

@@ -313,7 +313,9 @@ def _is_bundle(path: str) -> bool:
 
 def _layout(job: JobSpec, arguments: Namespace) -> MachinePlaces:
     try:
-        return lay_out(job.pipelines, job.stages, job.tensor, arguments.gpus_per_node, arguments.layout)
+        return lay_out(
+            job.pipelines, job.stages, job.tensor, arguments.gpus_per_node, arguments.layout, job.vacant
+        )
     except LayoutError as error:
         raise UsageError(f"--gpus-per-node does not fit {job.name}: {error}") from None
 
