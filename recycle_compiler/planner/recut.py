@@ -499,9 +499,13 @@ def fastest_recut(
     least = layouts.least_period(workers)
     if least is None:
         return None
-    ranked = sorted(_compared(variant, 2 if split else 1, layouts, workers, FAR, guard), key=_by_period)
+    parts = 2 if split else 1
+    ranked = sorted(_compared(variant, parts, layouts, workers, FAR, guard), key=_by_period)
     if not ranked:
         return None
+    raised = _raised(variant, layouts, workers, least, ranked[0].period, guard)
+    least = raised.period
+    ranked = sorted([*ranked, *_promising(variant, parts, raised, ranked, guard)], key=_by_period)
     few = ranked[: 1 if _ops(variant, ranked[0].layout) > _LARGE else _PLANS_ON_DEMAND]
     made = [_planned((job, one.key, guard, _ROUNDS)) for one in few]
     return min(made, key=lambda one: (one.claims.period, _by_workers(one.key))), least
