@@ -77,7 +77,7 @@ def compile(
     plans = compile_job(spec, failures=failures, processes=workers, recut=recut, guard=guard)
     recuts: list[Sequence[Streams]] = []
     if recut:
-        found = plan_cuts(spec, dict(enumerate(plans)), workers, guard)
+        found = plan_cuts(spec, dict(enumerate(plans, spec.vacant)), workers, guard)
         plans = found.own(plans)
         recuts += found.plans
     return CompiledBundle(bundle_bytes(source=loaded.source, plans=plans, recuts=recuts))
@@ -108,7 +108,7 @@ class CompiledBundle:
     def __getitem__(self, failures: int) -> "Plan":
         """The fastest plan with so many failed workers, under whichever cut."""
         own = self.own(failures)
-        number = self.bundle.fastest_recut(own.streams.job.workers - failures, groups=True)
+        number = self.bundle.fastest_recut(own.streams.job.present - failures, groups=True)
         if number is None or self.bundle.recuts[number].plans[0].period >= own.streams.claims.period:
             return own
         return Plan(self.bundle.recuts[number], 0, read_streams(self.bundle.recuts[number], 0))

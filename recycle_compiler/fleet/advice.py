@@ -15,11 +15,13 @@ from math import inf
 from statistics import fmean
 from typing import NamedTuple
 
+from recycle_compiler.diagnostics import CompileError
 from recycle_compiler.fleet.accounts import GpuHours
 from recycle_compiler.fleet.comparison import Batch, Comparison, compare
 from recycle_compiler.fleet.machines import Fleet
 from recycle_compiler.fleet.report import PolicyOutcome
 from recycle_compiler.fleet.setting import FleetSetting, best_interval
+from recycle_compiler.fleet.state_options import Failures, StateOption, state_options
 from recycle_compiler.fleet.traces.generated import Machines, Repair, Words, generate
 
 OTHERS = ("nvrx", "torchft", "restart", "varuna", "oobleck")
@@ -87,6 +89,10 @@ class Question:
     """Throughput."""
     price: float | None = None
     warm_spares: bool = False
+    text: str = ""
+    """Of the job; empty where it cannot be read again."""
+    file: str = ""
+    """Its name: profiles are looked for beside it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +116,10 @@ class Advice:
     """Seconds, by Young and Daly for how often checkpoints are read."""
     by_interval: dict[str, tuple[tuple[str, float], ...]]
     """Effective training time of each policy, by the time between failures."""
+    states: tuple[StateOption, ...] = ()
+    """Ways to keep the optimizer's state, whole state first."""
+    states_note: str = ""
+    """Why they were not compared."""
 
     def of(self, policy: str) -> list[PolicyResult]:
         """The best option of a policy for each number of machines."""
@@ -140,18 +150,49 @@ def advise(question: Question, on_run: Callable[[str], None] | None = None) -> A
     if on_run is not None:
         on_run("failure rates")
     copy = _copy_seconds(question.setting)
+    tolerance, watched = _tolerance(fleets), sum(fleet.trace.span for fleet in fleets)
+    copies = tuple(_copies(fleets, copy, question.setting.job.pipelines))
+    losses = tuple(one.times * _YEAR / watched for one in copies)
+    states, states_note = _states(question, Failures(tolerance, _shares_down(fleets), losses), on_run)
     return Advice(
         question,
         tuple(options),
         best,
-        _tolerance(fleets),
+        tolerance,
         max(_most_down(fleet) for fleet in fleets),
-        sum(fleet.trace.span for fleet in fleets) / _YEAR,
-        tuple(_copies(fleets, copy, question.setting.job.pipelines)),
+        watched / _YEAR,
+        copies,
         copy,
         _interval(question.setting, shown, fleets),
         dict(_by_interval(question)),
+        states,
+        states_note,
     )
+
+
+def _states(
+    question: Question, failures: Failures, on_run: Callable[[str], None] | None
+) -> tuple[tuple[StateOption, ...], str]:
+    """The ways to keep the state, or why they are not compared."""
+    job = question.setting.job
+    if not question.text.strip():
+        return (), "the file does not have the text of its job"
+    if not job.techniques.adaptive or job.pipelines == 1:
+        return (), "no worker has a peer that could take its work"
+    hear = on_run or (lambda _: None)
+    try:
+        return tuple(state_options(question.text, question.file, question.setting, failures, hear)), ""
+    except CompileError as error:
+        return (), error.diagnostics[0].message
+
+
+def _shares_down(fleets: Sequence[Fleet]) -> dict[int, float]:
+    """Share of the time in which so many workers are down."""
+    times: Counter[int] = Counter()
+    for fleet in fleets:
+        for down, seconds in _down_times(fleet):
+            times[down] += round(seconds)
+    return {down: seconds / max(1, times.total()) for down, seconds in times.items()}
 
 
 def _rank(option: PolicyResult) -> tuple[float, int, int]:
@@ -168,7 +209,11 @@ def _options(
     runs: dict[str, list[tuple[PolicyOutcome, float]]] = {}
     for draw in range(question.draws):
         fleet = _fleet(question, machines, spares, draw)
-        setting = replace(question.setting, failure_interval=fleet.mean_time_between_failures)
+        setting = replace(
+            question.setting,
+            failure_interval=fleet.mean_time_between_failures,
+            seed=question.seed + draw,
+        )
         comparison = Comparison(setting, fleet, question.batch, question.warm_spares)
         for outcome in compare(comparison, policies).outcomes:
             if outcome.average is not None:
@@ -203,14 +248,10 @@ def _most_down(fleet: Fleet) -> int:
 
 def _tolerance(fleets: Sequence[Fleet]) -> int:
     """Failures that are exceeded in very little of the time."""
-    times: Counter[int] = Counter()
-    for fleet in fleets:
-        for down, seconds in _down_times(fleet):
-            times[down] += round(seconds)
-    left, allowed = times.total(), times.total() * _RARE
-    for down in sorted(times):
-        left -= times[down]
-        if left <= allowed:
+    left, shares = 1.0, _shares_down(fleets)
+    for down in sorted(shares):
+        left -= shares[down]
+        if left <= _RARE:
             return down
     return 0
 

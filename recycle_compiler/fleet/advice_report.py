@@ -7,11 +7,13 @@ from typing import Any
 
 from recycle_compiler.fleet.advice import INTERVALS, Advice, PolicyResult
 from recycle_compiler.fleet.report import figure, printed_table
+from recycle_compiler.fleet.state_options import best_option
 from recycle_compiler.fleet.traces.trace import duration_text
-from recycle_compiler.ir.units import percent, plural
+from recycle_compiler.ir.units import percent, plural, time_text
 from recycle_compiler.viz.chart import LineChart, Point
 from recycle_compiler.viz.shell import MADE_BY
 
+_GIB = 1 << 30
 _PUBLISHED = {"MoEvement, published*": ("10 min", 0.94)}
 """Effective training times of other systems (arXiv 2412.15411), which were not measured here."""
 
@@ -41,6 +43,7 @@ def advice_table(advice: Advice, color: bool = False) -> str:
         (
             printed_table(titles, rows, color),
             printed_table((f"{cost}, machines", *least), beside, color),
+            *filter(None, (_state_table(advice, color),)),
             "".join(f"{line}\n" for line in why(advice)),
         )
     )
@@ -83,8 +86,9 @@ def why(advice: Advice) -> Iterator[str]:
     lost = ", ".join(
         f"{plural(times, 'time')} with {plural(holders, 'holder')}" for holders, times in advice.copies
     )
+    yield from _why_state(advice)
     yield (
-        f"Redundancy and owners: {_holders(advice)}. In {advice.years:.1f} years of draws all holders of a "
+        f"Holders: {_holders(advice)}. In {advice.years:.1f} years of draws all holders of a "
         f"stage's state were lost at most {lost} (failures of a stage within the {advice.copy_seconds:.1f} s "
         "in which it is copied)."
     )
@@ -108,6 +112,61 @@ def _spares(advice: Advice, best: PolicyResult) -> Iterator[str]:
                 f"Spares: with {other.spares} of the {best.machines} machines held back, not {best.spares}, "
                 f"{figure(other.throughput)} {advice.question.batch.unit} ({100 * change:+.1f} %)."
             )
+
+
+def _why_state(advice: Advice) -> Iterator[str]:
+    """How to keep the optimizer's state, with the figures of each way."""
+    if advice.states_note:
+        yield f"Owners: not compared, since {advice.states_note}."
+        return
+    best, unit = best_option(advice.states), advice.question.batch.unit
+    if best is None:
+        yield f"Owners: no way to keep the state has a plan: {advice.states[0].why}."
+        return
+    scale = advice.question.batch.per_iteration
+    chosen = f"`optimizer {{ state = sharded  owners = {best.owners} }}`" if best.owners else "whole state"
+    others = "; ".join(
+        f"{one.name} no plan" if one.period is None else f"{one.name} {figure(one.rate * scale)}"
+        for one in advice.states
+    )
+    yield (
+        f"Owners: {chosen}, {figure(best.rate * scale)} {unit} over the trace with quick plans for none and "
+        f"{plural(advice.tolerance, 'failure')} and restarts counted ({others}); all holders are lost at most "
+        f"{best.losses:.2g} times a year."
+    )
+    copied = "recommended: a stage may lose all of its workers" if _stage_is_lost(advice) else "not needed"
+    yield f"Copies in neighbours' memory (`--neighbour-copies`): {copied}."
+
+
+def _stage_is_lost(advice: Advice) -> bool:
+    """True if some draw lost as many workers of a stage at a time as it has, as far as is counted."""
+    peers = advice.question.setting.job.pipelines
+    return any(one.times and one.holders >= min(peers, len(advice.copies)) for one in advice.copies)
+
+
+def _state_table(advice: Advice, color: bool) -> str:
+    """The ways to keep the state; nothing where they were not compared."""
+    if not advice.states:
+        return ""
+    job, scale = advice.question.setting.job, advice.question.batch.per_iteration
+    titles = (
+        "state", f"step ({job.unit})", f"with {plural(advice.tolerance, 'failure')}", "GiB of state a GPU",
+        "lost a year, at most", advice.question.batch.unit,
+    )  # fmt: skip
+    rows = [
+        (
+            one.name,
+            *(
+                "no plan" if ticks is None else time_text(job, ticks)
+                for ticks in (one.period, one.period_failed)
+            ),
+            "-" if one.held is None else f"{one.held / _GIB:.1f}",
+            f"{one.losses:.2g}",
+            figure(one.rate * scale),
+        )
+        for one in advice.states
+    ]
+    return printed_table(titles, rows, color)
 
 
 def _holders(advice: Advice) -> str:
@@ -136,6 +195,20 @@ def advice_document(advice: Advice) -> str:
             policy: [[name, INTERVALS[name], _short(share)] for name, share in points]
             for policy, points in advice.by_interval.items()
         },
+        "states": [
+            {
+                "owners": one.owners,
+                "holders": one.holders,
+                "period_ticks": one.period,
+                "period_ticks_failed": one.period_failed,
+                "held_bytes": one.held,
+                "losses_a_year": _short(one.losses),
+                "throughput": _short(one.rate * advice.question.batch.per_iteration),
+                "no_plan": one.why or None,
+            }
+            for one in advice.states
+        ],
+        "owners": None if (chosen := best_option(advice.states)) is None else chosen.owners,
         "why": list(why(advice)),
     }
     return f"{json.dumps(document)}\n"

@@ -46,7 +46,7 @@ class Comparison:
     @property
     def gpus(self) -> int:
         """Of the job."""
-        return self.setting.job.workers * self.setting.job.tensor
+        return self.setting.job.present * self.setting.job.tensor
 
     @property
     def paid(self) -> Gpus:
@@ -85,7 +85,7 @@ def compare(
         about=trace.about,
         unit=comparison.batch.unit,
         hours=comparison.hours,
-        workers=job.workers,
+        workers=job.present,
         gpus=comparison.gpus,
         reference=reference,
         spare_gpus=comparison.paid.of_fleet - comparison.gpus,
@@ -112,7 +112,7 @@ def _outcome(
         return PolicyOutcome(name, str(error), None)
     strengths = fleet.strengths
     if name in _NEVER_FAIL:
-        strengths = (Strength(0.0, comparison.setting.job.workers, fleet.spares),)
+        strengths = (Strength(0.0, comparison.setting.job.present, fleet.spares),)
     saving: float = getattr(policy, "saving", 0.0)
     full_rate = _full_rate(comparison, name, course) / (1 - saving)
     scale = comparison.batch.per_iteration
@@ -155,7 +155,7 @@ def _lives(fleet: Fleet) -> list[tuple[float, int]]:
 
 def _hours_down(comparison: Comparison, lives: list[tuple[float, int]]) -> float:
     ends = [at for at, _ in lives[1:]] + [comparison.fleet.trace.span]
-    workers = comparison.setting.job.workers
+    workers = comparison.setting.job.present
     seconds = sum((workers - live) * (end - at) for (at, live), end in zip(lives, ends, strict=True))
     return seconds * comparison.setting.job.tensor / _HOUR
 

@@ -35,13 +35,23 @@ class MachinePlaces(NamedTuple):
     per_worker: int
     """Machines that carry one worker together; 1 where a machine has room for a whole one."""
     gpus_each: int
+    vacant: frozenset[Worker] = frozenset()
+    """Cells of the grid that no machine carries."""
 
 
 def lay_out(
-    pipelines: int, stages: int, tensor: int, gpus_per_node: int | None = None, by: str = "pipeline"
+    pipelines: int,
+    stages: int,
+    tensor: int,
+    gpus_per_node: int | None = None,
+    by: str = "pipeline",
+    vacant: int = 0,
 ) -> MachinePlaces:
-    """Places for machines with so many GPUs; by default a machine is a worker."""
+    """Places for machines with so many GPUs, by default a worker each; the last cells may be vacant."""
+    cells = [(pipeline, stage) for pipeline in range(pipelines) for stage in range(stages)]
+    empty = frozenset(cells[len(cells) - vacant :])
     workers = [(pipeline, stage) for stage in range(stages) for pipeline in range(pipelines)]
+    workers = [worker for worker in workers if worker not in empty]
     if by == "pipeline":
         workers = placement_order(workers)
     gpus = gpus_per_node or tensor
@@ -51,7 +61,9 @@ def lay_out(
         )
     each, per_worker = max(1, gpus // tensor), max(1, tensor // gpus)
     carried = fill_nodes(workers, each)
-    return MachinePlaces(tuple(place for place in carried for _ in range(per_worker)), per_worker, gpus)
+    return MachinePlaces(
+        tuple(place for place in carried for _ in range(per_worker)), per_worker, gpus, empty
+    )
 
 
 class _Move(NamedTuple):
@@ -99,7 +111,7 @@ class Fleet:
     def strengths(self) -> tuple[Strength, ...]:
         """From 0 to the end of the trace."""
         workers = len({worker for place in self.layout.places for worker in place})
-        live = workers - len(self.start.down)
+        live = workers - len(self.start.down - self.layout.vacant)
         found = [Strength(0.0, live, self._spares_at_start)]
         for move in self._course[1]:
             if move.at >= self.trace.span:
@@ -128,7 +140,7 @@ class Fleet:
     def _course(self) -> tuple[Start, list[_Move]]:
         """Who sits where is settled once, however many policies are led through it."""
         seats = self._seats()
-        start = Start(frozenset(seats.down), seats.spare)
+        start = Start(self.layout.vacant | seats.down, seats.spare)
         moments = (seats.move(at, events) for at, events in self.trace.moments() if at > 0)
         return start, [move for move in moments if move is not None]
 

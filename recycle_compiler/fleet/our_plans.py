@@ -19,7 +19,8 @@ from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.standard import GRAPH_PASSES
 from recycle_compiler.planner.baselines import is_large, period_with
 from recycle_compiler.planner.compile import plan_failed
-from recycle_compiler.planner.recut import fastest_layout, layout_bound
+from recycle_compiler.planner.layout_bounds import layout_bound
+from recycle_compiler.planner.recut import fastest_layout
 from recycle_compiler.scheduling.bounds import stage_bounds
 from recycle_compiler.scheduling.problem import UNLIMITED, Problem, problem_of, with_ends_of
 from recycle_compiler.simulator.costs import Jitter, jitter_of
@@ -50,6 +51,9 @@ class OurPeriods:
 
     @property
     def healthy(self) -> float:
+        """Of all workers that the job begins with."""
+        if self._job.vacant:
+            return self.best((self._job.vacant,) + (0,) * (self._job.stages - 1)).period
         return self.exact((0,) * self._job.stages)
 
     def best(self, failed: Counts) -> Planned:
@@ -256,7 +260,7 @@ def fastest_period(setting: FleetSetting, failures: int) -> float | None:
 def healthy_period(setting: FleetSetting) -> float:
     """Ticks of our fastest plan without failures: what 100 % means."""
     own = OurPeriods(setting).healthy
-    others = fastest_period(setting, 0)
+    others = fastest_period(setting, setting.job.vacant)
     return own if others is None else min(own, others)
 
 

@@ -136,6 +136,8 @@ class FleetSetting:
     """Seconds between failures of the job in the trace, on average; None where no trace is known."""
     spares_have_state: bool = False
     """True if spare machines hold the state of every stage, so that nothing is copied to them."""
+    seed: int = 0
+    """Of what a policy draws at random."""
 
     def seconds(self, ticks: float) -> float:
         return ticks / self.second_ticks
@@ -272,4 +274,4 @@ def spread_layers(layers: int, stages: int) -> tuple[int, ...]:
 def on_pipelines(job: JobSpec, pipelines: int) -> JobSpec:
     """The job on so many pipelines: each does its part of the batch, rounded up."""
     each = -(-job.pipelines * job.microbatches // pipelines)
-    return replace(job, pipelines=pipelines, microbatches=each, failures=0)
+    return replace(job, pipelines=pipelines, microbatches=each, failures=0, vacant=0)

@@ -124,6 +124,9 @@ class JobSpec:
     free_workers: int = 0
     """Of a job that leaves stages and pipelines to the compiler, the number of its workers; else 0. Its
     cut and grid are then only the first that fit, and some cells of the grid may have no worker."""
+    vacant: int = 0
+    """Cells of the grid for which there is no worker, where the workers of a job do not fill one. Plans count
+    them as failed; so do `failures`, which are so many more than those that the job tolerates."""
     grouping: bool = True
     """True if plans may put pipelines into groups with cuts of their own; of a job in layers."""
     groups: tuple[tuple[int, ...], ...] = ()
@@ -217,13 +220,18 @@ class JobSpec:
         return self.free_workers > 0
 
     @property
+    def present(self) -> int:
+        """Workers that the job begins with."""
+        return self.workers - self.vacant
+
+    @property
     def is_recut(self) -> bool:
         """True if it is a job in layers under another cut than it starts with: a job that a layout gives."""
         return bool(self.cut) and self.layer_costs is None
 
     @property
     def workers(self) -> int:
-        """How many workers a healthy job has; a tensor-parallel group is one worker."""
+        """Cells of the grid, each a worker unless it is vacant; a tensor-parallel group is one worker."""
         return self.stages * self.pipelines
 
     @property
@@ -263,8 +271,8 @@ class JobSpec:
             yield "kept_for_weight exceeds activation"
         if self.unit not in TICKS_PER_UNIT or self.memory_unit not in MEMORY_SCALE:
             yield f"unknown unit {self.unit} or {self.memory_unit}"
-        if not 0 <= self.failures <= self.workers:
-            yield f"failures must be between 0 and {self.workers}, got {self.failures}"
+        if not 0 <= self.vacant <= self.failures <= self.workers:
+            yield f"failures must be between {self.vacant} and {self.workers}, got {self.failures}"
         if self.counts and len(self.counts) != self.chunks:
             yield f"counts needs {self.chunks} values, got {len(self.counts)}"
         if self.sharding is not None:
@@ -437,6 +445,7 @@ def _choices(job: JobSpec) -> Iterator[tuple[str, bool]]:
     yield "grouping off", not job.grouping
     yield f"spread {job.spread_ppm} {job.jitter_ppm}", job.varies
     yield f"free {job.free_workers}", job.is_free
+    yield f"vacant {job.vacant}", job.vacant > 0
 
 
 def parse_job(lines: Iterable[str]) -> JobSpec:
@@ -450,7 +459,7 @@ def parse_job(lines: Iterable[str]) -> JobSpec:
             raise TextError(number, f"{words[0]} is given twice")
         fields[words[0]] = words[1:]
     expected = {"job", "shape", "units", "techniques", "failures", "solver", *PER_CHUNK}
-    optional = {"chunks", "cut", "redundancy", "split", "parts", "tied", "tied_reduce", "free"}
+    optional = {"chunks", "cut", "redundancy", "split", "parts", "tied", "tied_reduce", "free", "vacant"}
     optional |= {
         "groups",
         "shares",
@@ -503,6 +512,7 @@ def _job_from(fields: dict[str, list[str]]) -> JobSpec:
         tied=tuple(int(word) for word in fields.get("tied", ())),
         tied_reduce=int(fields.get("tied_reduce", ["0"])[0]),
         free_workers=int(fields.get("free", ["0"])[0]),
+        vacant=int(fields.get("vacant", ["0"])[0]),
         **_spread(fields.get("spread", ["0", "0"])),
         grouping=_is_on(fields.get("grouping", ["on"])),
         groups=groups,

@@ -138,6 +138,7 @@ def cut_into(
         cut=tuple(end - first for first, end in chunks),
         layer_costs=None,
         free_workers=0,
+        vacant=0,
         split_ppm=None,
         grouping=True,
         failures=0,

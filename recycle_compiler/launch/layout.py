@@ -19,10 +19,12 @@ class NodeLayout:
     nodes: int
     workers_per_node: int
     """Worker processes that each node has room for."""
+    vacant: int = 0
+    """Cells of the grid without a worker."""
 
     @property
     def processes(self) -> int:
-        return self.stages * self.pipelines * self.tensor
+        return (self.stages * self.pipelines - self.vacant) * self.tensor
 
     def stages_on_one_node(self) -> tuple[int, ...]:
         """Stages that have all their workers on one node, as the coordinator will place them."""
@@ -39,7 +41,12 @@ class NodeLayout:
 
 
 def lay_out(
-    stages: int, pipelines: int, tensor: int, workers_per_node: int, nodes: int | None = None
+    stages: int,
+    pipelines: int,
+    tensor: int,
+    workers_per_node: int,
+    nodes: int | None = None,
+    vacant: int = 0,
 ) -> NodeLayout:
     """As many nodes as are asked for, else as few as will do."""
     if workers_per_node < tensor:
@@ -47,12 +54,13 @@ def lay_out(
             f"--workers-per-node {workers_per_node} is too few: "
             f"the {tensor} tensor-parallel ranks of a worker share a node"
         )
-    needed = -(-stages * pipelines // (workers_per_node // tensor))
+    workers = stages * pipelines - vacant
+    needed = -(-workers // (workers_per_node // tensor))
     if nodes is not None and nodes < needed:
         raise NodeLayoutError(
             f"--nodes {nodes} with --workers-per-node {workers_per_node} is too few: "
-            f"the job has {stages * pipelines * tensor} worker processes "
+            f"the job has {workers * tensor} worker processes "
             f"({pipelines} pipelines, {stages} stages, {tensor} tensor-parallel), "
             f"which takes {needed} such nodes"
         )
-    return NodeLayout(stages, pipelines, tensor, needed if nodes is None else nodes, workers_per_node)
+    return NodeLayout(stages, pipelines, tensor, needed if nodes is None else nodes, workers_per_node, vacant)

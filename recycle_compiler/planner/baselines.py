@@ -82,7 +82,11 @@ def one_f_one_b_period(job: JobSpec) -> int:
     Pipelines do not meet before the barrier, so one of them is enough.
     """
     one = replace(
-        job, pipelines=1, failures=0, techniques=Techniques(adaptive=False, decouple=False, stagger=False)
+        job,
+        pipelines=1,
+        failures=0,
+        vacant=0,
+        techniques=Techniques(adaptive=False, decouple=False, stagger=False),
     )
     return (GRAPH_PASSES >> OneFOneB()).run(Target(one, ())).claims.period
 
@@ -152,6 +156,7 @@ def _one_pipeline(job: JobSpec, split: bool, stagger: bool) -> Problem:
         job,
         pipelines=1,
         failures=0,
+        vacant=0,
         capacity=(None,) * job.stages,
         techniques=Techniques(adaptive=False, decouple=split, stagger=stagger),
     )

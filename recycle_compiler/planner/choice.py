@@ -51,15 +51,15 @@ class RecutChoice(NamedTuple):
 
     @property
     def plans(self) -> list[tuple[Streams, ...]]:
-        """As a bundle has them: of each cut, of each two groups, and of large groups alone."""
+        """As a bundle has them: of each cut, of each two groups, and of either group alone."""
         known = {recut.layout for recut in self.made if recut.split == 1}
-        alone = (one.alone for one in self.grouped)
+        alone = (each for one in self.grouped for each in one.alone)
         others = {recut.layout: recut.plans for recut in alone if recut.layout not in known}
         return [*(one.plans for one in self.made), *(one.plans for one in self.grouped), *others.values()]
 
     def own(self, plans: list[Streams]) -> list[Streams]:
-        """The plans of the own cut, from no failure on, with what is known of all others."""
-        return [with_bound(plan, self.bounds[failures]) for failures, plan in enumerate(plans)]
+        """The plans of the own cut, with what is known of all others."""
+        return [with_bound(plan, self.bounds[len(plan.failed)]) for plan in plans]
 
 
 def takes_groups(job: JobSpec) -> bool:
@@ -86,7 +86,9 @@ def _with_groups(job: JobSpec, own: Own, found: FoundRecuts, run: Run, guard: Gu
     periods = dict(_fastest(job, own, found))
     grouped, cut_short = grouped_recuts(job, periods, bounds, run, guard)
     made = [with_bound_over(recut, job, bounds) for recut in found.made]
-    grouped = [one._replace(alone=with_bound_over(one.alone, job, bounds)) for one in grouped]
+    grouped = [
+        one._replace(alone=tuple(with_bound_over(each, job, bounds) for each in one.alone)) for one in grouped
+    ]
     return RecutChoice(made, grouped, bounds, found.cut_short | cut_short)
 
 

@@ -75,29 +75,31 @@ def compile_job(
     observers: Sequence[Observer] = (),
     guard: Guard | None = None,
 ) -> list[Streams]:
-    """Plans for 0 up to `failures` failed workers (default: the job's tolerance).
+    """Plans for 0 up to `failures` failed workers (default: the job's tolerance), beside vacant cells.
 
     Each plan is made on its own, so the result does not depend on the number of processes. Where one is
     slower than the plan for one failure more, that plan takes its place, with one worker more. With `recut`,
     plans under other cuts follow. Observers see every pass of every plan, which needs a single process. The
     plan without failures is made first: when the guard strikes, others suffer.
     """
-    total = (job.failures if failures is None else failures) + 1
-    check_survivable(job, total - 1)
+    most = job.failures if failures is None else job.vacant + failures
+    check_survivable(job, most)
+    total = most - job.vacant + 1
     guard = guard or Guard(job.solver.time_limit_ns)
     baseline = one_f_one_b_period(job)
     plans: dict[int, Streams] = {}
     processes = 1 if observers or total == 1 else processes
     with running(processes) as run:
         same = guard, tuple(observers), recut, Effort().shared(total)
-        first: list[_Made] = [*run(_timed_plan, [_Task(job, 0, None, *same)])]
-        costs = measure_costs(job, total - 1, run, guard)
+        early = measure_costs(job, most, run, guard) if job.vacant else None
+        first: list[_Made] = [*run(_timed_plan, [_Task(job, job.vacant, early, *same)])]
+        costs = early or measure_costs(job, most, run, guard)
         # Those with most failures take longest, so they are started first.
-        tasks = (_Task(job, count, costs, *same) for count in range(total - 1, 0, -1))
+        tasks = (_Task(job, count, costs, *same) for count in range(most, job.vacant, -1))
         waiting: dict[int, _Made] = {}
         for made in chain(first, run(_timed_plan, tasks)):
             waiting[len(made.plan.failed)] = made
-            while (next_count := total - 1 - len(plans)) in waiting:
+            while (next_count := most - len(plans)) in waiting:
                 plan, seconds = waiting.pop(next_count)
                 more = plans.get(next_count + 1)
                 if more is not None and _is_slower(plan, more):
@@ -105,7 +107,7 @@ def compile_job(
                 plans[next_count] = plan
                 if on_plan is not None:
                     on_plan(summary(plan, seconds, baseline), len(plans), total)
-    return [plans[count] for count in range(total)]
+    return [plans[count] for count in sorted(plans)]
 
 
 def plan_failed(
@@ -249,10 +251,11 @@ def _counted(count: int, noun: str) -> str:
 
 
 def summary(plan: Streams, seconds: float, baseline: int) -> PlanSummary:
-    """What a plan is worth, against fault-free 1F1B."""
+    """What a plan is worth, against fault-free 1F1B; if cells are vacant, that of the share with workers."""
     claims = plan.claims
+    baseline = baseline * plan.job.workers // plan.job.present
     return PlanSummary(
-        failures=len(plan.failed),
+        failures=len(plan.failed) - plan.job.vacant,
         failed_per_stage=failed_per_stage(plan.failed, plan.job.stages),
         period=claims.period,
         makespan=claims.makespan,

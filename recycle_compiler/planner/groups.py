@@ -21,7 +21,7 @@ import numpy as np
 from recycle_compiler.ir.failure import failed_per_stage, normal_form
 from recycle_compiler.ir.groups import GroupedLayout, absent_of_groups, job_of_groups
 from recycle_compiler.ir.job import JobSpec
-from recycle_compiler.ir.layout import Layout
+from recycle_compiler.ir.layout import Layout, job_of_layout
 from recycle_compiler.ir.sharding import shares_of
 from recycle_compiler.ir.streams import Claims, Streams
 from recycle_compiler.ir.target import Target
@@ -29,12 +29,12 @@ from recycle_compiler.passes.assign_slots import AssignSlots
 from recycle_compiler.passes.standard import GRAPH_PASSES, all_passes
 from recycle_compiler.planner.cut_bounds import FAR
 from recycle_compiler.planner.group_bounds import Fewest, TwoGroups
+from recycle_compiler.planner.layout_bounds import has_room
 from recycle_compiler.planner.layouts import Layouts
 from recycle_compiler.planner.recut import (
     RecutPlans,
     can_recut,
     climbed,
-    has_room,
     is_large,
     plan_layout,
     quick_plan,
@@ -78,8 +78,9 @@ class GroupedRecut(NamedTuple):
     layout: GroupedLayout
     plans: tuple[Streams, ...]
     """For all its workers, and one that covers a failure more on every stage with several of them."""
-    alone: RecutPlans
-    """Of the large group with all micro-batches, for when a worker of the small one fails."""
+    alone: tuple[RecutPlans, ...]
+    """Of each group with all micro-batches, for when a stage of the other has no worker left: the large one
+    first, then the small one if its memory holds them."""
 
     @property
     def workers(self) -> int:
@@ -178,7 +179,10 @@ def _bundled(task: tuple[JobSpec, int, GroupedPlan, Guard]) -> GroupedRecut:
     plan = with_bound(groups.plan, min(bound, groups.plan.claims.lower_bound))
     cover = _covering(groups, guard)
     plans = (plan,) if cover is None else (plan, cover)
-    return GroupedRecut(groups.layout, plans, plan_layout(job, groups.layout.groups[0], guard))
+    large, *small = groups.layout.groups
+    others = (one for one in small if has_room(job_of_layout(job, one)))
+    alone = tuple(plan_layout(job, one, guard) for one in (large, *others))
+    return GroupedRecut(groups.layout, plans, alone)
 
 
 def _covering(groups: GroupedPlan, guard: Guard) -> Streams | None:

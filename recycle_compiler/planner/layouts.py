@@ -59,12 +59,12 @@ class Layouts:
         assert costs is not None, "a job in layers"
         self._job = job
         self._layers = costs.count
-        self._units = job.pipelines * job.microbatches
+        self.units = job.pipelines * job.microbatches
         self._table: StageTable = stage_table(job, most_workers)
         self._range = self._table.ranges(self._layers)
         values = np.unique(self._table.period)
         self._periods = values[values < FAR]
-        every = np.arange(max(most_workers, self._units) + 1)
+        every = np.arange(max(most_workers, self.units) + 1)
         self._choice = np.searchsorted(self._table.workers, every, side="right") - 1
 
     def least_period(self, workers: int, at_least: int = 0) -> int | None:
@@ -85,6 +85,12 @@ class Layouts:
             else:
                 low = middle + 1
         return int(self._periods[low])
+
+    def periods_between(self, least: int, most: int) -> list[int]:
+        """The table's periods in this range, ascending: what a layout keeps to changes at these alone."""
+        low, high = np.searchsorted(self._periods, [least, most + 1])
+        found: list[int] = self._periods[low:high].tolist()
+        return found
 
     def may_keep_to(self, period: int, workers: int) -> bool:
         """Whether the bounds of single workers leave so many workers a layout with this period."""
@@ -148,7 +154,7 @@ class Layouts:
             borders.append(int(best[borders[-1]]))
         return tuple(end - first for end, first in pairwise(borders))[::-1]
 
-    def _needed(self, limit: int) -> Ints:
+    def needed(self, limit: int) -> Ints:
         """needed[first, end]: the fewest workers with which a stage of these layers keeps to the limit."""
         fits = self._table.period <= limit
         fewest = np.where(fits.any(axis=1), self._table.workers[fits.argmax(axis=1)], _NONE)
@@ -158,7 +164,7 @@ class Layouts:
 
     def _fewest(self, limit: int) -> int:
         """Workers for all layers together."""
-        needed = self._needed(limit)
+        needed = self.needed(limit)
         fewest = np.full(self._layers + 1, _NONE, dtype=np.int64)
         fewest[0] = 0
         for end in range(1, self._layers + 1):
@@ -170,7 +176,7 @@ class Layouts:
 
         Of equally good borders once the first and once the last is taken.
         """
-        needed = self._needed(limit)
+        needed = self.needed(limit)
         rows = [np.full(self._layers + 1, _NONE, dtype=np.int64)]
         rows[0][0] = 0
         nowhere = np.zeros(self._layers + 1, dtype=np.int64)
@@ -204,7 +210,7 @@ class Layouts:
         workers_of = np.array(counts, dtype=np.int64)
         periods = self._table.period[ranges, self._choice[workers_of]]
         for _ in range(workers - sum(counts)):
-            able = workers_of < self._units
+            able = workers_of < self.units
             if not able.any():
                 break
             # Of equally slow stages, the first of those with the fewest workers.

@@ -18,25 +18,20 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
-from math import gcd
 from typing import NamedTuple
 
-import numpy as np
-
 from recycle_compiler.ir.failure import FailureSet, failed_per_stage, normal_form
-from recycle_compiler.ir.graph import Edges
-from recycle_compiler.ir.job import JobSpec, leading_chunks
+from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.layout import Layout, absent_cells, halved, job_of_layout
 from recycle_compiler.ir.streams import Claims, Streams
 from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.assign_slots import AssignSlots
 from recycle_compiler.passes.standard import GRAPH_PASSES, all_passes
 from recycle_compiler.planner.cut_bounds import FAR, MOST_LAYERS, layout_period
+from recycle_compiler.planner.layout_bounds import RaisedBound, has_room, layout_bound, raised_bound
 from recycle_compiler.planner.layouts import Layouts, roughness
 from recycle_compiler.planner.worker_processes import Run
-from recycle_compiler.scheduling.bounds import lower_bound
 from recycle_compiler.scheduling.budget import Guard
-from recycle_compiler.scheduling.problem import UNLIMITED, Problem, Tasks
 from recycle_compiler.scheduling.search import Effort
 from recycle_runtime.plan.recut import least_bytes
 
@@ -60,6 +55,11 @@ _CLIMBED_BY_PLANS = 3
 """Of a small job, layouts with the best quick plans from which to climb once more, by quick plans."""
 _STEPS = 5
 """Of such a climb."""
+_RAISED_FROM = 1005
+"""Thousandths of the bound over all cuts: where the fastest plan of a small job is above them, all layouts
+are compared by their whole bounds."""
+_PROMISING = 6
+"""Of these layouts, those that get a quick plan."""
 _NEIGHBOURS = 10
 """Layouts that are tried before each step, those with the best bounds."""
 _TRIED_OPS = 200_000
@@ -182,9 +182,12 @@ def plan_recuts(job: JobSpec, own: Own, run: Run, guard: Guard) -> FoundRecuts:
         # That without failures first: when the guard strikes, others suffer.
         ordered = sorted(counts, key=lambda failures: (failures > min(own), -failures))
         tasks = ((job, own[failures].claims, failures, guard, least[failures]) for failures in ordered)
-        for failures, ranked, was_cut_short in run(_ranked, tasks):
+        for failures, ranked, raised, was_cut_short in run(_ranked, tasks):
             found[failures] = ranked
             hurried.update({failures} if was_cut_short else ())
+            # What holds for more workers holds for fewer too.
+            for fewer in (one for one in bounds if one >= failures):
+                bounds[fewer] = max(bounds[fewer], min(own[fewer].claims.lower_bound, raised))
 
     counts = counts_with_layouts(job, bounds)
     compare([failures for failures, may_wait in counts if not may_wait])
@@ -431,18 +434,48 @@ def _quickest(failures: int, found: Mapping[int, list[Ranked]]) -> int:
     return min(periods, default=FAR)
 
 
-def _ranked(task: tuple[JobSpec, Claims, int, Guard, Least]) -> tuple[int, list[Ranked], bool]:
-    """Layouts for the workers that so many failures leave, fastest first; and whether time was short."""
+def _ranked(task: tuple[JobSpec, Claims, int, Guard, Least]) -> tuple[int, list[Ranked], int, bool]:
+    """Layouts for the workers that so many failures leave, fastest first; what no cut goes below; and whether
+    time was short."""
     job, own, failures, guard, least = task
     if guard.strikes():
-        return failures, [], True
+        return failures, [], 0, True
     workers = job.workers - failures
     ranked: list[Ranked] = []
+    bound = FAR
     for split, variant in variants(job).items():
+        fastest = min((one.period for one in ranked), default=own.period)
         if split in least and least[split] * 1000 < own.period * _WORTH:
+            layouts = Layouts(variant, job.workers)
+            ranked += _compared(variant, split, layouts, workers, fastest, guard)
             fastest = min((one.period for one in ranked), default=own.period)
-            ranked += _compared(variant, split, Layouts(variant, job.workers), workers, fastest, guard)
-    return failures, sorted(ranked, key=_by_period), guard.struck
+            raised = _raised(variant, layouts, workers, least[split], fastest, guard)
+            ranked += _promising(variant, split, raised, ranked, guard)
+            bound = min(bound, raised.period)
+        else:
+            bound = min(bound, least.get(split, FAR))
+    return failures, sorted(ranked, key=_by_period), bound, guard.struck
+
+
+def _raised(
+    job: JobSpec, layouts: Layouts, workers: int, least: int, known: int, guard: Guard
+) -> RaisedBound:
+    """The bound over all layouts of a small job, where the fastest known is far above it."""
+    is_near = known * 1000 <= least * _RAISED_FROM
+    if is_near or workers > _COUNTS or guard.strikes():
+        return RaisedBound(least, ())
+    deepest = _LARGE // (3 * layouts.units)
+    return raised_bound(job, layouts, workers, least, known, deepest, guard)
+
+
+def _promising(
+    job: JobSpec, split: int, raised: RaisedBound, ranked: list[Ranked], guard: Guard
+) -> list[Ranked]:
+    """Quick plans of layouts that were not tried, and whose whole bounds leave them room to be faster."""
+    known = {one.layout for one in ranked}
+    others = [(bound, layout) for bound, layout in raised.promising if layout not in known]
+    fastest = min((one.period for one in ranked), default=FAR)
+    return _tried(job, split, others[:_PROMISING], fastest, guard)
 
 
 def _compared(
@@ -466,9 +499,13 @@ def fastest_recut(
     least = layouts.least_period(workers)
     if least is None:
         return None
-    ranked = sorted(_compared(variant, 2 if split else 1, layouts, workers, FAR, guard), key=_by_period)
+    parts = 2 if split else 1
+    ranked = sorted(_compared(variant, parts, layouts, workers, FAR, guard), key=_by_period)
     if not ranked:
         return None
+    raised = _raised(variant, layouts, workers, least, ranked[0].period, guard)
+    least = raised.period
+    ranked = sorted([*ranked, *_promising(variant, parts, raised, ranked, guard)], key=_by_period)
     few = ranked[: 1 if _ops(variant, ranked[0].layout) > _LARGE else _PLANS_ON_DEMAND]
     made = [_planned((job, one.key, guard, _ROUNDS)) for one in few]
     return min(made, key=lambda one: (one.claims.period, _by_workers(one.key))), least
@@ -660,59 +697,6 @@ def _shifted(values: tuple[int, ...], here: int, there: int) -> tuple[int, ...]:
     return tuple(changed)
 
 
-def layout_bound(job: JobSpec, layout: Layout) -> int:
-    """What no plan of this layout goes below, by all bounds: that of its graph, which is not made."""
-    derived = job_of_layout(job, layout)
-    return lower_bound(_problem(derived, layout)).period if has_room(derived) else FAR
-
-
-def has_room(job: JobSpec) -> bool:
-    """True if the workers of every stage can hold one micro-batch."""
-    return all(
-        room is None or room >= sum(job.activation[chunk] for chunk in held)
-        for room, held in zip(job.capacity, job.held, strict=True)
-    )
-
-
-def _problem(job: JobSpec, layout: Layout) -> Problem:
-    split, staggered = job.techniques.decouple, job.techniques.stagger
-    weight = job.backward_weight if split else (0,) * job.stages
-    backward = tuple(
-        one + (0 if split else other)
-        for one, other in zip(job.backward_input, job.backward_weight, strict=True)
-    )
-    finish = tuple(map(sum, zip(job.reduce, job.optimizer, job.gather, strict=True)))
-    nothing = np.empty(0, dtype=np.int64)
-    stages = tuple(range(job.stages))
-    return Problem(
-        chunks=job.stages,
-        pipelines=job.pipelines,
-        microbatches=job.microbatches,
-        staggered=staggered,
-        forward=job.forward,
-        backward=backward,
-        weight=weight,
-        split=(split,) * job.stages,
-        transfer=job.transfer,
-        finish=finish,
-        optimizer=job.optimizer,
-        activation=job.activation,
-        kept=job.kept_for_weight if split else (0,) * job.stages,
-        capacity=tuple(UNLIMITED if room is None else room for room in job.capacity),
-        hosts=tuple(
-            tuple(stage * job.pipelines + rank for rank in range(workers))
-            for stage, workers in enumerate(layout.workers)
-        ),
-        pool=stages,
-        window=tuple(leading_chunks(job)) if staggered else (0,) * job.stages,
-        grain=gcd(*job.forward, *backward, *weight, *job.transfer, *finish),
-        is_uniform=True,
-        worker_capacity=(),
-        tasks=Tasks(nothing, nothing, nothing, nothing, Edges(nothing, nothing, nothing)),
-        late=nothing,
-    )
-
-
 def quick_plan(job: JobSpec, layout: Layout, guard: Guard) -> Claims:
     """What a quick plan of a layout claims."""
     derived = job_of_layout(job, layout)
@@ -819,4 +803,5 @@ def with_bound_over(recut: RecutPlans, job: JobSpec, bounds: Mapping[int, int]) 
     # What holds for more workers holds for these too.
     failed = job.workers - sum(recut.layout.workers)
     bound = bounds[max(failures for failures in bounds if failures <= failed)]
+    bound = min(bound, recut.claims.lower_bound)
     return replace(recut, plans=(with_bound(recut.plans[0], bound), *recut.plans[1:]))

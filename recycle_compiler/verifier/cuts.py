@@ -5,7 +5,7 @@ Here is what it owes to the job with the layers: the same model and micro-batche
 layers cost, enough workers that hold each layer, room for the state of the layers, and honest bounds.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import NamedTuple
@@ -44,12 +44,27 @@ def verify_cuts(source: PlanSource) -> Iterator[Violation]:
     job = read_job(source)
     if isinstance(job, str):
         return
+    fallbacks = {fallback for recut in source.recuts for fallback in _groups_of(recut)}
     for number, recut in enumerate(source.recuts):
-        yield from in_cut((*verify_index(recut), *_verify_cut(job, recut)), number)
+        yield from in_cut((*verify_index(recut), *_verify_cut(job, recut, fallbacks)), number)
     yield from _bounds_over_cuts(source, job)
 
 
-def _verify_cut(job: JobSpec, recut: PlanSource) -> Iterator[Violation]:
+_Stages = tuple[tuple[tuple[int, int], int], ...]
+"""Of each stage its layers, first and beyond the last, and its workers."""
+
+
+def _groups_of(recut: PlanSource) -> Iterator[_Stages]:
+    """Each group of pipelines of a cut: what a job goes on with where the others have lost a stage."""
+    other = read_job(recut)
+    if isinstance(other, str) or not other.groups or not recut.plans:
+        return
+    workers, ranges = _workers_per_stage(other, recut.plans[0].failed), _stage_ranges(other)
+    for group in other.groups:
+        yield tuple((ranges[stage], workers[stage]) for stage in dict.fromkeys(group))
+
+
+def _verify_cut(job: JobSpec, recut: PlanSource, fallbacks: Collection[_Stages]) -> Iterator[Violation]:
     costs, other = job.layer_costs, read_job(recut)
     if isinstance(other, str):
         return
@@ -64,6 +79,8 @@ def _verify_cut(job: JobSpec, recut: PlanSource) -> Iterator[Violation]:
         costs = _of_halves(costs, job.split_ppm)
     yield from (_of_cut(VerifierRule.CUT_COSTS, what) for what in _wrong_costs(costs, other, workers))
     yield from (_of_cut(VerifierRule.CUT_COSTS, what) for what in _wrong_shards(costs, other, workers))
+    if not other.groups and tuple(zip(_ranges(other), workers, strict=True)) in fallbacks:
+        return
     for chunk, stages in enumerate(other.holders):
         holders = sum(workers[stage] for stage in stages)
         if holders < job.redundancy:

@@ -14,8 +14,9 @@ from recycle_compiler.ir.groups import AnyLayout, any_layout_of
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.layout import Layout, halved, layout_of
 from recycle_compiler.ir.schedule import Schedule
+from recycle_compiler.planner.layout_bounds import layout_bound
 from recycle_compiler.planner.layouts import Layouts
-from recycle_compiler.planner.recut import can_recut, layout_bound, variants
+from recycle_compiler.planner.recut import can_recut, variants
 from recycle_runtime.plan.bundle import Bundle
 
 NO_ROOM = 1 << 60

@@ -19,6 +19,8 @@ from recycle_compiler.fleet.advice_report import advice_document, advice_page, a
 from recycle_runtime.cli.output import DONE, Output, UsageError
 
 _MOST_MACHINES, _MOST_NUMBERS, _MOST_DRAWS = 1 << 16, 64, 100
+_STATES = 5
+"""Ways to keep the optimizer's state that are compared at most."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +58,7 @@ def run(arguments: Namespace, output: Output) -> int:
     source = open_source(arguments, output)
     fleet = fleet_of(source.job, 0, arguments)
     places = len(fleet.layout.places)
-    least = -(-source.job.stages * places // source.job.workers)
+    least = -(-source.job.stages * places // source.job.present)
     machines = arguments.nodes or range(max(least, places - 4), places + 5)
     if machines[-1] < least:
         raise UsageError(f"--nodes must reach {least}, one worker for each stage, got {machines[-1]}")
@@ -75,9 +77,11 @@ def run(arguments: Namespace, output: Output) -> int:
         arguments.throughput,
         arguments.price,
         comparison.warm_spares,
+        bundle.job_source,
+        arguments.source,
     )
     title = f"advising on {source.job.name}"
-    with simulation_progress(title, len(question.machines) + 1, output, is_shown(output)) as meter:
+    with simulation_progress(title, len(question.machines) + 1 + _STATES, output, is_shown(output)) as meter:
 
         def on_run(name: str) -> None:
             meter.begin(name)

@@ -87,7 +87,7 @@ def run(arguments: Namespace, output: Output) -> int:
     guard = Guard(loaded.spec.solver.time_limit_ns)
     job = start_of(with_techniques(loaded.spec, arguments.techniques), output, guard)
     summaries: list[PlanSummary] = []
-    total = (job.failures if arguments.failures is None else arguments.failures) + 1
+    total = (job.failures - job.vacant if arguments.failures is None else arguments.failures) + 1
     # What is printed after a pass would end up in the middle of the bar.
     shown = is_shown(output) and not arguments.print_after_change
     with planning(job), plan_progress(f"planning {job.name}", total, output, shown) as progress:
@@ -111,7 +111,7 @@ def run(arguments: Namespace, output: Output) -> int:
     if arguments.recut == "on" and can_recut(job):
         with cut_progress(f"re-cutting {job.name}", output, shown):
             groups = _wants_groups(job, arguments.groups, output)
-            found = plan_cuts(job, dict(enumerate(plans)), arguments.jobs, guard, groups=groups)
+            found = plan_cuts(job, dict(enumerate(plans, job.vacant)), arguments.jobs, guard, groups=groups)
         plans, recuts = found.own(plans), found.plans
         summaries = [_over_cuts(job, summary, found) for summary in summaries]
     elif arguments.recut == "on" and job.layer_costs is not None:
@@ -136,9 +136,10 @@ def _wants_groups(job: JobSpec, asked: str | None, output: Output) -> bool | Non
 
 def _over_cuts(job: JobSpec, own: PlanSummary, found: RecutChoice) -> PlanSummary:
     """The row of the fastest plan of any cut, or of groups, for as many failures."""
-    bound, live = found.bounds[own.failures], job.workers - own.failures
+    missing = job.vacant + own.failures
+    bound, live = found.bounds[missing], job.workers - missing
     counts = tuple(job.pipelines - failed for failed in own.failed_per_stage)
-    hurried = own.failures in found.cut_short
+    hurried = missing in found.cut_short
     row = replace(
         own,
         layout=Layout(job.cut, counts),
@@ -206,7 +207,7 @@ def _cut(job: JobSpec, summary: PlanSummary) -> dict[str, Any]:
     if summary.layout is None:
         return {}
     return {
-        "workers": job.workers - summary.failures,
+        "workers": job.present - summary.failures,
         "layout": str(summary.layout),
         "stages": summary.layout.stages,
         "cut": list(summary.layout.layers),

@@ -82,7 +82,12 @@ def run(arguments: Namespace, output: Output) -> int:
     bundle = read_bundle(arguments.bundle)
     try:
         layout = lay_out(
-            bundle.stages, bundle.pipelines, bundle.tensor, arguments.workers_per_node, arguments.nodes
+            bundle.stages,
+            bundle.pipelines,
+            bundle.tensor,
+            arguments.workers_per_node,
+            arguments.nodes,
+            len(bundle.vacant),
         )
     except NodeLayoutError as error:
         raise UsageError(f"{arguments.bundle}: {error}") from None

@@ -250,19 +250,14 @@ def _in_groups(job: JobSpec, workers: int, recut: RecutPlans, output: Output) ->
 
 
 def _check_recut(workers: int, job: JobSpec, loaded: LoadedJob) -> None:
-    """True if there is a cut to choose for so many workers; `loaded` may have more than the job starts on."""
+    """UserError if there is no cut to choose for so many workers; the job may start on fewer of them."""
     if job.layer_costs is None:
         raise UserError(f"{loaded.name}: {NOT_IN_LAYERS}")
     if why := why_own_cut(job):
         raise UserError(f"no other cut for {job.name}: {why}", NO_PLAN)
-    if workers <= job.workers:
-        return
-    if loaded.spec.free_workers <= job.workers:
-        raise UsageError(f"--workers must be at most {job.workers}, the workers of the job, got {workers}")
-    raise UsageError(
-        f"--workers must be at most {job.workers}, got {workers}: {job.name} starts on {job.workers} of "
-        f"its {loaded.spec.free_workers} workers, as many as stand in a grid; for more name a cut in --layout"
-    )
+    most = max(job.present, loaded.spec.free_workers)
+    if workers > most:
+        raise UsageError(f"--workers must be at most {most}, the workers of the job, got {workers}")
 
 
 def _cannot_hold(job: JobSpec, workers: int, note: str = "") -> UserError:

@@ -99,9 +99,11 @@ def _say_what_the_trace_lacks(trace: FleetTrace, arguments: Namespace, output: O
 
 def _say_what_is_missing(bundle: Bundle, fleet: Fleet, source: str, output: Output) -> None:
     """Beyond the bundle's plans each has to be made while training waits or goes on with a slower one."""
-    planned = max(len(plan.failed) for plan in bundle.plans)
+    vacant = len(bundle.vacant)
+    planned = max(len(plan.failed) for plan in bundle.plans) - vacant
     down = max(len(fleet.start.down), max((len(change.down) for change in fleet.changes()), default=0))
-    possible = bundle.stages * (bundle.pipelines - 1)
+    down -= vacant
+    possible = bundle.stages * (bundle.pipelines - 1) - vacant
     most = min(down, possible)
     if most <= planned:
         return

@@ -102,7 +102,7 @@ def _checked(bundle: Bundle, job: JobSpec) -> str:
         return plans
     if job.is_recut:
         return f"{plans} for {_counted((job.workers - count for count in counts), 'worker')}"
-    return f"{plans} for {_counted(counts, 'failure')}"
+    return f"{plans} for {_counted((count - job.vacant for count in counts), 'failure')}"
 
 
 def _missing(bundle: Bundle, job: JobSpec) -> list[int]:
@@ -110,7 +110,8 @@ def _missing(bundle: Bundle, job: JobSpec) -> list[int]:
     if job.is_recut:
         return []
     found = {len(plan.failed) for plan in bundle.plans}
-    return [failures for failures in range(job.failures + 1) if failures not in found]
+    expected = range(job.vacant, job.failures + 1)
+    return [failures - job.vacant for failures in expected if failures not in found]
 
 
 def _counted(counts: Iterable[int], noun: str) -> str:

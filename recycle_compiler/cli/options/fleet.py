@@ -290,6 +290,7 @@ def comparison_of(job: JobSpec, bundle: Bundle, fleet: Fleet, arguments: Namespa
         _setting(job, bundle, said, arguments),
         failure_interval=fleet.mean_time_between_failures,
         spares_have_state=arguments.spare_kind == "hot",
+        seed=arguments.seed,
     )
     samples = said.samples if arguments.samples is None else arguments.samples
     batch, is_cold = batch_of(setting, samples), arguments.spare_kind == "cold"
@@ -312,7 +313,9 @@ def _is_bundle(path: str) -> bool:
 
 def _layout(job: JobSpec, arguments: Namespace) -> MachinePlaces:
     try:
-        return lay_out(job.pipelines, job.stages, job.tensor, arguments.gpus_per_node, arguments.layout)
+        return lay_out(
+            job.pipelines, job.stages, job.tensor, arguments.gpus_per_node, arguments.layout, job.vacant
+        )
     except LayoutError as error:
         raise UsageError(f"--gpus-per-node does not fit {job.name}: {error}") from None
 
@@ -337,7 +340,7 @@ def _trace(job: JobSpec, layout: MachinePlaces, spares: int, arguments: Namespac
 
 
 def _compile(job: JobSpec, source: str, arguments: Namespace, output: Output) -> Bundle:
-    failures = job.failures if arguments.failures is None else arguments.failures
+    failures = job.failures - job.vacant if arguments.failures is None else arguments.failures
     title, shown = f"planning {job.name}", is_shown(output)
     guard = Guard(job.solver.time_limit_ns)
     with planning(job), plan_progress(title, failures + 1, output, shown) as progress:
@@ -352,7 +355,7 @@ def _compile(job: JobSpec, source: str, arguments: Namespace, output: Output) ->
     recuts: list[tuple[Streams, ...]] = []
     if can_recut(job):
         with cut_progress(f"re-cutting {job.name}", output, shown):
-            recuts = plan_cuts(job, dict(enumerate(plans)), processes, guard).plans
+            recuts = plan_cuts(job, dict(enumerate(plans, job.vacant)), processes, guard).plans
     return Bundle.parse(bundle_bytes(source=source, plans=plans, recuts=recuts))
 
 

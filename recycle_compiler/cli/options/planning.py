@@ -70,14 +70,16 @@ def start_of(job: JobSpec, output: Output, guard: Guard | None = None) -> JobSpe
     with planning(job):
         found = started(job, guard)
     each = " each" if found.stages > 1 else ""
+    vacant = f", {found.vacant} of these {found.workers} places vacant" if found.vacant else ""
     output.say(
         f"{job.name} starts on {plural(found.stages, 'stage')} of {plural(found.pipelines, 'worker')}{each}"
+        f"{vacant}"
     )
-    if unused := job.free_workers - found.workers:
+    if unused := job.free_workers - found.present:
         them = "it" if unused == 1 else "them"
         groups = f"; plans in groups of pipelines could use {them}, and no job begins with groups"
         output.say(
-            f"{plural(unused, 'worker')} of {job.free_workers} cannot stand in a grid: not used"
+            f"{plural(unused, 'worker')} of {job.free_workers} would not make it faster: not used"
             + (groups if found.grouping and why_no_groups(found) is None else "")
         )
     return found

@@ -131,7 +131,7 @@ def _under(bundle: Bundle, path: str, number: int, failures: int | None) -> Pick
     recut = bundle.recuts[number]
     needed = live_workers(recut, 0)
     whole = bundle.stages * bundle.pipelines
-    live = needed if failures is None else whole - failures
+    live = needed if failures is None else bundle.present - failures
     if live >= needed:
         return Picked(bundle, read_plan(recut, path, 0), number, whole - live)
     if live == needed - 1 and len(recut.plans) > 1:
@@ -155,11 +155,11 @@ def _with_layout(bundle: Bundle, path: str, layout: AnyLayout, failures: int | N
         raise UsageError(f"no plan for --layout {layout}: {path} has {listed}{more}")
     index = own.index(layout)
     planned = len(bundle.plans[index].failed)
-    if failures is not None and failures > planned:
-        whole = bundle.stages * bundle.pipelines
+    live = live_workers(bundle, index)
+    if failures is not None and bundle.present - failures < live:
         raise UsageError(
             f"no plan for {plural(failures, 'failure')} under --layout {layout}: it is for "
-            f"{whole - planned} workers, and {max(0, whole - failures)} are left"
+            f"{live} workers, and {max(0, bundle.present - failures)} are left"
         )
     return Picked(bundle, read_plan(bundle, path, index), None, planned)
 
@@ -238,7 +238,7 @@ def check_survivors(failed: FailureSet, job: JobSpec) -> None:
 
 
 def _index_for(bundle: Bundle, failures: int | None) -> int:
-    counts = [len(plan.failed) for plan in bundle.plans]
+    counts = [len(plan.failed) - len(bundle.vacant) for plan in bundle.plans]
     if failures is None:
         failures = counts[0] if len(counts) == 1 else 0
     if failures not in counts:

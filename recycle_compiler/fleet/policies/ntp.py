@@ -6,11 +6,11 @@ workers with a GPU less are packed into as few pipelines as possible, and whole 
 take their places.
 
 Assumed: traces say which machine failed and not how much of it, so a share of the failures, `one-gpu`, takes
-one GPU of a worker, chosen at random by time and worker; all others take the whole worker. What is left fits
-the memory of the remaining GPUs, power is not raised, and the GPUs left keep their full efficiency. The
-machine is repaired when the trace says so. Groups are formed anew in a restart inside the processes, `swap`
-seconds, with lost shards from peers: the paper's abstract gives no time. Everything else is as with nvrx.
-The runtime of recyclec cannot do this.
+one GPU of a worker, chosen at random by seed, time and worker; all others take the whole worker. What is
+left fits the memory of the remaining GPUs, power is not raised, and the GPUs left keep their full efficiency.
+The machine is repaired when the trace says so. Groups are formed anew in a restart inside the processes,
+`swap` seconds, with lost shards from peers: the paper's abstract gives no time. Everything else is as with
+nvrx. The runtime of recyclec cannot do this.
 """
 
 import random
@@ -49,8 +49,8 @@ class NonuniformTensor(InProcessRestart):
         return super().react(change._replace(down=down))
 
     def _loses_one(self, at: float, worker: Worker) -> bool:
-        """True if this failure takes one GPU; the same at every run."""
-        chance = random.Random(f"{at!r} {worker}").random()
+        """True if this failure takes one GPU; the same at every run with the same seed."""
+        chance = random.Random(f"{self._setting.seed} {at!r} {worker}").random()
         return self._job.tensor > 1 and chance < self._costs.one_gpu
 
     def _take(self, down: frozenset[Worker]) -> None:

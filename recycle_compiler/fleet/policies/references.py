@@ -41,7 +41,9 @@ class Unfailing:
 
 def fault_free(setting: FleetSetting) -> Unfailing:
     """1F1B on machines that never fail."""
-    return Unfailing("fault-free", "1F1B; nothing ever fails", setting.rate(setting.one_f_one_b))
+    # Of the share of its grid that has workers.
+    rate = setting.rate(setting.one_f_one_b) * setting.job.present / setting.job.workers
+    return Unfailing("fault-free", "1F1B; nothing ever fails", rate)
 
 
 def zero_bubble(setting: FleetSetting) -> Unfailing:

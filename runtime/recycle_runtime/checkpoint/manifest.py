@@ -164,7 +164,7 @@ class Origin:
 def origin_of(bundle: Bundle) -> Origin:
     """Of a job with these plans, while nobody has failed."""
     job = hashlib.sha256(bundle.job_text.encode()).hexdigest()[:_DIGITS]
-    return Origin(job, bundle.cut, bundle.pipelines * bundle.stages)
+    return Origin(job, bundle.cut, bundle.present)
 
 
 @dataclass(frozen=True, slots=True)

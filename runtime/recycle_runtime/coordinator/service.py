@@ -177,9 +177,11 @@ class Service:
                 None if copied is None else copied.begins, self._journal, resume=options.resume,
                 accepts_changes=options.accepts_changes, may_be_finished=options.is_continued,
             )  # fmt: skip
-        share = None if options.nodes is None else even_share(len(self._book.grid), options.nodes)
+        share = None if options.nodes is None else even_share(bundle.present, options.nodes)
         self._agents = Agents(bundle.tensor, options.node_timeout, now, share)
-        expected = set(self._book.grid) - set(options.failed)
+        # Nobody comes for vacant cells, as if their workers had failed.
+        missing = (*options.failed, *(cell for cell in bundle.vacant if cell not in options.failed))
+        expected = set(self._book.grid) - set(missing)
         self._job = StateMachine(
             self._book,
             bundle.tensor,
@@ -232,7 +234,7 @@ class Service:
             self._happen,
             self._tell,
             self._say_start,
-            failed=options.failed,
+            failed=missing,
             start_seconds=options.start_seconds,
             timeout=options.node_timeout,
             has_relays=options.relay,

@@ -101,7 +101,7 @@ def _nodes(bundle: Bundle, workers_per_node: int, asked: int | None) -> int:
             f"workers_per_node {workers_per_node} is too few: the {bundle.tensor} tensor-parallel ranks of a "
             "worker share a node"
         )
-    needed = -(-bundle.stages * bundle.pipelines // (workers_per_node // bundle.tensor))
+    needed = -(-bundle.present // (workers_per_node // bundle.tensor))
     if asked is not None and asked < needed:
         raise JobError(
             f"nodes {asked} with workers_per_node {workers_per_node} is too few: the job takes {needed} such "

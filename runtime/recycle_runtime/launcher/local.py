@@ -62,7 +62,7 @@ def run_local(
     check_beginning(bundle, options)
     result = RunResult([], {}, [], [], [], [])
     with TemporaryDirectory(prefix="recycle-") as temporary:
-        workers = bundle.pipelines * bundle.stages * bundle.tensor
+        workers = bundle.present * bundle.tensor
         told = replace(options, state=options.state or temporary, workers_per_node=workers)
         try:
             with supervised(told, stop) as supervisor:
@@ -76,6 +76,7 @@ def run_local(
 
 def check_failed(bundle: Bundle, failed: tuple[Worker, ...]) -> None:
     """NoPlanError unless the workers that are left can train; a plan may still have to be made."""
+    failed = tuple({*failed, *bundle.vacant})
     try:
         choose_plan(bundle, failed)
     except MissingPlanError:

@@ -115,6 +115,17 @@ class Bundle(Index):
         )
 
     @property
+    def vacant(self) -> tuple[Worker, ...]:
+        """Cells of the grid for which the job has no worker: those that its first plan leaves out."""
+        has_some = any(line.startswith("vacant ") for line in self.job_text.splitlines())
+        return self.plans[0].failed if has_some else ()
+
+    @property
+    def present(self) -> int:
+        """Workers that the job begins with."""
+        return self.stages * self.pipelines - len(self.vacant)
+
+    @property
     def instructions(self) -> int:
         """How many instructions all streams of all plans hold together."""
         return sum(sum(layout.lengths) for layout in self.layouts)

@@ -150,7 +150,7 @@ def test_a_worker_that_only_groups_could_use(
     assert main(["compile", str(job), "--failures", "0", "--jobs", "1", "--json"]) == 0
     (said,) = (line for line in capsys.readouterr().err.splitlines() if "1 worker of 9" in line)
     groups = "; plans in groups of pipelines could use it, and no job begins with groups"
-    assert said == f"recyclec: 1 worker of 9 cannot stand in a grid: not used{'' if grouping else groups}"
+    assert said == f"recyclec: 1 worker of 9 would not make it faster: not used{'' if grouping else groups}"
 
 
 def test_which_cut_became_which(

@@ -16,6 +16,7 @@ from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.standard import GRAPH_PASSES
 from recycle_compiler.planner.compile import compile_job
 from recycle_compiler.planner.cut_bounds import FAR, layout_period
+from recycle_compiler.planner.layout_bounds import layout_bound
 from recycle_compiler.planner.layouts import Layouts
 from recycle_compiler.planner.recut import (
     Ranked,
@@ -24,7 +25,6 @@ from recycle_compiler.planner.recut import (
     climbed,
     counts_with_layouts,
     fastest_recut,
-    layout_bound,
     least_moved,
     neighbours,
     plan_recuts,

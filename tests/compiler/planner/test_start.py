@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from recycle_compiler.cli.main import main
-from recycle_compiler.ir.job import PER_CHUNK, JobSpec
+from recycle_compiler.ir.job import PER_CHUNK, JobSpec, parse_job, print_job
+from recycle_compiler.planner.compile import compile_job
 from recycle_compiler.planner.start import NoStartError, started
 from tests.support.layered_text import LAYERED
 from tests.support.layers import layer_costs, layered_job
@@ -43,14 +44,29 @@ def test_every_stage_gets_as_many_workers_and_all_layers_are_there() -> None:
     assert not found.is_free and found.layer_costs is not None
 
 
-def test_workers_that_fit_no_grid_are_left_out() -> None:
+def test_workers_that_fill_no_grid_leave_cells_vacant() -> None:
     # Seven workers can only stand on one stage, which does not fit.
-    found = started(free(8, 7, 12, capacity=8000))
-    assert found.workers == 6
+    job = free(8, 7, 12, capacity=8000)
+    found = started(replace(job, failures=1))
+    assert found.present == 7 and found.vacant == found.workers - 7 > 0
+    assert found.failures == found.vacant + 1 and not list(found.verify())
+    assert parse_job(print_job(found).splitlines()) == found
+    plans = compile_job(found, failures=1)
+    assert [len(plan.failed) for plan in plans] == [found.vacant, found.vacant + 1]
+    of_six = started(free(8, 6, 12, capacity=8000))
+    assert plans[0].claims.period < compile_job(of_six, failures=0)[0].claims.period
+
+
+def test_a_start_survives_what_the_job_tolerates() -> None:
+    job = replace(free(8, 8, 8), redundancy=1, failures=4)
+    found = started(job)
+    assert found.stages * (found.pipelines - 1) >= found.failures
 
 
 def test_a_model_that_no_grid_holds_is_refused_in_words() -> None:
-    with pytest.raises(NoStartError, match="no grid of up to 2 workers holds every layer on 2 of them"):
+    with pytest.raises(
+        NoStartError, match="2 workers cannot hold every layer on 2 of them and survive 0 failures"
+    ):
         started(free(8, 2, 12, capacity=8000))
 
 

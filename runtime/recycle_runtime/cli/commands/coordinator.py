@@ -101,7 +101,7 @@ def _coordinate(given: RunOptions, arguments: Namespace, output: Output, fence: 
     state = Path(arguments.state)
     own, secret = certificate(given), access(given)
     bundle = Bundle.read(given.bundle)
-    processes = bundle.pipelines * bundle.stages * bundle.tensor
+    processes = bundle.present * bundle.tensor
     options = extended(
         JobOptions,
         given,

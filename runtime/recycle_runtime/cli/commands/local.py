@@ -59,7 +59,7 @@ def run(arguments: Namespace, output: Output) -> int:
     faults, returns = injected_faults(arguments, options, bundle)
     if options.save is not None:
         Path(options.save).mkdir(parents=True, exist_ok=True)
-    check_device(options.device, bundle.pipelines * bundle.stages * bundle.tensor)
+    check_device(options.device, bundle.present * bundle.tensor)
     restarts_unsaid = not faults and options.debug is None
     options = replace(
         options,

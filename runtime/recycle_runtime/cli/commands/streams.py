@@ -102,7 +102,7 @@ def _under(bundle: Bundle, path: str, number: int, failures: int | None) -> tupl
         raise UsageError(f"no cut {number}: {path} has {held}")
     recut = bundle.recuts[number]
     needed = len(recut.workers(0))
-    live = needed if failures is None else bundle.stages * bundle.pipelines - failures
+    live = needed if failures is None else bundle.present - failures
     if live >= needed:
         return recut, 0
     if live == needed - 1 and len(recut.plans) > 1:
@@ -114,7 +114,7 @@ def _under(bundle: Bundle, path: str, number: int, failures: int | None) -> tupl
 
 
 def _plan_for(bundle: Bundle, failures: int) -> int:
-    counts = [len(plan.failed) for plan in bundle.plans]
+    counts = [len(plan.failed) - len(bundle.vacant) for plan in bundle.plans]
     if failures not in counts:
         raise UsageError(
             f"no plan for {failures} failures: the bundle plans for {', '.join(map(str, counts))}"
