@@ -36,9 +36,9 @@ class StageCosts:
     """That, gradients, and what takes a step back: what is held whatever runs."""
     gradient_bytes: int
     boundary_bytes: int
+    """What goes to the next stage."""
     working_bytes: int
     """The most that F, I or W holds beside that while it runs; 0 where it is not known, on a CPU."""
-    """What goes to the next stage."""
     half: tuple[Timing, Timing, Timing] | None = None
     """F, I and W of the first half of the micro-batch; of layers whose program can compute it."""
     beside_message: tuple[Timing, Timing, Timing, Timing] | None = None

@@ -79,6 +79,7 @@ def run(arguments: Namespace, output: Output) -> int:
         pipelines=arguments.pipelines,
         threads=arguments.threads,
         devices=_own_devices() if arguments.device == "cuda" else (),
+        is_crowded=arguments.busy_workers > 0,
     )
     check_writable(Path(arguments.out))
     busy = arguments.busy_workers
@@ -108,6 +109,8 @@ def run(arguments: Namespace, output: Output) -> int:
         output.say(f"two halves of a micro-batch take {over / 10_000:.1f} % longer than the whole")
     elif measured.why_not_split:
         output.say(f"note: micro-batches cannot be split in two: {measured.why_not_split}")
+    if (overhead := measured.details.get("overhead_bytes")) is not None:
+        output.say(f"{overhead / 2**30:.2f} GiB: {measured.details['overhead_measured']}")
     output.say(f'wrote {arguments.out}: use it with `profile from "{path.name}"`')
     return DONE
 
