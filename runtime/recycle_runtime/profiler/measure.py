@@ -20,7 +20,7 @@ from recycle_runtime.profiler.grid_links import grid_links
 from recycle_runtime.profiler.halves import Halves
 from recycle_runtime.profiler.links import Links, LocalLinks, Receive
 from recycle_runtime.profiler.meters import MEMORY_HOW, NOTHING, Stopwatch, Timing, beside_allocator, counting
-from recycle_runtime.profiler.report import Profile, StageCosts
+from recycle_runtime.profiler.report import WHOLE_LAYERS, Profile, StageCosts
 from recycle_runtime.profiler.stage_run import StageRun, Tensors
 from recycle_runtime.program.errors import ProgramError, blame
 from recycle_runtime.program.layers import build_layers
@@ -197,6 +197,7 @@ def _profile(program: Program, options: Options, links: Links, progress: Callabl
             "pipelines": options.pipelines,
             "memory_measured": MEMORY_HOW[device.type],
             "computed": ways_text(ways),
+            **({"whole_layers": WHOLE_LAYERS} if program.has_parallelize else {}),
             **links.how,
             **overhead(device, options),
         },

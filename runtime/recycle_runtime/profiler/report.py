@@ -13,6 +13,12 @@ _AT_LEAST_ONE = ("forward", "backward_input", "backward_weight")
 UNSTEADY = 0.25
 """Half of the measurements within this share of the median is steady enough."""
 
+WHOLE_LAYERS = (
+    "parallelize was not called: these are costs of whole layers, as with tensor = 1; a rank has a part of "
+    "their work and memory, and sends messages to the others beside"
+)
+"""Of a program with tensor parallelism."""
+
 
 @dataclass(frozen=True, slots=True)
 class StageCosts:
