@@ -7,10 +7,11 @@
 
 A profile by layer has `layers` in place of `stages`, `resident_bytes` in each of them, and `pipelines`: how
 many workers took part in a reduction. With `parameter_count` in each row the state is counted from that. It
-may have `overhead_bytes` of a worker, and `split_ppm`: how much longer two halves of a micro-batch
-take than the whole, in millionths; null where that could not be measured. Either may have `spread_ppm` and
-`jitter_ppm`: how much op times vary by micro-batch and by chance, as standard deviations in millionths. Keys
-that are not named here are left to whoever wrote them.
+may have `overhead_bytes` of a worker, `working_bytes` in each row, of which a worker needs the largest, and
+`split_ppm`: how much longer two halves of a micro-batch take than the whole, in millionths; null where that
+could not be measured. Either may have `spread_ppm` and `jitter_ppm`: how much op times vary by micro-batch
+and by chance, as standard deviations in millionths. Keys that are not named here are left to whoever wrote
+them.
 """
 
 import json
@@ -51,6 +52,7 @@ _FIELDS = {
     "parameter_bytes": ("parameters", 0),
     "resident_bytes": ("resident", 0),
     "parameter_count": ("counts", 0),
+    "working_bytes": ("working", 0),
 }
 """Key in the file: field of the costs, least value."""
 _REQUIRED = ("forward", "backward_input", "backward_weight", "activation_bytes")
@@ -103,6 +105,8 @@ def read_profile_file(
     if problems:
         return None
     columns = _columns([cast(dict[str, int], row) for row in measured.rows])
+    # Ops of a worker run one after the other.
+    working = max(columns.pop("working"))
     workers = measured.pipelines or shape.pipelines
     columns |= _sharded(columns, workers or 1, state)
     if measured.noun == "stage":
@@ -116,7 +120,7 @@ def read_profile_file(
         file.span,
         measured.split_ppm,
         state.owners,
-        measured.overhead,
+        measured.overhead + working,
         variation,
     )
 

@@ -314,6 +314,9 @@ def test_a_profile_of_the_whole_state(tmp_path: Path) -> None:
     # Of three workers two own each shard, so a third of the gradients is sent once more.
     assert (shared.optimizer, shared.reduce, shared.gather) == ((120,) * 2, (1800,) * 2, (600,) * 2)
     assert shared.capacity == (5000 - 50 - 6 * 20 - -(-28 * 20 * 2 // 3),) * 2
+    rows = [row | {"working_bytes": size} for size in (0, 30, 20, 0)]
+    (tmp_path / "a.json").write_text(json.dumps(profile | {"layers": rows}))
+    assert job().capacity == (5000 - 50 - 30 - 34 * 20,) * 2
     (tmp_path / "a.json").write_text(json.dumps(profile | {"layers": [row | {"gather": 7}] * 4}))
     assert (job(SHARDED).reduce, job(SHARDED).gather, job().gather) == ((2400,) * 2, (14,) * 2, (0,) * 2)
 

@@ -135,6 +135,9 @@ class Chunk:
         self._loss_check = LossCheck(setting.program.path, setting.program.loss_function, self.module)
         self.split: Split = prepare(self.module)
         _log.info("chunk %d has %s", number, ways_text(way_of(layer.module) for layer in self.layers))
+        is_whole = setting.group is not None and bundle.tensor > 1 and not self.has_distributed
+        if is_whole and setting.program.has_parallelize:
+            _log.warning("chunk %d: parallelize distributes nothing of it, so every rank does all", number)
         self.buffers = LayerBuffers([layer.buffers for layer in self.layers])
         self.statistics = NormStatistics(self.module)
         options = StepOptions(

@@ -19,8 +19,8 @@ from recycle_runtime.execution.ways import way_of, ways_text
 from recycle_runtime.profiler.grid_links import grid_links
 from recycle_runtime.profiler.halves import Halves
 from recycle_runtime.profiler.links import Links, LocalLinks, Receive
-from recycle_runtime.profiler.meters import MEMORY_HOW, NOTHING, Stopwatch, Timing, counting
-from recycle_runtime.profiler.report import Profile, StageCosts
+from recycle_runtime.profiler.meters import MEMORY_HOW, NOTHING, Stopwatch, Timing, beside_allocator, counting
+from recycle_runtime.profiler.report import WHOLE_LAYERS, Profile, StageCosts
 from recycle_runtime.profiler.stage_run import StageRun, Tensors
 from recycle_runtime.program.errors import ProgramError, blame
 from recycle_runtime.program.layers import build_layers
@@ -103,6 +103,8 @@ class Options:
     """Of torch on the CPU; a worker has one."""
     devices: tuple[Device, ...] = ()
     """Those that workers have one each of, the first being this process's; fewer than two are shared."""
+    is_crowded: bool = False
+    """True if other processes use the device meanwhile, whose memory cannot be told from this one's."""
 
 
 def profile(
@@ -195,9 +197,22 @@ def _profile(program: Program, options: Options, links: Links, progress: Callabl
             "pipelines": options.pipelines,
             "memory_measured": MEMORY_HOW[device.type],
             "computed": ways_text(ways),
+            **({"whole_layers": WHOLE_LAYERS} if program.has_parallelize else {}),
             **links.how,
+            **overhead(device, options),
         },
     )
+
+
+def overhead(device: torch.device, options: Options) -> dict[str, Any]:
+    """Memory of the device that no tensor has, for the profile; nothing where it is not known."""
+    if device.type != "cuda" or options.is_crowded:
+        return {}
+    nccl = "with" if len(options.devices) > 1 else "without"
+    return {
+        "overhead_bytes": beside_allocator(device),
+        "overhead_measured": f"memory in use beside torch's allocator, {nccl} NCCL's buffers",
+    }
 
 
 def _loss_against(program: Program, target: Any) -> Callable[[Any], torch.Tensor]:

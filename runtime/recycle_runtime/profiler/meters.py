@@ -84,6 +84,18 @@ MEMORY_HOW = {
 """Where the numbers come from, for the profile."""
 
 
+def beside_allocator(device: torch.device) -> int:
+    """Bytes of a CUDA device in use beside what torch has reserved; 0 on a CPU.
+
+    These are CUDA's context, code of kernels, NCCL's buffers, and all that other processes hold there.
+    """
+    if device.type != "cuda":
+        return 0
+    torch.cuda.synchronize(device)
+    free, total = torch.cuda.mem_get_info(device)
+    return max(0, total - free - torch.cuda.memory_reserved(device))
+
+
 @contextmanager
 def counting(device: torch.device, smallest: int = 0) -> Generator[Callable[[], int]]:
     """Gives a function that says how many bytes are held that were not when this was entered.

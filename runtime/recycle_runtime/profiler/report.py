@@ -13,6 +13,12 @@ _AT_LEAST_ONE = ("forward", "backward_input", "backward_weight")
 UNSTEADY = 0.25
 """Half of the measurements within this share of the median is steady enough."""
 
+WHOLE_LAYERS = (
+    "parallelize was not called: these are costs of whole layers, as with tensor = 1; a rank has a part of "
+    "their work and memory, and sends messages to the others beside"
+)
+"""Of a program with tensor parallelism."""
+
 
 @dataclass(frozen=True, slots=True)
 class StageCosts:
@@ -36,9 +42,9 @@ class StageCosts:
     """That, gradients, and what takes a step back: what is held whatever runs."""
     gradient_bytes: int
     boundary_bytes: int
+    """What goes to the next stage."""
     working_bytes: int
     """The most that F, I or W holds beside that while it runs; 0 where it is not known, on a CPU."""
-    """What goes to the next stage."""
     half: tuple[Timing, Timing, Timing] | None = None
     """F, I and W of the first half of the micro-batch; of layers whose program can compute it."""
     beside_message: tuple[Timing, Timing, Timing, Timing] | None = None

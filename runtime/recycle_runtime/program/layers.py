@@ -52,6 +52,7 @@ def build_layers(
         seed_all(seed_of(seed, 0))
         everything = program.layers(group)
         _check(program, everything)
+        program.part_names = frozenset(name for _, layer in everything for name, _ in layer.named_modules())
         program.ties = tie(program, everything)
         return _filled(program, everything[first:last])
     built = []
@@ -164,6 +165,7 @@ def _outlined(program: Program, model: torch.nn.Module, recipes: Recipes | None 
             "give each layer its own module; modules may share a parameter, as in b.weight = a.weight",
         )
     program.ties = (*whole.ties, *(names for names in program.ties if names not in whole.ties))
+    program.part_names = frozenset(name for name, _ in model.named_modules(remove_duplicate=False))
     return whole
 
 

@@ -42,7 +42,6 @@ import logging
 import math
 import sys
 import types
-import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -56,6 +55,7 @@ from recycle_runtime.program.compiled import compile_layer, unwrapped
 from recycle_runtime.program.copies import refuse_wrappers
 from recycle_runtime.program.errors import ProgramError, blame, place, syntax_sentence
 from recycle_runtime.program.named_inputs import as_tuple
+from recycle_runtime.program.plan_keys import names_some, unmatched_keys
 from recycle_runtime.program.precision import Precision, precision_of
 from recycle_runtime.program.source_digest import source_digest
 from recycle_runtime.program.ties import Tie, told_ties
@@ -354,6 +354,8 @@ class Program:
         """Where a whole model is cut, if the program says so."""
         self.made: dict[Any, Any] = {}
         """What is made of the program once in a process."""
+        self.part_names: frozenset[str] | None = None
+        """Names that modules of all layers have, as `parallelize` sees them; None if only some are known."""
 
     def tell_unknown_source(self) -> None:
         """A warning if nothing can be compared when training is resumed."""
@@ -447,12 +449,24 @@ class Program:
         """Have the program distribute a layer over the ranks of its worker, which `mesh` gives."""
         if "parallelize" not in self._functions:
             return module
-        with blame(self.path, "parallelize(module, mesh)"), warnings.catch_warnings():
-            # A plan names the modules of all layers, and each layer has some of them.
-            warnings.filterwarnings("ignore", message="Parallelize plan key")
+        with blame(self.path, "parallelize(module, mesh)"), unmatched_keys(module) as keys:
             self._functions["parallelize"](module, mesh())
         refuse_wrappers(self.path, module)
+        wrong = (
+            [] if self.part_names is None else [key for key in keys if not names_some(key, self.part_names)]
+        )
+        if wrong:
+            raise ProgramError(
+                f"{self._line('parallelize')}: the plan of parallelize names {', '.join(sorted(wrong))}, and "
+                "no layer has a module of that name",
+                "modules of a whole model have its names, those of layers() the names inside their layer",
+            )
         return module
+
+    @property
+    def has_parallelize(self) -> bool:
+        """True if layers may be distributed over the ranks of a worker."""
+        return "parallelize" in self._functions
 
     @property
     def loss_function(self) -> Callable[..., Any]:

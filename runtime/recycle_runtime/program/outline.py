@@ -4,7 +4,8 @@
     before the blocks    a layer each                          after them
 
 Blocks are the members of the lists in a model (`nn.ModuleList`, `nn.Sequential`). Modules with parameters
-that stand before, between or after them make up layers of their own. LAYERS in the program says it otherwise:
+that stand before, between or after them make up layers of their own. The order is that of their use
+(`call_order`). LAYERS in the program says it otherwise:
 
     LAYERS = ["encoder.blocks", "pool", ["norm", "head"]]
 
@@ -17,6 +18,7 @@ from typing import Any, cast
 
 from torch import nn
 
+from recycle_runtime.program.call_order import in_order_of_use, uses
 from recycle_runtime.program.errors import ProgramError
 
 _LISTS = nn.ModuleList | nn.Sequential
@@ -38,7 +40,7 @@ class LayerCalls:
 
 
 def outline(model: nn.Module, said: Any = None) -> tuple[LayerCalls, ...]:
-    """The layers of a model in order, as they stand in it; ProgramError if it has none."""
+    """The layers of a model in the order of their use; ProgramError if it has none."""
     chosen = _said(model, said) if said is not None else [(name,) for name in _blocks(model)]
     if not chosen:
         raise ProgramError(
@@ -49,6 +51,8 @@ def outline(model: nn.Module, said: Any = None) -> tuple[LayerCalls, ...]:
     taken = {name: number for number, names in enumerate(chosen) for name in names}
     above = {name[:place] for name in taken for place, letter in enumerate(name) if letter == "."} | {""}
     groups = list(_in_order(model, chosen, taken, above))
+    if said is not None and all(group.name in taken for group in groups):
+        groups.sort(key=lambda group: taken[group.name])
     inside = tuple(f"{name}." for group in groups for name in group.modules)
     loose = [name for name in parameters if name not in taken and not name.startswith(inside)]
     first = LayerCalls(groups[0].modules, (*groups[0].parameters, *loose))
@@ -62,7 +66,7 @@ def _in_order(
     others: list[str] = []
     seen: set[int] = set()
     modules = dict(model.named_modules())
-    for name in _tops(model, "", taken, above):
+    for name in _tops(model, "", taken, above, ()):
         if name not in taken:
             others.append(name)
         elif taken[name] not in seen:
@@ -79,14 +83,24 @@ def _in_order(
         yield LayerCalls(tuple(others))
 
 
-def _tops(module: nn.Module, prefix: str, taken: dict[str, int], above: set[str]) -> Iterator[str]:
-    """Modules that are chosen, and the outermost others that have parameters of their own."""
+def _tops(
+    module: nn.Module, prefix: str, taken: dict[str, int], above: set[str], used: Sequence[str]
+) -> list[str]:
+    """Modules that are chosen, and the outermost others that have parameters of their own; `used` are names
+    of parts of this module that a module around it uses itself, in order."""
+    used = used or uses(module)
+    found: dict[str, list[str]] = {}
     for child_name, child in module.named_children():
         name = f"{prefix}{child_name}"
         if name in taken or (name not in above and _has_own(child)):
-            yield name
+            found[child_name] = [name]
         else:
-            yield from _tops(child, f"{name}.", taken, above)
+            inside = [
+                each.removeprefix(f"{child_name}.") for each in used if each.startswith(f"{child_name}.")
+            ]
+            found[child_name] = _tops(child, f"{name}.", taken, above, inside)
+    chosen = in_order_of_use([name for name, tops in found.items() if tops], used)
+    return [top for name in chosen for top in found[name]]
 
 
 def _has_own(module: nn.Module) -> bool:

@@ -39,6 +39,9 @@ def belong_to_worker(rank: int, size: int, device: torch.device) -> None:
     world.tags_to_pg["default"] = [group]
     world.tags_to_pg.setdefault("", []).append(group)
     _c10d._update_default_pg(group)
+    if size > 1:
+        # Now, and not with the first `mesh()`: programs may make meshes themselves.
+        distribute_without_messages()
 
 
 def standing_group(rank: int, size: int) -> StandingGroup:

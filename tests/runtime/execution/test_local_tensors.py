@@ -3,9 +3,10 @@
 Runs with two are in `training/test_tensor_parallel.py` and `recovery/test_distributed_runs.py`.
 """
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -65,14 +66,17 @@ def _adamw(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, lr=0.1)
 
 
-def program(**names: Any) -> Program:
-    given: dict[str, Any] = {
+def program_names() -> dict[str, Any]:
+    return {
         "layers": lambda: [("only", plain())],
         "loss": _sum_of,
         "microbatch": _ones,
         "optimizer": _adamw,
     }
-    return Program(Path("model.py"), given | names)
+
+
+def program(**names: Any) -> Program:
+    return Program(Path("model.py"), program_names() | names)
 
 
 def layer(module: nn.Module, **names: Any) -> Layer:
@@ -226,3 +230,41 @@ def test_a_whole_model_is_distributed_when_it_is_cut(mesh: Any) -> None:
     given._functions["model"] = model  # pyright: ignore[reportPrivateUsage]
     with pytest.raises(ProgramError, match=r"blocks.0.0.weight of the whole model is a DTensor"):
         build_layers(given, 0)
+
+
+@pytest.mark.parametrize("gives", ["layers", "model"])
+def test_a_plan_names_modules_that_there_are(mesh: Any, gives: str) -> None:
+    """What one layer lacks another has; a key that none has is a mistake."""
+    prefix = "blocks.*." if gives == "model" else ""
+
+    def made(*keys: str) -> Program:
+        def parallelize(module: nn.Module, mesh: Any) -> None:
+            parallelize_module(module, mesh, {f"{prefix}{key}": ColwiseParallel() for key in keys})
+
+        def model() -> nn.Module:
+            return nn.ModuleDict({"blocks": nn.ModuleList([plain(), nn.Tanh()])})
+
+        def layers() -> list[tuple[str, nn.Module]]:
+            return [("one", plain()), ("two", nn.Tanh())]
+
+        names: dict[str, Any] = {gives: model if gives == "model" else layers}
+        without = {name: each for name, each in program_names().items() if name != "layers"}
+        return Program(Path("model.py"), without | names | {"parallelize": parallelize})
+
+    given = made("0", "2")
+    for _, module in build_layers(given, 0):
+        given.parallelize(module, lambda: mesh)
+    given = made("0", "out")
+    (_, first), *_ = build_layers(given, 0)
+    with pytest.raises(ProgramError, match=re.escape(f"names {prefix}out, and no layer has a module of")):
+        given.parallelize(first, lambda: mesh)
+
+
+def test_a_mesh_of_the_programs_own_sends_nothing_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers are built while no group is joined, also by programs that never ask for `recycle.mesh()`."""
+    for function in (distribute_tensor, parallelize_module):
+        monkeypatch.setitem(cast(Any, function).__kwdefaults__, "src_data_rank", 0)
+    rank_mesh.belong_to_worker(1, 2, torch.device("cpu"))
+    module = parallelize_module(plain(), init_device_mesh("cpu", (2,)), {"0": ColwiseParallel()})
+    weight: Any = module.get_parameter("0.weight")
+    assert torch.equal(weight.to_local(), plain().get_parameter("0.weight")[2:])

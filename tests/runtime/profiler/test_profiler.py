@@ -2,16 +2,19 @@
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 from torch import nn
 
 from recycle_runtime.cli.main import main
-from recycle_runtime.profiler import Options, links, profile, table
-from recycle_runtime.profiler.meters import NOTHING, Stopwatch, Timing, counting
+from recycle_runtime.devices import Device
+from recycle_runtime.profiler import Options, links, measure, profile, table
+from recycle_runtime.profiler.meters import NOTHING, Stopwatch, Timing, beside_allocator, counting
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.loading import Program, load_program
 
@@ -222,6 +225,23 @@ def test_mistakes_are_said_in_a_sentence(
     assert error.startswith(f"recycle-run: error: {said}")
     assert "Traceback" not in error
     assert not (tmp_path / "p.json").exists()
+
+
+def test_overhead_is_what_is_used_beside_the_allocator(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda, gib = torch.device("cuda", 0), 1 << 30
+    found = {"synchronize": None, "mem_get_info": (10 * gib, 16 * gib), "memory_reserved": 5 * gib}
+    for name, value in found.items():
+        monkeypatch.setattr(torch.cuda, name, Mock(return_value=value))
+    assert beside_allocator(cuda) == gib
+    one, several = Options(1, device="cuda"), Options(1, device="cuda", devices=(Device("0", "0"),) * 2)
+    assert measure.overhead(cuda, one)["overhead_bytes"] == gib
+    assert "without NCCL" in measure.overhead(cuda, one)["overhead_measured"]
+    assert "with NCCL" in measure.overhead(cuda, several)["overhead_measured"]
+    # What others use cannot be told apart.
+    assert measure.overhead(cuda, replace(one, is_crowded=True)) == {}
+    monkeypatch.setattr(torch.cuda, "memory_reserved", Mock(return_value=7 * gib))
+    assert beside_allocator(cuda) == 0
+    assert (beside_allocator(CPU), measure.overhead(CPU, Options(1))) == (0, {})
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")

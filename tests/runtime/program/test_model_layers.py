@@ -112,6 +112,49 @@ def test_parameters_get_memory_one_by_one() -> None:
     assert not torch.equal(other["head.weight"], everything["head.weight"])
 
 
+class Unordered(nn.Module):
+    """Parts that are registered in another order than they are used in, some of them in a method."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head: Any = nn.Linear(WIDTH, WORDS)
+        self.norm = nn.LayerNorm(WIDTH)
+        self.body: Any = nn.ModuleDict(
+            {"blocks": nn.ModuleList(Block() for _ in range(2)), "embedding": nn.Embedding(WORDS, WIDTH)}
+        )
+
+    def embedded(self, tokens: Tensor) -> Tensor:
+        return self.body.embedding(tokens)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        dtype = self.norm.weight.dtype
+        hidden = self.embedded(tokens).to(dtype)
+        for block in self.body.blocks:
+            hidden = hidden + block(hidden)
+        if self.head is None:
+            return hidden
+        return self.head(self.norm(hidden))
+
+
+def test_layers_are_in_the_order_of_their_use() -> None:
+    model = Unordered().double()
+    found = whole(copy.deepcopy(model))
+    assert found.names == ["body.embedding", "body.blocks.0", "body.blocks.1", "norm"]
+    assert found.groups[-1].modules == ("norm", "head")
+    torch.testing.assert_close(run(found, {"tokens": TOKENS}, (1, 2, 1)), model(TOKENS), rtol=0, atol=0)
+
+
+def test_layers_that_are_named_are_in_that_order() -> None:
+    said = ["body.embedding", "body.blocks", "head", "norm"]
+    assert whole(Unordered(), said).names == [
+        "body.embedding",
+        "body.blocks.0",
+        "body.blocks.1",
+        "head",
+        "norm",
+    ]
+
+
 class Glue(nn.Module):
     """Blocks with something around them that cannot be followed."""
 

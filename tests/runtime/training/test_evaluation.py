@@ -82,6 +82,38 @@ def test_equal_to_plain_forwards(running_example: str, failures: int) -> None:
     assert evaluate_in_threads(list(workers.values())) == pytest.approx(found, rel=1e-12)
 
 
+MORE_IN_TRAINING = """
+_layers = layers
+
+class Telling(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, value, told=None):
+        value = self.inner(value)
+        return (value, value.detach()) if self.training else value
+
+def layers():
+    made = _layers()
+    return [(name, Telling(layer)) for name, layer in made[:-1]] + [("last", Last(made[-1][1]))]
+
+class Last(Telling):
+    def forward(self, value, told=None):
+        return self.inner(value)
+"""
+
+
+def test_what_crosses_may_be_less_than_in_training(running_example: str, tmp_path: Path) -> None:
+    program = tmp_path / "more.py"
+    program.write_text(Path(LAYERED).read_text() + MORE_IN_TRAINING)
+    found: list[float] = []
+    for path in (LAYERED, str(program)):
+        _, workers = train_in_threads(running_example, path, 0, steps=2)
+        found.append(evaluate_in_threads(list(workers.values())))
+    assert found[1] == pytest.approx(found[0], rel=1e-12)
+
+
 def test_what_is_left_of_a_stream(running_example: str) -> None:
     """Every worker keeps what concerns the first micro-batches, and each message keeps both of its ends."""
     bundle = Bundle.read(running_example)

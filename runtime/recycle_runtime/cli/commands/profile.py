@@ -63,7 +63,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace, output: Output) -> int:
     from recycle_runtime.profiler import Options, profile, table
     from recycle_runtime.profiler.crowd import crowd
-    from recycle_runtime.profiler.report import UNSTEADY
+    from recycle_runtime.profiler.report import UNSTEADY, WHOLE_LAYERS
     from recycle_runtime.program.errors import ProgramError
     from recycle_runtime.program.layers import layer_count
     from recycle_runtime.program.loading import load_program
@@ -79,6 +79,7 @@ def run(arguments: Namespace, output: Output) -> int:
         pipelines=arguments.pipelines,
         threads=arguments.threads,
         devices=_own_devices() if arguments.device == "cuda" else (),
+        is_crowded=arguments.busy_workers > 0,
     )
     check_writable(Path(arguments.out))
     busy = arguments.busy_workers
@@ -104,10 +105,14 @@ def run(arguments: Namespace, output: Output) -> int:
             f"{measured.noun} {numbers}: measure on an idle machine, or with a larger --repeat"
         )
     output.say(f"measured {measured.details['computed']}")
+    if program.has_parallelize:
+        output.say(f"note: {WHOLE_LAYERS}")
     if (over := measured.split_ppm) is not None:
         output.say(f"two halves of a micro-batch take {over / 10_000:.1f} % longer than the whole")
     elif measured.why_not_split:
         output.say(f"note: micro-batches cannot be split in two: {measured.why_not_split}")
+    if (overhead := measured.details.get("overhead_bytes")) is not None:
+        output.say(f"{overhead / 2**30:.2f} GiB: {measured.details['overhead_measured']}")
     output.say(f'wrote {arguments.out}: use it with `profile from "{path.name}"`')
     return DONE
 
