@@ -130,8 +130,8 @@ def _why_state(advice: Advice) -> Iterator[str]:
         for one in advice.states
     )
     yield (
-        f"Owners: {chosen}, {figure(best.rate * scale)} {unit} over the trace with quick plans for none and "
-        f"{plural(advice.tolerance, 'failure')} and restarts counted ({others}); all holders are lost at most "
+        f"Owners: {chosen}, {figure(best.rate * scale)} {unit} over the trace with quick plans for none "
+        f"and {plural(advice.tolerance, 'failure')} and restarts counted ({others}); all holders are lost at most "
         f"{best.losses:.2g} times a year."
     )
     copied = "recommended: a stage may lose all of its workers" if _stage_is_lost(advice) else "not needed"
