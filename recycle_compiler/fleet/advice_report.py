@@ -131,8 +131,8 @@ def _why_state(advice: Advice) -> Iterator[str]:
     )
     yield (
         f"Owners: {chosen}, {figure(best.rate * scale)} {unit} over the trace with quick plans for none "
-        f"and {plural(advice.tolerance, 'failure')} and restarts counted ({others}); all holders are lost at most "
-        f"{best.losses:.2g} times a year."
+        f"and {plural(advice.tolerance, 'failure')} and restarts counted ({others}); all holders are lost at "
+        f"most {best.losses:.2g} times a year."
     )
     copied = "recommended: a stage may lose all of its workers" if _stage_is_lost(advice) else "not needed"
     yield f"Copies in neighbours' memory (`--neighbour-copies`): {copied}."
