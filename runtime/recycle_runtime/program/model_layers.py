@@ -50,6 +50,7 @@ from recycle_runtime.program.forward_trace import (
     user_line,
     watching,
 )
+from recycle_runtime.program.glue_reads import in_glue, out_of_glue, waiting_once
 from recycle_runtime.program.named_inputs import packed, unpacked
 from recycle_runtime.program.outline import LayerCalls, outline
 
@@ -379,14 +380,16 @@ class Body:
             if each.training != is_training:
                 each.train(is_training)
         if self._is_all:
-            return _Through(before_layer).run(lambda: model(*args, **options))
+            with in_glue():
+                return _Through(before_layer).run(lambda: model(*args, **options))
         key = (inputs, device, dtype, is_training, torch.is_grad_enabled(), _autocast(device))
         for known in self._whole.traces(key):
             try:
                 return self._follow(known, model, args, options, inputs, crossed, before_layer)
             except _OtherWay:
                 continue
-        fresh = self._whole.trace(key, fake, args, options)
+        with in_glue():
+            fresh = self._whole.trace(key, fake, args, options)
         try:
             return self._follow(fresh, model, args, options, inputs, crossed, before_layer)
         except _OtherWay as error:
@@ -417,7 +420,8 @@ class Body:
         if self._first == 0 and before_layer is not None:
             before_layer(0)
         try:
-            made = follower.run(lambda: model(*args, **options))
+            with in_glue():
+                made = follower.run(lambda: model(*args, **options))
         except _Stop:
             return self._pack(inputs, args, options, follower.leaving())
         follower.check(made, "what it returns")
@@ -470,7 +474,8 @@ class Body:
         """The text that crossed; on a GPU it is read once for all that look alike."""
         key = None if values[0].device.type == "cpu" else tuple((each.dtype, each.shape) for each in values)
         if key is None or key not in self._inputs:
-            rows: list[tuple[str | None, str, list[int]]] = unpacked(values[0])
+            with waiting_once(values[0].device):
+                rows: list[tuple[str | None, str, list[int]]] = unpacked(values[0])
             made = tuple(_Input(name, getattr(torch, dtype), tuple(shape)) for name, dtype, shape in rows)
             if key is None:
                 return made
@@ -489,7 +494,8 @@ class Body:
         device = next(each.device for each in (*tensors, *leaving))
         if (inputs, device) not in self._texts:
             rows = [[each.name, str(each.dtype).removeprefix("torch."), each.shape] for each in inputs]
-            self._texts[inputs, device] = packed(rows).to(device)
+            with waiting_once(device):
+                self._texts[inputs, device] = packed(rows).to(device)
         return (self._texts[inputs, device], *whole, *leaving)
 
 
@@ -518,7 +524,8 @@ class _Through(CallWatch):
         if self._layer < layer and self._before_layer is not None:
             self._layer = layer
             self._before_layer(layer)
-        return call(*args, **options)
+        with out_of_glue():
+            return call(*args, **options)
 
     def call_fake(self, layer: int, name: str, module: nn.Module, args: Any, options: Any) -> Any:
         raise AssertionError(f"{name} is not here")
