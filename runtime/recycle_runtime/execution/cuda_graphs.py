@@ -28,7 +28,7 @@ from recycle_runtime.execution.optimizer.gradients import Written
 from recycle_runtime.execution.shapes import as_tuple
 from recycle_runtime.program.copies import has_hooks
 from recycle_runtime.program.errors import ProgramError
-from recycle_runtime.program.glue_reads import Answer, reads_watched
+from recycle_runtime.program.glue_reads import captured_reads
 
 _USES = 2
 """Eager uses of a buffer before it is captured: libraries set themselves up in the first."""
@@ -65,9 +65,8 @@ class _WeightGraph(NamedTuple):
 class GraphedWork:
     """F, I and W, or F and B, of one buffer."""
 
-    def __init__(self, chunk: Chunk, look: InputSpec, answers: Sequence[Answer] = ()) -> None:
-        """Captures them; whatever keeps it from that is raised, and nothing has changed. `answers`: what the
-        code around layers reads in a forward, see `glue_reads`."""
+    def __init__(self, chunk: Chunk, look: InputSpec) -> None:
+        """Captures them; whatever keeps it from that is raised, and nothing has changed."""
         device = chunk.setting.device
         self.places = _addresses(chunk)
         """Of what it reads and writes beside its own memory."""
@@ -89,7 +88,7 @@ class GraphedWork:
         outputs: list[torch.Tensor] = []
 
         def forward() -> None:
-            with reads_watched(answers):
+            with captured_reads():
                 output = chunk.forward(self._inputs, 0, 0)
             if chunk.is_last:
                 outputs.append(chunk.loss(output, self._target) * look.share)
@@ -187,8 +186,6 @@ class ChunkGraphs:
         self._seen: dict[tuple[int, InputSpec], int] = {}
         self._waits = False
         """Whether a forward has waited for the device."""
-        self._reads: dict[InputSpec, tuple[Answer, ...]] = {}
-        """What shapes alone have decided, and forwards have read."""
         self._why_not = ""
         """What a micro-batch had that cannot be copied into a graph's memory."""
 
@@ -206,9 +203,8 @@ class ChunkGraphs:
         return found
 
     @contextmanager
-    def watching(self, look: InputSpec) -> Generator[None]:
-        """Around an eager forward: one that asks the device for a number cannot be captured, unless this is
-        the same for all inputs that look alike."""
+    def watching(self) -> Generator[None]:
+        """Around an eager forward: one that asks the device for a number cannot be captured."""
         if self._chunk.cannot_capture or not self._seen:
             yield
             return
@@ -227,12 +223,10 @@ class ChunkGraphs:
             warnings.showwarning = take
             torch.cuda.set_sync_debug_mode("warn")
             try:
-                with self._chunk.random.watching(), reads_watched() as reads:
+                with self._chunk.random.watching():
                     yield
             finally:
                 torch.cuda.set_sync_debug_mode("default")
-        if self._reads.setdefault(look, tuple(reads.read)) != tuple(reads.read):
-            self.refuse("its forwards read different numbers of inputs that look alike")
 
     def between_steps(self) -> None:
         """Capture what is due: no eager work is alive now."""
@@ -251,7 +245,7 @@ class ChunkGraphs:
         for key in due:
             del self._seen[key]
             try:
-                self._made[key] = GraphedWork(self._chunk, key[1], self._reads.get(key[1], ()))
+                self._made[key] = GraphedWork(self._chunk, key[1])
             except Exception as error:
                 self._give_up(" ".join(str(error).split())[:200] or type(error).__name__)
                 return

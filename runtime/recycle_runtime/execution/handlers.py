@@ -270,16 +270,14 @@ class OpHandlers:
         for tensor in buffer.inputs:
             # What came from another chunk wants its gradient back; data does not.
             tensor.requires_grad_(not chunk.is_first and tensor.is_floating_point())
-        look = self._look(instruction, buffer)
-        if look is not None:
-            buffer.graph = self._graphs[instruction.chunk].find(instruction.buffer, look)
+        buffer.graph = self._graph_for(instruction, buffer)
         index = self._index(instruction)
         chunk.statistics.before_forward(index)
         if buffer.graph is not None:
             buffer.graph.forward(buffer.inputs, buffer.target, self._now, index)
             buffer.outputs, buffer.share = buffer.graph.outputs, None
         else:
-            buffer.outputs = self._computed(chunk, instruction, buffer, look)
+            buffer.outputs = self._computed(chunk, instruction, buffer)
         chunk.statistics.after_forward(index)
         buffer.target = None
         self._note(instruction, "loss" if chunk.is_last else "forward", buffer.outputs)
@@ -288,12 +286,11 @@ class OpHandlers:
         else:
             self._shapes[chunk.number].show(self._signature(instruction), buffer.outputs)
 
-    def _computed(
-        self, chunk: Chunk, instruction: Instruction, buffer: Buffer, look: InputSpec | None
-    ) -> tuple[torch.Tensor, ...]:
+    def _computed(self, chunk: Chunk, instruction: Instruction, buffer: Buffer) -> tuple[torch.Tensor, ...]:
         """The outputs of a forward: the loss, where the chunk is the last."""
-        if look is not None:
-            with self._graphs[chunk.number].watching(look):
+        graphs = self._graphs.get(chunk.number)
+        if graphs is not None:
+            with graphs.watching():
                 return self._eagerly(chunk, instruction, buffer)
         return self._eagerly(chunk, instruction, buffer)
 
@@ -333,8 +330,7 @@ class OpHandlers:
             refuse_foreign(chunk, outputs)
         return outputs
 
-    def _look(self, instruction: Instruction, buffer: Buffer) -> InputSpec | None:
-        """What goes into a forward; None if no graph can take it."""
+    def _graph_for(self, instruction: Instruction, buffer: Buffer) -> GraphedWork | None:
         graphs, target = self._graphs.get(instruction.chunk), buffer.target
         if graphs is None:
             return None
@@ -342,13 +338,14 @@ class OpHandlers:
         if not (is_tensor or target is None or (isinstance(target, tuple) and not target)):
             graphs.refuse("its targets are not tensors")
             return None
-        return InputSpec(
+        look = InputSpec(
             tuple((tensor.shape, tensor.dtype) for tensor in buffer.inputs),
             tuple(tuple(tensor.tolist()) for tensor in buffer.inputs if tensor.is_cpu),
             (target.shape, target.dtype) if is_tensor else target,
             self._share,
             self._chunks[instruction.chunk].split.defers,
         )
+        return graphs.find(instruction.buffer, look)
 
     def _add_loss(self, loss: torch.Tensor, share: float = 1.0) -> None:
         self._loss_sum.add_(loss, alpha=share)
