@@ -28,6 +28,7 @@ from recycle_runtime.execution.optimizer.gradients import Written
 from recycle_runtime.execution.shapes import as_tuple
 from recycle_runtime.program.copies import has_hooks
 from recycle_runtime.program.errors import ProgramError
+from recycle_runtime.program.glue_reads import captured_reads
 
 _USES = 2
 """Eager uses of a buffer before it is captured: libraries set themselves up in the first."""
@@ -87,7 +88,8 @@ class GraphedWork:
         outputs: list[torch.Tensor] = []
 
         def forward() -> None:
-            output = chunk.forward(self._inputs, 0, 0)
+            with captured_reads():
+                output = chunk.forward(self._inputs, 0, 0)
             if chunk.is_last:
                 outputs.append(chunk.loss(output, self._target) * look.share)
             else:

@@ -41,15 +41,8 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from recycle_runtime.program.boxes import Boxes, Side, fake_like, replay
 from recycle_runtime.program.errors import ProgramError
+from recycle_runtime.program.glue_reads import RANDOM, out_of_glue
 
-_RANDOM = frozenset(
-    [
-        *("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout"),
-        *("rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "randperm", "normal"),
-        *("bernoulli", "multinomial", "poisson"),
-        *("bernoulli_", "exponential_", "normal_", "random_", "uniform_"),
-    ]
-)
 _END = 1 << 60
 _NEEDS_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 _TORCH = str(Path(torch.__file__).parent)
@@ -158,7 +151,8 @@ class ForwardWatch(TorchFunctionMode, CallWatch):
             return
         self.__exit__(None, None, None)
         try:
-            yield
+            with out_of_glue():
+                yield
         finally:
             self.__enter__()
 
@@ -271,7 +265,7 @@ class _Tracer(ForwardWatch):
         changed = [
             tensor for tensor, version in zip(given, versions, strict=True) if tensor._version != version
         ]
-        if name in _RANDOM:
+        if name in RANDOM:
             made = self._drawn(made, changed)
         if changed:
             # The name for the result of `x += y` is a new one, in a watched forward too.

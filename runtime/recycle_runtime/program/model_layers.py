@@ -50,6 +50,7 @@ from recycle_runtime.program.forward_trace import (
     user_line,
     watching,
 )
+from recycle_runtime.program.glue_reads import ReadsSeen, out_of_glue, waiting_once
 from recycle_runtime.program.named_inputs import packed, unpacked
 from recycle_runtime.program.outline import LayerCalls, outline
 
@@ -358,6 +359,7 @@ class Body:
         self._model: tuple[torch.device, nn.Module] | None = None
         self._inputs: dict[Any, tuple[_Input, ...]] = {}
         self._texts: dict[Any, torch.Tensor] = {}
+        self._reads = ReadsSeen()
         self._told: set[int] = set()
         """Modules that tell what they give, by `id`."""
 
@@ -379,16 +381,20 @@ class Body:
             if each.training != is_training:
                 each.train(is_training)
         if self._is_all:
-            return _Through(before_layer).run(lambda: model(*args, **options))
+            with self._reads.in_glue(inputs, device):
+                return _Through(before_layer).run(lambda: model(*args, **options))
         key = (inputs, device, dtype, is_training, torch.is_grad_enabled(), _autocast(device))
         for known in self._whole.traces(key):
             try:
-                return self._follow(known, model, args, options, inputs, crossed, before_layer)
+                with self._reads.in_glue(inputs, device):
+                    return self._follow(known, model, args, options, inputs, crossed, before_layer)
             except _OtherWay:
                 continue
-        fresh = self._whole.trace(key, fake, args, options)
+        with self._reads.in_glue(inputs, device):
+            fresh = self._whole.trace(key, fake, args, options)
         try:
-            return self._follow(fresh, model, args, options, inputs, crossed, before_layer)
+            with self._reads.in_glue(inputs, device):
+                return self._follow(fresh, model, args, options, inputs, crossed, before_layer)
         except _OtherWay as error:
             raise ProgramError(
                 f"{error.line}: the forward of {type(model).__name__} goes another way with these values "
@@ -470,7 +476,8 @@ class Body:
         """The text that crossed; on a GPU it is read once for all that look alike."""
         key = None if values[0].device.type == "cpu" else tuple((each.dtype, each.shape) for each in values)
         if key is None or key not in self._inputs:
-            rows: list[tuple[str | None, str, list[int]]] = unpacked(values[0])
+            with waiting_once():
+                rows: list[tuple[str | None, str, list[int]]] = unpacked(values[0])
             made = tuple(_Input(name, getattr(torch, dtype), tuple(shape)) for name, dtype, shape in rows)
             if key is None:
                 return made
@@ -489,7 +496,8 @@ class Body:
         device = next(each.device for each in (*tensors, *leaving))
         if (inputs, device) not in self._texts:
             rows = [[each.name, str(each.dtype).removeprefix("torch."), each.shape] for each in inputs]
-            self._texts[inputs, device] = packed(rows).to(device)
+            with waiting_once():
+                self._texts[inputs, device] = packed(rows).to(device)
         return (self._texts[inputs, device], *whole, *leaving)
 
 
@@ -518,7 +526,8 @@ class _Through(CallWatch):
         if self._layer < layer and self._before_layer is not None:
             self._layer = layer
             self._before_layer(layer)
-        return call(*args, **options)
+        with out_of_glue():
+            return call(*args, **options)
 
     def call_fake(self, layer: int, name: str, module: nn.Module, args: Any, options: Any) -> Any:
         raise AssertionError(f"{name} is not here")
