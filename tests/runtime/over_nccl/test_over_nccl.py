@@ -27,7 +27,7 @@ from tests.runtime.trainer.plainly import train_plainly
 from tests.runtime.trainer.test_scripts import LOOP, records
 from tests.runtime.trainer.test_scripts import check as check_seen
 from tests.runtime.training.alone import train_alone
-from tests.runtime.training.compare import MLP
+from tests.runtime.training.compare import MLP, changed
 
 STAGES, PER_STEP = 2, 12
 PROGRAMS = Path(__file__).resolve().parents[1] / "recovery" / "programs"
@@ -164,6 +164,27 @@ def test_rejoin_and_relay(tmp_path: Path, name: str, program: str) -> None:
     faults, returns = ["kill=1:1@6.9", "kill=0:0@200.20"], ["1:1@8", "0:0@210"]
     outcome = train(tmp_path, name, program, steps, faults, returns=returns, relay=True)
     check_tiny(tmp_path, outcome, program, 6)
+
+
+@pytest.mark.parametrize("name", ["sharded", "sharded_barrier"])
+def test_shards_of_workers_that_have_come_back(tmp_path: Path, name: str) -> None:
+    """Every worker of a stage fails once, each after the one before it owns shards again."""
+    faults = ["kill=1:1@6.9", "kill=0:1@200.9", "kill=2:1@400.9"]
+    returns = ["1:1@8", "0:1@202", "2:1@402"]
+    outcome = train(tmp_path, name, MLP, 600, faults, returns=returns)
+    assert len(outcome.faults) == 3
+    check_tiny(tmp_path, outcome, MLP, 6)
+
+
+@pytest.mark.parametrize("name", ["sharded", "sharded_barrier"])
+def test_everybody_has_the_last_weights(tmp_path: Path, name: str) -> None:
+    """Weights of the last step are on their way when the first worker is through with it."""
+    program = changed(tmp_path, MLP, "WIDTH = 768")
+    for attempt in range(3):
+        folder = tmp_path / str(attempt)
+        outcome = train(folder, name, program, 3, [])
+        check_tiny(folder, outcome, program, 6)
+        assert len(list((folder / "run" / "saved").glob("worker-*.pt"))) == 6
 
 
 @pytest.mark.parametrize("name", ["staggered", "sharded"])
