@@ -1,9 +1,9 @@
 """Gaps and CPU time of bundles for many workers: `python -m bench.random_large --seed N --jobs K`.
 
-Random jobs of 256 to 2,048 workers (`large_job` of `bench.varied_jobs`) that tolerate a quarter of them, with
+Random jobs of 256 to 2,048 workers (`large_job` of `bench.varied_jobs`), a quarter of which may fail, with
 1 % as good enough; `--given` takes four shapes that people would write instead. A bundle has a plan for every
-number of failures, each with the work that it has there; `--plans` makes a sample of them, at equal distances,
-and the CPU seconds of a bundle are estimated from it.
+number of failures, each with the work that it has there; `--plans` makes a sample of them, at equal
+distances, and the CPU seconds of a bundle are estimated from it.
 """
 
 import argparse
