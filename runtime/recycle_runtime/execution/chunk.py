@@ -7,7 +7,7 @@ modules, optimizers and what undoes their last step are moved, not copied.
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 
@@ -274,6 +274,13 @@ class Chunk:
             self.random.enter(self.number)
             return self.module(*inputs)
         return self.module(*(as_computed(tensor) for tensor in inputs))
+
+    def serve(self) -> tuple[torch.Tensor, ...]:
+        """Take part in a forward of the peers without a micro-batch: what its mixtures of experts give, in
+        their order."""
+        mixtures = [each for each in self.module.modules() if hasattr(each, "exchange")]
+        with self.program.precision.computing(self.setting.device):
+            return tuple(cast(Any, each).serve() for each in mixtures)
 
     @property
     def drawn_from(self) -> list[int]:

@@ -75,7 +75,7 @@ class JobShape(Protocol):
 class Buffer:
     """What a buffer holds: one micro-batch of one chunk."""
 
-    __slots__ = ("gradients", "graph", "inputs", "outputs", "sent", "share", "target", "work")
+    __slots__ = ("gradients", "graph", "inputs", "outputs", "sent", "served", "share", "target", "work")
 
     def __init__(self) -> None:
         self.inputs: tuple[torch.Tensor, ...] = ()
@@ -89,6 +89,8 @@ class Buffer:
         self.work: WeightWork | GraphedWork | None = None
         self.graph: GraphedWork | None = None
         """What computes it, where that was captured."""
+        self.served: list[WeightWork] = []
+        """Of a round that was served: what the weights of each mixture of experts still need."""
 
 
 class _Delivery(NamedTuple):
@@ -417,6 +419,27 @@ class OpHandlers:
             watch := self._watches.pop(chunk.number, None)
         ):
             self._steps.begin_sums(chunk.number, watch.complete)
+
+    def serve_forward(self, instruction: Instruction) -> None:
+        chunk = self._chunks[instruction.chunk]
+        self._buffers[instruction.buffer] = buffer = Buffer()
+        buffer.outputs = chunk.serve()
+
+    def serve_backward(self, instruction: Instruction) -> None:
+        chunk, served = self._chunks[instruction.chunk], self._buffers.pop(instruction.buffer).outputs
+        for output in reversed(served):
+            chunk.split.backward([output], [torch.zeros_like(output)])
+
+    def serve_backward_input(self, instruction: Instruction) -> None:
+        buffer, chunk = self._buffers[instruction.buffer], self._chunks[instruction.chunk]
+        served, buffer.outputs = buffer.outputs, ()
+        buffer.served = [
+            chunk.split.backward_input([output], [torch.zeros_like(output)]) for output in reversed(served)
+        ]
+
+    def serve_backward_weight(self, instruction: Instruction) -> None:
+        for work in self._buffers.pop(instruction.buffer).served:
+            work.run()
 
     def barrier(self, _: Instruction) -> None:
         if not self._steps.meets_all:
