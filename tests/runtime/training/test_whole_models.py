@@ -76,7 +76,7 @@ def experts(folder: Path, kind: str, implementation: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "implementation"), [("mixtral", "eager"), ("qwen2", "batched_mm"), ("qwen3", "eager")]
+    ("kind", "implementation"), [("mixtral", "eager"), ("qwen2", "batched_mm"), ("qwen3", "shared")]
 )
 def test_mixtures_of_experts(tmp_path: Path, kind: str, implementation: str) -> None:
     """Router logits of all layers go to the loss: plain 1F1B, decoupled, and with a failure."""
