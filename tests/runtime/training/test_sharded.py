@@ -2,6 +2,7 @@
 
 import json
 import threading
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,16 @@ import torch
 
 from recycle_compiler.cli.main import main
 from recycle_compiler.ir.job import Techniques
+from recycle_runtime.coordinator.peer_digests import PeerDigests
 from recycle_runtime.execution import session
 from recycle_runtime.execution.chunk import Chunk, build_chunks
+from recycle_runtime.execution.digest import digest_of
 from recycle_runtime.plan.chrome_trace import chrome_trace
+from recycle_runtime.plan.worker_ids import Worker
+from recycle_runtime.protocol.messages.members import Member
+from recycle_runtime.protocol.messages.steps import PeerDigest
 from recycle_runtime.worker import fixed_plan
+from recycle_runtime.worker.fixed_plan import FixedPlanWorker
 from tests.compiler.test_sharded import sharded
 from tests.runtime.training.compare import MLP, STEPS, Failed, changed, check_in_threads, plan_file
 from tests.runtime.training.threads import train_in_threads
@@ -86,7 +93,7 @@ def test_a_skipped_step(tmp_path: Path, techniques: Techniques) -> None:
 
 
 def test_equal_to_whole_state_to_the_last_bit(tmp_path: Path) -> None:
-    """Where sums are in the same order, as they are in threads."""
+    """Where sums are in the same order, as in threads; and a bit that flips in one owner is found."""
     job = unit_job(2, 3, 2)
     _, whole = train_in_threads(plan_file(tmp_path, job, [(2, 1)]), MLP, 0, STEPS)
     _, shared = train_in_threads(plan_file(tmp_path, sharded(job), [(2, 1)]), MLP, 0, STEPS)
@@ -94,6 +101,25 @@ def test_equal_to_whole_state_to_the_last_bit(tmp_path: Path) -> None:
         for number, module in one.modules.items():
             found = shared[worker].modules[number].state_dict()
             assert all(torch.equal(found[name], value) for name, value in module.state_dict().items())
+    assert _difference(shared) is None
+    chunk = shared[1, 0].chunks[0]
+    ((shard, made),) = list(chunk.layers[1].owned.items())[:1]
+    state = next(iter(made.optimizer.state.values()))
+    state["exp_avg"].view(torch.int64)[0, 0] ^= 1
+    found = _difference(shared)
+    assert found is not None and f"in shard {shard}: layer0.linear.weight" in found
+    assert "1:0" in found and "are peers and differ" in found
+
+
+def _difference(workers: Mapping[Worker, FixedPlanWorker]) -> str | None:
+    """What the coordinator says of the digests of all of them."""
+    digests = PeerDigests()
+    said = [
+        digests.differs(Member(worker, 0), 1, PeerDigest(number, STEPS, digest_of(chunk.layers)))
+        for worker, one in workers.items()
+        for number, chunk in one.chunks.items()
+    ]
+    return next((each for each in said if each is not None), None)
 
 
 @pytest.mark.parametrize("techniques", [ALL, NONE], ids=["staggered", "barrier"])
