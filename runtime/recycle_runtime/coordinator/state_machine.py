@@ -287,6 +287,11 @@ class StateMachine:
         return self._layer_moves.move
 
     @property
+    def places_wanted(self) -> Collection[Worker]:
+        """Places of failed workers that others are about to move to."""
+        return self._moves.values()
+
+    @property
     def is_settled(self) -> bool:
         """Whether nothing is under way at all: no change, no joiner, no layers."""
         return (

@@ -117,7 +117,11 @@ class FakeJob:
         self.coordinator = StateMachine(self.book, 1, steps, expected, self.now, asked)
         self.files = PlanFiles("first", self.book, self, Path("nowhere"))
         helper = replanner or Replanner(Path("nowhere"))
-        self.reconfiguration = Reconfiguration(self.coordinator, options, helper, self.files)
+        self.started: set[Worker] = set()
+        """Workers that agents start."""
+        self.reconfiguration = Reconfiguration(
+            self.coordinator, options, helper, self.files, self.started.__contains__
+        )
         self.members: dict[Member, FakeMember] = {}
         self.mail: deque[tuple[Member, ToWorker]] = deque()
         self.moves: list[tuple[Worker, Worker]] = []

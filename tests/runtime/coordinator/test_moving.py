@@ -42,6 +42,18 @@ def test_a_worker_takes_the_free_place_when_that_pays() -> None:
     assert len(job.events) == 1, "it is weighed once"
 
 
+def test_nobody_moves_to_the_place_of_a_worker_that_is_started_again() -> None:
+    job = FakeJob(STEPS, LONG)
+    job.run(5)
+    job.kill((1, 1))
+    job.started.add((1, 1))
+    job.run(10)
+    assert not (job.events or job.moves)
+    job.join((1, 1))
+    finish(job)
+    assert len(job.members) == job.book.pipelines * job.book.stages
+
+
 @pytest.mark.parametrize(("before", "awaited"), [(5, 1), (2, 4)])
 def test_moves_wait_for_one_step_where_steps_were_timed_before_else_for_four(
     before: int, awaited: int
