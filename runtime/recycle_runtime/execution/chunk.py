@@ -7,11 +7,12 @@ modules, optimizers and what undoes their last step are moved, not copied.
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
 import torch
 
 from recycle_runtime.data.microbatches import MicroBatches
+from recycle_runtime.execution.expert_counts import ExpertCounts
 from recycle_runtime.execution.forward_random import ForwardRandom
 from recycle_runtime.execution.kept_buffers import LayerBuffers
 from recycle_runtime.execution.layer import Layer
@@ -140,6 +141,7 @@ class Chunk:
             _log.warning("chunk %d: parallelize distributes nothing of it, so every rank does all", number)
         self.buffers = LayerBuffers([layer.buffers for layer in self.layers])
         self.statistics = NormStatistics(self.module)
+        self.expert_counts = ExpertCounts(self.module)
         options = StepOptions(
             clip_norm=setting.program.clip_norm,
             clip_value=setting.program.clip_value,
@@ -278,9 +280,8 @@ class Chunk:
     def serve(self) -> tuple[torch.Tensor, ...]:
         """Take part in a forward of the peers without a micro-batch: what its mixtures of experts give, in
         their order."""
-        mixtures = [each for each in self.module.modules() if hasattr(each, "exchange")]
         with self.program.precision.computing(self.setting.device):
-            return tuple(cast(Any, each).serve() for each in mixtures)
+            return tuple(layer.serve() for layer in self.expert_counts.layers)
 
     @property
     def drawn_from(self) -> list[int]:

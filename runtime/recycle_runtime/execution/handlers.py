@@ -162,6 +162,9 @@ class OpHandlers:
             for number, chunk in chunks.items()
             if can_capture and chunk.setting.graphs != "off"
         }
+        for number, graphs in self._graphs.items():
+            if chunks[number].expert_counts.layers:
+                graphs.refuse("its experts compute as many tokens as a router sends them")
         self.finiteness = Finiteness()
         self.samples = self.tokens = 0
         """That were loaded for the step so far."""
@@ -191,6 +194,7 @@ class OpHandlers:
         for chunk in self._chunks.values():
             chunk.buffers.begin(step)
             chunk.statistics.begin(self._job.pipelines * self._job.microbatches)
+            chunk.expert_counts.begin()
             chunk.split.refresh()
         self._step = step
         self.finiteness.begin(step)
@@ -275,6 +279,8 @@ class OpHandlers:
         buffer.graph = self._graph_for(instruction, buffer)
         index = self._index(instruction)
         chunk.statistics.before_forward(index)
+        if chunk.expert_counts.layers:
+            chunk.expert_counts.before_forward(self._loss_share(chunk, instruction))
         if buffer.graph is not None:
             buffer.graph.forward(buffer.inputs, buffer.target, self._now, index)
             buffer.outputs, buffer.share = buffer.graph.outputs, None
