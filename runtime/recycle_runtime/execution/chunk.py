@@ -7,6 +7,7 @@ modules, optimizers and what undoes their last step are moved, not copied.
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -29,6 +30,7 @@ from recycle_runtime.execution.optimizer import (
 from recycle_runtime.execution.split_backward import Split, prepare
 from recycle_runtime.execution.tied import tied_here
 from recycle_runtime.execution.ways import way_of, ways_text
+from recycle_runtime.experts.shared import SharedExperts
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Opcode
 from recycle_runtime.program.cutting import Stage
@@ -276,6 +278,16 @@ class Chunk:
             self.random.enter(self.number)
             return self.module(*inputs)
         return self.module(*(as_computed(tensor) for tensor in inputs))
+
+    @cached_property
+    def routers(self) -> list[tuple[str, SharedExperts]]:
+        """Experts of every mixture, and the mixture's name in the model."""
+        return [
+            (f"{layer.title}.{name}".removesuffix(".").removesuffix(".experts"), each)
+            for layer in self.layers
+            for name, each in layer.module.named_modules()
+            if isinstance(each, SharedExperts)
+        ]
 
     def serve(self) -> tuple[torch.Tensor, ...]:
         """Take part in a forward of the peers without a micro-batch: what its mixtures of experts give, in
