@@ -7,11 +7,13 @@ modules, optimizers and what undoes their last step are moved, not copied.
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, cast
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
 
 import torch
 
 from recycle_runtime.data.microbatches import MicroBatches
+from recycle_runtime.execution.expert_counts import ExpertCounts
 from recycle_runtime.execution.forward_random import ForwardRandom
 from recycle_runtime.execution.kept_buffers import LayerBuffers
 from recycle_runtime.execution.layer import Layer
@@ -28,6 +30,7 @@ from recycle_runtime.execution.optimizer import (
 from recycle_runtime.execution.split_backward import Split, prepare
 from recycle_runtime.execution.tied import tied_here
 from recycle_runtime.execution.ways import way_of, ways_text
+from recycle_runtime.experts.shared import SharedExperts
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Opcode
 from recycle_runtime.program.cutting import Stage
@@ -140,6 +143,7 @@ class Chunk:
             _log.warning("chunk %d: parallelize distributes nothing of it, so every rank does all", number)
         self.buffers = LayerBuffers([layer.buffers for layer in self.layers])
         self.statistics = NormStatistics(self.module)
+        self.expert_counts = ExpertCounts(self.module)
         options = StepOptions(
             clip_norm=setting.program.clip_norm,
             clip_value=setting.program.clip_value,
@@ -275,12 +279,21 @@ class Chunk:
             return self.module(*inputs)
         return self.module(*(as_computed(tensor) for tensor in inputs))
 
+    @cached_property
+    def routers(self) -> list[tuple[str, SharedExperts]]:
+        """Experts of every mixture, and the mixture's name in the model."""
+        return [
+            (f"{layer.title}.{name}".removesuffix(".").removesuffix(".experts"), each)
+            for layer in self.layers
+            for name, each in layer.module.named_modules()
+            if isinstance(each, SharedExperts)
+        ]
+
     def serve(self) -> tuple[torch.Tensor, ...]:
         """Take part in a forward of the peers without a micro-batch: what its mixtures of experts give, in
         their order."""
-        mixtures = [each for each in self.module.modules() if hasattr(each, "exchange")]
         with self.program.precision.computing(self.setting.device):
-            return tuple(cast(Any, each).serve() for each in mixtures)
+            return tuple(layer.serve() for layer in self.expert_counts.layers)
 
     @property
     def drawn_from(self) -> list[int]:

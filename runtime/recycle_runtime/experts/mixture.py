@@ -90,7 +90,7 @@ class MixtureOfExperts(nn.Module):
             popularity = counted.popularity
         steps = cast("Tensor | None", self.balance_steps)
         if steps is not None:
-            steps += (popularity.sum() - popularity * len(popularity)).sign()
+            steps += (popularity.sum() - popularity * len(popularity)).sign().to(steps.dtype)
 
     def extra_repr(self) -> str:
         return f"width={self.width}, active={self.active}, capacity={self.experts.capacity}"

@@ -52,6 +52,8 @@ class SharedExperts(nn.Module):
         self.router_sum: Tensor | None = None
         """Sum of the weights that the router gave in the last forward: not finite if one of them was not."""
         self._counted: Counted | None = None
+        self.popularity: tuple[int, ...] | None = None
+        """Choices of every expert by all peers, in the last step that they have added up."""
         self._tables = _Tables()
 
     def compute(self, rows: Tensor, groups: Groups) -> Tensor:

@@ -31,6 +31,7 @@ from recycle_runtime.execution.optimizer.undo import Copies
 from recycle_runtime.execution.session import Role
 from recycle_runtime.execution.steps import OwnersLacking
 from recycle_runtime.plan.shard_moves import wanted_owners
+from recycle_runtime.state.expert_places import ExpertPlaces
 from recycle_runtime.state.image import packed, read_image
 from recycle_runtime.state.layer_state import optimizer_shard
 from recycle_runtime.transport.interface import PeerSum, Pending, Transport
@@ -68,10 +69,19 @@ class ShardCopy(NamedTuple):
 class Ownership:
     """One worker's side, for one chunk and one generation."""
 
-    def __init__(self, chunk: Chunk, owners: int, me: int, peers: int, start_sums: StartPeerSums) -> None:
-        """`me` is this worker's number among the `peers` that hold the chunk."""
+    def __init__(
+        self,
+        chunk: Chunk,
+        owners: int,
+        me: int,
+        peers: int,
+        start_sums: StartPeerSums,
+        places: ExpertPlaces | None = None,
+    ) -> None:
+        """`me` is this worker's number among the `peers` that hold the chunk; `places` has their experts, if
+        they share any."""
         self._chunk, self._owners, self._me, self._peers = chunk, owners, me, peers
-        self._start = start_sums
+        self._start, self._places = start_sums, places
         self._layers = [layer for layer in chunk.layers if layer.shards]
         self._first = 0
         """Who writes what all have."""
@@ -93,6 +103,8 @@ class Ownership:
         held, who = self._exchange()
         able = [number for number, each in enumerate(who) if each.is_whole]
         self._first = able[0]
+        if self._places is not None:
+            self._places.agree(self._first, self.go_on)
         if not self._layers:
             # All have the whole state, and one of them writes it.
             self._chunk.answers = Answers(self._me == self._first)
@@ -149,6 +161,12 @@ class Ownership:
             before = now
         if before is not None:
             before.finish()
+
+    def stepped(self) -> None:
+        """A step is made: weights go to where the next one wants them."""
+        if self._places is not None:
+            self._places.place_anew(self.go_on)
+        self.gather()
 
     def _together(self) -> list[list[Layer]]:
         """Layers whose weights travel together."""
@@ -369,8 +387,12 @@ class _Gather(NamedTuple):
 def ownership_of(role: Role, chunks: Mapping[int, Chunk], transport: Transport) -> dict[int, Ownership]:
     """Of each chunk of a worker, among the live workers that hold it; nothing where state is in one piece."""
     found: dict[int, Ownership] = {}
-    for number, chunk in chunks.items() if role.bundle.owners else ():
+    bundle = role.bundle
+    for number, chunk in chunks.items() if bundle.owners else ():
         holders = role.grid.holders(number)
         start, me = partial(transport.start_peer_sums, number), holders.index(role.worker)
-        found[number] = Ownership(chunk, role.bundle.owners, me, len(holders), start)
+        places = None
+        if bundle.slots:
+            places = ExpertPlaces(chunk, bundle.slots, bundle.placed_every, me, len(holders), start)
+        found[number] = Ownership(chunk, bundle.owners, me, len(holders), start, places)
     return found

@@ -87,6 +87,13 @@ def test_mixtures_of_experts(tmp_path: Path, kind: str, implementation: str) -> 
         check(two_by_two(tmp_path, (2, 2)), program, plan, expected)
 
 
+def test_own_mixtures(tmp_path: Path) -> None:
+    """Experts made without memory; the loss that balances them counts as much as the model's own."""
+    program = str(PROGRAMS / "mixture.py")
+    expected = train_whole(program, PIPELINES * MICROBATCHES, 3)
+    check(two_by_two(tmp_path, (2, 2)), program, 1, expected)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("cut", [(4,), (1, 1, 1, 1)])
 def test_experts_as_they_are(cut: tuple[int, ...]) -> None:
