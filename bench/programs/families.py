@@ -150,7 +150,7 @@ def optimizer(parameters: Any) -> torch.optim.Optimizer:
 
 
 def average(module: nn.Module, optimizer: torch.optim.Optimizer) -> AveragedModel:
-    return AveragedModel(module, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+    return AveragedModel(module, multi_avg_fn=get_ema_multi_avg_fn(0.9))  # pyright: ignore[reportUnknownArgumentType]
 
 
 def plain(family: str, feature: str, steps: int, output: Path) -> None:
