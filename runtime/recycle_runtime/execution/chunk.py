@@ -14,6 +14,7 @@ import torch
 
 from recycle_runtime.data.microbatches import MicroBatches
 from recycle_runtime.execution.expert_counts import ExpertCounts
+from recycle_runtime.execution.device_copies import pinned
 from recycle_runtime.execution.forward_random import ForwardRandom
 from recycle_runtime.execution.kept_buffers import LayerBuffers
 from recycle_runtime.execution.layer import Layer
@@ -363,7 +364,7 @@ def build_chunks(
     )
     numbers = chunks_of(bundle, stage)
     count = bundle.pipelines * bundle.microbatches if per_step is None else per_step
-    data = MicroBatches(program, seed, count)
+    data = MicroBatches(program, seed, count, ready=lambda item: pinned(item, device))
     return {
         number: Chunk(setting, bundle, number, _layers(setting, bundle, number), data) for number in numbers
     }
