@@ -27,12 +27,11 @@ from tests.runtime.trainer.plainly import train_plainly
 from tests.runtime.trainer.test_scripts import LOOP, records
 from tests.runtime.trainer.test_scripts import check as check_seen
 from tests.runtime.training.alone import train_alone
-from tests.runtime.training.compare import MLP, changed
+from tests.runtime.training.example_programs import EXAMPLES, MLP, changed
 
 STAGES, PER_STEP = 2, 12
 PROGRAMS = Path(__file__).resolve().parents[1] / "recovery" / "programs"
 PARALLELIZED = str(PROGRAMS.parents[1] / "training" / "programs" / "parallelized.py")
-EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "programs"
 
 
 DEVICE = os.environ.get("RECYCLE_TEST_DEVICE", "cuda")
