@@ -190,8 +190,8 @@ def _look(parameter: nn.Parameter) -> str:
 
 
 def _stacked(parameters: list[nn.Parameter]) -> nn.Parameter:
-    made = nn.Parameter(torch.stack([each.detach() for each in parameters]))
-    return made.requires_grad_(parameters[0].requires_grad)
+    values = torch.stack([each.detach() for each in parameters])
+    return nn.Parameter(values, requires_grad=parameters[0].requires_grad)
 
 
 def _joined(first: nn.Module, stacked: dict[str, nn.Parameter]) -> tuple[nn.Module, bool]:
