@@ -82,7 +82,7 @@ def one_f_one_b_period(job: JobSpec) -> int:
     Pipelines do not meet before the barrier, so one of them is enough.
     """
     one = replace(
-        job,
+        job.without_rounds,
         pipelines=1,
         failures=0,
         vacant=0,
@@ -256,7 +256,7 @@ def period_with(job: JobSpec, counts: Counts, techniques: Techniques = ALL) -> i
 
 def problem_with(job: JobSpec, counts: Counts, techniques: Techniques = ALL) -> Problem:
     """The timing problem with whole backwards except on stages with failures."""
-    coupled = replace(job, techniques=replace(techniques, decouple=False))
+    coupled = replace(job.without_rounds, techniques=replace(techniques, decouple=False))
     hit = (chunk for chunk, stage in enumerate(job.chunk_stages) if counts[stage])
     split = tuple(hit) if techniques.decouple else ()
     passes = BuildGraph() >> SplitBackward(split) >> StaggerOptimizer() >> RouteMicrobatches()
