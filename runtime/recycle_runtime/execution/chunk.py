@@ -13,8 +13,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from recycle_runtime.data.microbatches import MicroBatches
-from recycle_runtime.execution.expert_counts import ExpertCounts
 from recycle_runtime.execution.device_copies import pinned
+from recycle_runtime.execution.expert_counts import ExpertCounts
 from recycle_runtime.execution.forward_random import ForwardRandom
 from recycle_runtime.execution.kept_buffers import LayerBuffers
 from recycle_runtime.execution.layer import Layer
