@@ -1,0 +1,207 @@
+"""From an order of rounds on every machine to their times, and the shortest period that the order allows."""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from recycle_compiler.compiled import compile_function
+from recycle_compiler.scheduling.rounds.kernels import (
+    choose_line,
+    fits,
+    improve_order,
+    place_ops,
+    settle_windows,
+    time_order,
+)
+from recycle_compiler.scheduling.rounds.problem import Ints, RoundsProblem
+
+_LARGE = 60
+"""Rounds from which on it pays to load the compiler."""
+NO_LIMIT = 1 << 40
+_FINEST = 2_000
+"""Of how many steps the period of an order is, that moves are judged by."""
+_PAST = 30
+"""Tries after which an order has to be as good as it was before."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TimedRounds:
+    """An order with its times."""
+
+    period: int
+    score: int
+    """Among equal periods, lower is better: what all machines together take."""
+    order: Ints
+    end: Ints
+    """Of every op."""
+    release: tuple[int, ...]
+    """When each machine opens."""
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        return self.period, self.score
+
+
+class Rule(NamedTuple):
+    """A rule of the list scheduler; one value per machine, but for patience."""
+
+    ahead: tuple[int, ...]
+    """How many more rounds it may have forward than back."""
+    defer: tuple[int, ...]
+    """How many weights it may put off."""
+    forward_first: tuple[int, ...]
+    """1 where it goes forward before it goes back."""
+    patience: int = 0
+    """How long it waits for a round that it would rather have."""
+
+
+class RoundsClock:
+    """Times orders of one problem."""
+
+    def __init__(self, problem: RoundsProblem) -> None:
+        self.problem = problem
+        counts = np.bincount(problem.machine, np.diff(problem.first), minlength=problem.machines)
+        self.bounds = np.concatenate([[0], np.cumsum(counts.astype(np.int64))])
+        self._op_duration = problem.duration[problem.line]
+        finish = problem.finish
+        self._finish = finish if problem.staggered else np.full(problem.machines, finish.max())
+        self.is_compiled = problem.ops >= _LARGE
+        self._time: Any = _compiled(time_order) if self.is_compiled else time_order
+        self._place: Any = _compiled(place_ops) if self.is_compiled else place_ops
+        self._improve: Any = _compiled(improve_order) if self.is_compiled else improve_order
+        self._waits = self._given(problem.waits_first, problem.waits, problem.lag)
+        self._lines = self._given(problem.duration, problem.line)
+        lines = np.searchsorted(problem.machine, np.arange(problem.machines + 1))
+        self._known = self._given(
+            lines, problem.first, problem.part, problem.duration,
+            problem.takes, problem.frees, problem.capacity,
+        )  # fmt: skip
+
+    def time(self, order: Ints, at_most: int | None = None) -> TimedRounds | None:
+        """The order with its shortest period; None if that exceeds `at_most`, or if machines wait for each
+        other."""
+        at_once = self._ends(order, np.zeros(self.problem.machines, dtype=np.int64))
+        if at_once is None:
+            return None
+        best = self._timed(order, at_once, np.zeros(self.problem.machines, dtype=np.int64))
+        if not self.problem.staggered or self.problem.machines == 1:
+            return best if at_most is None or best.period <= at_most else None
+        if at_most is not None and best.period > at_most:
+            within = self._within(order, at_most)
+            if within is None:
+                return None
+            best = within
+        return self._shorten(best)
+
+    def place(self, rule: Rule) -> Ints | None:
+        """The order of a list schedule; None if memory leaves it no way on."""
+        problem = self.problem
+        room = [np.zeros(size, dtype=np.int64) for size in (problem.ops, problem.ops)]
+        order = room[1]
+        each = [np.zeros(size, dtype=np.int64) for size in (problem.lines, *(problem.machines,) * 4)]
+        parts = self._given(*room, self.bounds, *each)
+        limits = self._given(*(np.array(values, dtype=np.int64) for values in rule[:3]))
+        is_placed = self._place(*self._known, *self._waits, *limits, rule.patience, *parts)
+        if not is_placed:
+            return None
+        return order if self.is_compiled else np.array(parts[1], dtype=np.int64)
+
+    def improved(self, timed: TimedRounds, enough: int, tries: int, seed: int) -> TimedRounds:
+        """The best order that moves of single rounds find from this one, with its shortest period."""
+        problem = self.problem
+        order, best = timed.order.copy(), timed.order.copy()
+        step = max(problem.grain, timed.period // _FINEST // problem.grain * problem.grain)
+        room = [np.zeros(size, dtype=np.int64) for size in (_PAST, problem.machines, problem.ops)]
+        room += [np.zeros(problem.machines, dtype=np.int64) for _ in range(2)]
+        orders, known = self._given(order, best), self._given(self.bounds)
+        shares = self._given(problem.takes, problem.frees, problem.capacity, self._finish)
+        parts = (*orders, *known, *self._waits, *self._lines, *shares)
+        limits = (problem.staggered, timed.period, enough, step, tries, seed + 1)
+        shortest = self._improve(*parts, *limits, *self._given(*room))
+        if shortest >= timed.period:
+            return timed
+        found = self.time(best if self.is_compiled else np.array(orders[1], dtype=np.int64))
+        return timed if found is None or found.rank >= timed.rank else found
+
+    def starts(self, timed: TimedRounds) -> Ints:
+        """Of every op."""
+        return timed.end - self._op_duration
+
+    def period(self, first: Ints, last: Ints) -> int:
+        """The period when each machine has its first start and its last end there."""
+        if self.problem.staggered:
+            return int((last + self._finish - first).max())
+        return int(last.max() - first.min() + self._finish.max())
+
+    def _given(self, *columns: Ints) -> list[Any]:
+        """As the loops want them."""
+        return [column if self.is_compiled else column.tolist() for column in columns]
+
+    def _ends(self, order: Ints, opens: Ints) -> Ints | None:
+        """The earliest end of every op; None if machines wait for each other."""
+        end = np.zeros(self.problem.ops, dtype=np.int64)
+        room = [np.zeros(self.problem.machines, dtype=np.int64) for _ in range(2)]
+        columns = self._given(order, self.bounds)
+        filled = self._given(end, *room)
+        if not self._time(*columns, *self._waits, *self._lines, *self._given(opens), *filled):
+            return None
+        return end if self.is_compiled else np.array(filled[0], dtype=np.int64)
+
+    def _windows(self, order: Ints, end: Ints) -> tuple[Ints, Ints]:
+        begins, stops = order[self.bounds[:-1]], order[self.bounds[1:] - 1]
+        return end[begins] - self._op_duration[begins], end[stops]
+
+    def _timed(self, order: Ints, end: Ints, release: Ints) -> TimedRounds:
+        first, last = self._windows(order, end)
+        origin = int(first.min())
+        opens = tuple(int(max(0, time - origin)) for time in release)
+        score = int((last - first).sum() if self.problem.staggered else last.sum())
+        return TimedRounds(self.period(first, last), score, order, end - origin, opens)
+
+    def _shorten(self, best: TimedRounds) -> TimedRounds:
+        """Halve the interval between what is surely too short and what is known to do."""
+        grain = self.problem.grain
+        too_short = (self.problem.floor - 1) // grain
+        # The next step down is the likely end of the search, so it is tried first.
+        probe = (best.period - 1) // grain
+        while probe > too_short:
+            within = self._within(best.order, probe * grain)
+            if within is None:
+                too_short = probe
+            else:
+                best = within
+            probe = (too_short + (best.period - 1) // grain + 1) // 2
+        return best
+
+    def _within(self, order: Ints, period: int) -> TimedRounds | None:
+        """Later openings for machines that begin too early for their end; None if they never settle.
+
+        A longest path uses each machine's window at most once, so more passes than machines mean a cycle.
+        """
+        release = np.zeros(self.problem.machines, dtype=np.int64)
+        for _ in range(self.problem.machines + 1):
+            end = self._ends(order, release)
+            assert end is not None, "an order that could be timed cannot be timed any more"
+            first, last = self._windows(order, end)
+            over = last + self._finish - first - period
+            if (over <= 0).all():
+                return self._timed(order, end, release)
+            release = np.where(over > 0, first + over, release)
+        return None
+
+
+_CALLED: dict[Any, tuple[Any, ...]] = {
+    place_ops: (choose_line,),
+    settle_windows: (time_order,),
+    improve_order: (settle_windows, fits),
+}
+"""Loops that call others."""
+
+
+@cache
+def _compiled(function: Any) -> Any:
+    return compile_function(
+        function, **{each.__name__: _compiled(each) for each in _CALLED.get(function, ())}
+    )
