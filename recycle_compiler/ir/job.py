@@ -310,8 +310,8 @@ class JobSpec:
             return
         if self.sharding is None or not self.techniques.adaptive:
             yield "slots for experts need a sharded state and the technique adaptive"
-        if self.groups or self.tied or self.parts > 1:
-            yield "workers with slots for experts have no groups, ties or split micro-batches"
+        if not self.has_chunk_per_stage or self.groups or self.tied or self.parts > 1:
+            yield "stages with slots for experts hold one chunk each, with no groups, ties or halves"
 
     def _verify_groups(self) -> Iterator[str]:
         if len(self.groups) != len(self.shares) or len(self.groups) == 1:

@@ -39,7 +39,7 @@ class AssignSlots(Pass[Graph, Schedule]):
         if graph.job.groups:
             return schedule_groups(graph, self._planned_alone)
         if graph.job.slots:
-            return schedule_rounds(graph, graph.job.solver, self._budget(graph.job.solver))
+            return schedule_rounds(graph, graph.job.solver, self.effort, self._budget(graph.job.solver))
         problem = problem_of(graph)
         # Where micro-batches stay in their pipelines, these have as many on every stage.
         apart = self.effort.extras_apart and graph.job.techniques.adaptive

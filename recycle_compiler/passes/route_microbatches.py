@@ -39,7 +39,7 @@ from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import OpKind
 from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.pipeline import Pass
-from recycle_compiler.scheduling.rounds.routes import in_rounds, sizes_of
+from recycle_compiler.scheduling.rounds.routes import fewest_rounds, in_rounds
 from recycle_compiler.scheduling.slow_workers import SlowWorkers, stage_shares
 
 _LARGE = 400
@@ -58,7 +58,7 @@ class RouteMicrobatches(Pass[Graph, Graph]):
 
     def run(self, graph: Graph) -> Graph:
         if graph.job.slots:
-            return in_rounds(graph, sizes_of(graph))
+            return in_rounds(graph, fewest_rounds(graph))
         ops = graph.ops
         work = ops.kind <= OpKind.W
         table = _group_routes(graph) if graph.job.groups else routes(graph.job, graph.target.hosts, self.slow)

@@ -28,9 +28,12 @@ from recycle_compiler.ir.ops import (
 )
 from recycle_compiler.ir.rounds import turn_of
 
+Sizes = tuple[int, ...]
+"""How many micro-batches each round of a chunk has: at most one for each of its workers."""
 
-def in_rounds(graph: Graph, sizes: Sequence[int]) -> Graph:
-    """The graph with rounds of so many micro-batches on each chunk, at most one for each of its workers."""
+
+def in_rounds(graph: Graph, shape: Sequence[Sizes]) -> Graph:
+    """The graph with rounds of these sizes on each chunk."""
     graph = _without_services(graph)
     job, ops = graph.job, graph.ops
     hosts = graph.target.live
@@ -38,8 +41,9 @@ def in_rounds(graph: Graph, sizes: Sequence[int]) -> Graph:
     work = ops.kind <= OpKind.W
     turn = turn_of(job, ops)
     services: list[Op] = []
-    for chunk, size in enumerate(sizes):
-        host, idle = _dealt(job.pipelines * job.microbatches, job.pipelines, hosts[chunk], size)
+    for chunk, sizes in enumerate(shape):
+        assert sum(sizes) == job.pipelines * job.microbatches, f"rounds of {sizes} have not all micro-batches"
+        host, idle = _dealt(sizes, job.pipelines, hosts[chunk])
         rows = work & (ops.chunk == chunk)
         worker[rows] = host[turn[rows]]
         kinds = [SERVICE[OpKind(kind)] for kind in np.unique(ops.kind[rows]).tolist()]
@@ -52,21 +56,28 @@ def in_rounds(graph: Graph, sizes: Sequence[int]) -> Graph:
     return _with_services(routed, services) if services else routed
 
 
-def sizes_of(graph: Graph) -> tuple[int, ...]:
-    """As many micro-batches in a round as a chunk has live workers: the fewest rounds."""
-    return tuple(map(len, graph.target.live))
+def fewest_rounds(graph: Graph) -> tuple[Sizes, ...]:
+    """As many micro-batches in a round as a chunk has live workers; what is left is in the last one."""
+    units = graph.job.pipelines * graph.job.microbatches
+    return tuple(in_sizes(units, len(workers)) for workers in graph.target.live)
 
 
-def _dealt(
-    units: int, pipelines: int, hosts: Sequence[int], size: int
-) -> tuple[Column, list[tuple[int, int]]]:
+def in_sizes(units: int, size: int) -> Sizes:
+    """Rounds of one size for so many micro-batches, with what is left in the last."""
+    whole, rest = divmod(units, size)
+    return (size,) * whole + (rest,) * (rest > 0)
+
+
+def _dealt(sizes: Sizes, pipelines: int, hosts: Sequence[int]) -> tuple[Column, list[tuple[int, int]]]:
     """Of each turn its worker; and in which round who serves."""
-    assert 1 <= size <= len(hosts), f"rounds of {size} micro-batches for {len(hosts)} workers"
-    host = np.empty(units, dtype=np.int64)
+    assert 1 <= min(sizes) <= max(sizes) <= len(hosts), f"rounds of {sizes} for {len(hosts)} workers"
+    host = np.empty(sum(sizes), dtype=np.int64)
     home_of = {worker % pipelines: worker for worker in hosts}
     idle: list[tuple[int, int]] = []
-    for number, first in enumerate(range(0, units, size)):
-        turns = range(first, min(units, first + size))
+    end = 0
+    for number, size in enumerate(sizes):
+        turns = range(end, end + size)
+        end += size
         homes = {turn: home_of[turn % pipelines] for turn in turns if turn % pipelines in home_of}
         taken = set(homes.values())
         # Those that take what has no home change from round to round.

@@ -7,12 +7,23 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from recycle_compiler.compiled import compile_function
-from recycle_compiler.scheduling.rounds.kernels import place_ops, time_order
+from recycle_compiler.scheduling.rounds.kernels import (
+    choose_line,
+    fits,
+    improve_order,
+    place_ops,
+    settle_windows,
+    time_order,
+)
 from recycle_compiler.scheduling.rounds.problem import Ints, RoundsProblem
 
-_LARGE = 400
+_LARGE = 60
 """Rounds from which on it pays to load the compiler."""
 NO_LIMIT = 1 << 40
+_FINEST = 2_000
+"""Of how many steps the period of an order is, that moves are judged by."""
+_PAST = 30
+"""Tries after which an order has to be as good as it was before."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,11 +67,17 @@ class RoundsClock:
         self._op_duration = problem.duration[problem.line]
         finish = problem.finish
         self._finish = finish if problem.staggered else np.full(problem.machines, finish.max())
-        self._is_compiled = problem.ops >= _LARGE
-        self._time: Any = _compiled(time_order) if self._is_compiled else time_order
-        self._place: Any = _compiled(place_ops) if self._is_compiled else place_ops
+        self.is_compiled = problem.ops >= _LARGE
+        self._time: Any = _compiled(time_order) if self.is_compiled else time_order
+        self._place: Any = _compiled(place_ops) if self.is_compiled else place_ops
+        self._improve: Any = _compiled(improve_order) if self.is_compiled else improve_order
         self._waits = self._given(problem.waits_first, problem.waits, problem.lag)
         self._lines = self._given(problem.duration, problem.line)
+        lines = np.searchsorted(problem.machine, np.arange(problem.machines + 1))
+        self._known = self._given(
+            lines, problem.first, problem.part, problem.duration,
+            problem.takes, problem.frees, problem.capacity,
+        )  # fmt: skip
 
     def time(self, order: Ints, at_most: int | None = None) -> TimedRounds | None:
         """The order with its shortest period; None if that exceeds `at_most`, or if machines wait for each
@@ -83,18 +100,30 @@ class RoundsClock:
         problem = self.problem
         room = [np.zeros(size, dtype=np.int64) for size in (problem.ops, problem.ops)]
         order = room[1]
-        each = [np.zeros(size, dtype=np.int64) for size in (problem.lines, *(problem.machines,) * 3)]
+        each = [np.zeros(size, dtype=np.int64) for size in (problem.lines, *(problem.machines,) * 4)]
         parts = self._given(*room, self.bounds, *each)
-        limits = self._given(*(np.array(values, dtype=np.int64) for values in rule[:2]))
-        eager = self._given(np.array(rule.forward_first, dtype=np.int64))
-        known = self._given(
-            problem.first, problem.machine, problem.part, problem.duration,
-            problem.takes, problem.frees, problem.capacity,
-        )  # fmt: skip
-        is_placed = self._place(*known, *self._waits, *limits, rule.patience, *eager, *parts)
+        limits = self._given(*(np.array(values, dtype=np.int64) for values in rule[:3]))
+        is_placed = self._place(*self._known, *self._waits, *limits, rule.patience, *parts)
         if not is_placed:
             return None
-        return order if self._is_compiled else np.array(parts[1], dtype=np.int64)
+        return order if self.is_compiled else np.array(parts[1], dtype=np.int64)
+
+    def improved(self, timed: TimedRounds, enough: int, tries: int, seed: int) -> TimedRounds:
+        """The best order that moves of single rounds find from this one, with its shortest period."""
+        problem = self.problem
+        order, best = timed.order.copy(), timed.order.copy()
+        step = max(problem.grain, timed.period // _FINEST // problem.grain * problem.grain)
+        room = [np.zeros(size, dtype=np.int64) for size in (_PAST, problem.machines, problem.ops)]
+        room += [np.zeros(problem.machines, dtype=np.int64) for _ in range(2)]
+        orders, known = self._given(order, best), self._given(self.bounds)
+        shares = self._given(problem.takes, problem.frees, problem.capacity, self._finish)
+        parts = (*orders, *known, *self._waits, *self._lines, *shares)
+        limits = (problem.staggered, timed.period, enough, step, tries, seed + 1)
+        shortest = self._improve(*parts, *limits, *self._given(*room))
+        if shortest >= timed.period:
+            return timed
+        found = self.time(best if self.is_compiled else np.array(orders[1], dtype=np.int64))
+        return timed if found is None or found.rank >= timed.rank else found
 
     def starts(self, timed: TimedRounds) -> Ints:
         """Of every op."""
@@ -108,7 +137,7 @@ class RoundsClock:
 
     def _given(self, *columns: Ints) -> list[Any]:
         """As the loops want them."""
-        return [column if self._is_compiled else column.tolist() for column in columns]
+        return [column if self.is_compiled else column.tolist() for column in columns]
 
     def _ends(self, order: Ints, opens: Ints) -> Ints | None:
         """The earliest end of every op; None if machines wait for each other."""
@@ -118,7 +147,7 @@ class RoundsClock:
         filled = self._given(end, *room)
         if not self._time(*columns, *self._waits, *self._lines, *self._given(opens), *filled):
             return None
-        return end if self._is_compiled else np.array(filled[0], dtype=np.int64)
+        return end if self.is_compiled else np.array(filled[0], dtype=np.int64)
 
     def _windows(self, order: Ints, end: Ints) -> tuple[Ints, Ints]:
         begins, stops = order[self.bounds[:-1]], order[self.bounds[1:] - 1]
@@ -163,6 +192,16 @@ class RoundsClock:
         return None
 
 
+_CALLED: dict[Any, tuple[Any, ...]] = {
+    place_ops: (choose_line,),
+    settle_windows: (time_order,),
+    improve_order: (settle_windows, fits),
+}
+"""Loops that call others."""
+
+
 @cache
 def _compiled(function: Any) -> Any:
-    return compile_function(function)
+    return compile_function(
+        function, **{each.__name__: _compiled(each) for each in _CALLED.get(function, ())}
+    )

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from recycle_runtime.data.microbatches import MicroBatches
+from recycle_runtime.execution.device_copies import pinned
 from recycle_runtime.execution.expert_counts import ExpertCounts
 from recycle_runtime.execution.forward_random import ForwardRandom
 from recycle_runtime.execution.kept_buffers import LayerBuffers
@@ -66,6 +67,8 @@ class Setting:
     """Whose memory holds what undoes a step."""
     shards: int = 0
     """Of each layer's optimizer state; 0: it is in one piece."""
+    slots: int = 0
+    """Of each mixture of experts, those that this process computes; 0: all."""
 
     @property
     def undo_on_host(self) -> bool:
@@ -80,6 +83,7 @@ class Setting:
             self.program.parallelize(module.to(self.device), mesh),
             undo_on_host=self.undo_on_host,
             shards=self.shards,
+            slots=self.slots,
             has_ranks=self.group is not None,
         )
 
@@ -158,6 +162,7 @@ class Chunk:
             tensor_parallel_rank=setting.tp_rank,
             undo=LayerUndo(stepped),
             tied=tied_here(setting.program, bundle, number, self.layers),
+            stacked=[each.parameter for layer in self.layers for each in layer.experts.stacked.values()],
         )
 
     @property
@@ -358,12 +363,11 @@ def build_chunks(
     optimizer state where the bundle is a re-cut: as many as the job has pipelines.
     """
     count = bundle.pipelines if shards is None else shards
-    setting = Setting(
-        program, seed, device, tp_rank, group, recoverable, graphs, undo, count if bundle.owners else 0
-    )
+    shards = count if bundle.owners else 0
+    setting = Setting(program, seed, device, tp_rank, group, recoverable, graphs, undo, shards, bundle.slots)
     numbers = chunks_of(bundle, stage)
     count = bundle.pipelines * bundle.microbatches if per_step is None else per_step
-    data = MicroBatches(program, seed, count)
+    data = MicroBatches(program, seed, count, ready=lambda item: pinned(item, device))
     return {
         number: Chunk(setting, bundle, number, _layers(setting, bundle, number), data) for number in numbers
     }

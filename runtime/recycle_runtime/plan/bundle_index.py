@@ -165,7 +165,7 @@ def unpack_index(data: bytes) -> Index:
         layouts.append(_unpack_layout(numbers, stages * pipelines - len(plans[-1].failed)))
     tied_chunks = _unpack_tied(numbers, len(chunk_stages)) if numbers.left else ()
     groups = _unpack_groups(numbers, chunk_stages, stages) if numbers.left else ()
-    owners = numbers.next("the number of owners", 0, LARGEST_NUMBER) if numbers.left else 0
+    owners = _unpack_owners(numbers) if numbers.left else 0
     slots, placed_every = _unpack_experts(numbers) if numbers.left else (0, 0)
     if len({stage for group in groups or (chunk_stages,) for stage in group}) < stages:
         raise BundleError("damaged: a stage has no chunk")
@@ -252,6 +252,13 @@ def _unpack_groups(
     if sum(len(set(group)) for group in groups) > len({stage for group in groups for stage in group}):
         raise BundleError("damaged: two groups share a stage")
     return groups
+
+
+def _unpack_owners(numbers: "_Numbers") -> int:
+    count = numbers.next("the number of owners", 0, LARGEST_NUMBER)
+    if count == 0 and not numbers.left:
+        raise BundleError(f"damaged: the number of owners is 0, which must be from 1 to {LARGEST_NUMBER}")
+    return count
 
 
 def _unpack_experts(numbers: "_Numbers") -> tuple[int, int]:

@@ -57,17 +57,25 @@ class ExpertPlaces:
             exchange = AmongPeers(number, self._me, self._start, placement)
             exchange.go_on = go_on
             layer.exchange = exchange
+            self._move_in(layer)
             self._exchanges.append(exchange)
 
-    def place_anew(self, go_on: Callable[[], None]) -> None:
-        """A step is made: experts are where its popularity wants them, if it is time for that."""
+    def place_anew(self, go_on: Callable[[], None]) -> bool:
+        """A step is made: experts are where its popularity wants them, if it is time for that: then True."""
         counts = self._chunk.expert_counts
         popularity, counts.popularity = counts.popularity, None
         if popularity is None or not self._every or self._chunk.applied % self._every:
-            return
+            return False
         self._learn(popularity, go_on)
-        for exchange, placement in zip(self._exchanges, self._placed(), strict=True):
+        for layer, exchange, placement in zip(self.layers, self._exchanges, self._placed(), strict=True):
             exchange.placement = placement
+            self._move_in(layer)
+        return True
+
+    def _move_in(self, layer: SharedExperts) -> None:
+        """The weights that owners send next are those of the experts that are in slots here now."""
+        if layer.resident is not None:
+            layer.resident = layer.exchange.here
 
     def _learn(self, popularity: torch.Tensor, go_on: Callable[[], None]) -> None:
         told = popularity.cpu()
