@@ -51,6 +51,9 @@ class ChangeCosts:
     copy_rate: float = 1e9
     """Bytes a second that one worker gets from another when it moves or comes back; what the runtime reckons
     with before it has seen a copy (docs/replanning.md)."""
+    memory_rate: float = 5e9
+    """Bytes a second that a worker copies into the memory of its own node while training waits
+    (`--neighbour-copies`). Measured on a CPU (docs/recovery.md): 512 MiB in 0.10 s, once there is memory."""
     start_up: float = 20.0
     """Until the process of a returned or spare machine has started and built its stage; the others train.
     Restarts of whole jobs include it."""

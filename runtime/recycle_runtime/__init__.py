@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from recycle_runtime.checkpoint.whole_model import CheckpointWeights as CheckpointWeights
     from recycle_runtime.data.batches import Batches as Batches
     from recycle_runtime.experts.mixture import MixtureOfExperts as MixtureOfExperts
+    from recycle_runtime.experts.sharing import share_experts as share_experts
     from recycle_runtime.trainer.report import Report as Report
     from recycle_runtime.trainer.trainer import SaveError as SaveError
     from recycle_runtime.trainer.trainer import Trainer as Trainer
@@ -27,6 +28,7 @@ _PUBLIC = {
     "Report": "recycle_runtime.trainer.report",
     "Batches": "recycle_runtime.data.batches",
     "MixtureOfExperts": "recycle_runtime.experts.mixture",
+    "share_experts": "recycle_runtime.experts.sharing",
     "mesh": "recycle_runtime.transport.rank_mesh",
 }
 

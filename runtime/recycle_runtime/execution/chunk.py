@@ -7,11 +7,13 @@ modules, optimizers and what undoes their last step are moved, not copied.
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import torch
 
 from recycle_runtime.data.microbatches import MicroBatches
+from recycle_runtime.execution.device_copies import pinned
 from recycle_runtime.execution.expert_counts import ExpertCounts
 from recycle_runtime.execution.forward_random import ForwardRandom
 from recycle_runtime.execution.kept_buffers import LayerBuffers
@@ -29,6 +31,7 @@ from recycle_runtime.execution.optimizer import (
 from recycle_runtime.execution.split_backward import Split, prepare
 from recycle_runtime.execution.tied import tied_here
 from recycle_runtime.execution.ways import way_of, ways_text
+from recycle_runtime.experts.shared import SharedExperts
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Opcode
 from recycle_runtime.program.cutting import Stage
@@ -281,6 +284,16 @@ class Chunk:
             return self.module(*inputs)
         return self.module(*(as_computed(tensor) for tensor in inputs))
 
+    @cached_property
+    def routers(self) -> list[tuple[str, SharedExperts]]:
+        """Experts of every mixture, and the mixture's name in the model."""
+        return [
+            (f"{layer.title}.{name}".removesuffix(".").removesuffix(".experts"), each)
+            for layer in self.layers
+            for name, each in layer.module.named_modules()
+            if isinstance(each, SharedExperts)
+        ]
+
     def serve(self) -> tuple[torch.Tensor, ...]:
         """Take part in a forward of the peers without a micro-batch: what its mixtures of experts give, in
         their order."""
@@ -354,7 +367,7 @@ def build_chunks(
     setting = Setting(program, seed, device, tp_rank, group, recoverable, graphs, undo, shards, bundle.slots)
     numbers = chunks_of(bundle, stage)
     count = bundle.pipelines * bundle.microbatches if per_step is None else per_step
-    data = MicroBatches(program, seed, count)
+    data = MicroBatches(program, seed, count, ready=lambda item: pinned(item, device))
     return {
         number: Chunk(setting, bundle, number, _layers(setting, bundle, number), data) for number in numbers
     }

@@ -32,6 +32,7 @@ from recycle_runtime.plan.isa import NONE, Instruction, Opcode
 from recycle_runtime.plan.worker_ids import Worker, numbered_worker
 from recycle_runtime.program.cutting import Stage
 from recycle_runtime.program.named_inputs import with_host_text
+from recycle_runtime.protocol.messages.steps import ROUTER
 from recycle_runtime.transport.interface import Arrival, Pending, Transport
 
 GRADIENTS_UNDER_WAY = 2
@@ -288,6 +289,9 @@ class OpHandlers:
             buffer.outputs = self._computed(chunk, instruction, buffer)
         chunk.statistics.after_forward(index)
         buffer.target = None
+        for name, experts in chunk.routers:
+            if experts.router_sum is not None:
+                self._note(instruction, f"{ROUTER}{name}", (experts.router_sum,))
         self._note(instruction, "loss" if chunk.is_last else "forward", buffer.outputs)
         if chunk.is_last:
             self._add_loss(buffer.outputs[0].detach(), 1.0 if buffer.share is None else buffer.share)

@@ -57,7 +57,8 @@ class GroupedLinear(nn.Module):
 
     def extra_repr(self) -> str:
         experts, outputs, inputs = self.weight.shape
-        return f"experts={experts}, in_features={inputs}, out_features={outputs}, bias={'bias' in dict(self.named_parameters())}"
+        has_bias = "bias" in dict(self.named_parameters())
+        return f"experts={experts}, in_features={inputs}, out_features={outputs}, bias={has_bias}"
 
 
 def grouped_linear(rows: Tensor, weight: Tensor, bias: Tensor | None, groups: Groups) -> Tensor:

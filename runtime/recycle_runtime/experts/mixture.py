@@ -10,7 +10,6 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn import functional
 
 from recycle_runtime.experts.grouped import GroupedLinear, Groups, by_group, grouped
 from recycle_runtime.experts.shared import Counted, SharedExperts
@@ -56,19 +55,19 @@ class MixtureOfExperts(nn.Module):
         self.shared = shared
         self.loss_scale: float | Tensor = 1.0
         """What the loss of a micro-batch is multiplied by before its backward."""
-        self.register_buffer("bias", torch.zeros(len(made)) if balancing_rate else None)
+        steps = torch.zeros(len(made), dtype=torch.int64) if balancing_rate else None
+        self.register_buffer("balance_steps", steps)
+        """Of every expert, rates in its bias: whole numbers are exact in every precision of weights."""
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Of tokens [..., width], what their experts make of them."""
         flat = tokens.reshape(-1, tokens.shape[-1])
-        given = (
-            functional.linear(flat, self.router.weight).float()
-            if flat.dtype.itemsize < 4
-            else self.router(flat)
-        )
+        given: Tensor = self.router(flat)
+        given = given.to(torch.promote_types(given.dtype, torch.float32))
         scores = given.softmax(-1) if self.scores == "softmax" else given.sigmoid()
-        bias = cast("Tensor | None", self.bias)
-        ranked = scores.detach() if bias is None else scores.detach() + bias
+        ranked, steps = scores.detach(), cast("Tensor | None", self.balance_steps)
+        if steps is not None:
+            ranked = ranked + self.balancing_rate * steps
         chosen = ranked.topk(self.active, dim=-1).indices
         weights = scores.gather(1, chosen)
         if self.normalize:
@@ -89,10 +88,9 @@ class MixtureOfExperts(nn.Module):
             if counted is None:
                 return
             popularity = counted.popularity
-        bias = cast("Tensor | None", self.bias)
-        if bias is not None:
-            asked = popularity.to(bias)
-            bias += self.balancing_rate * (asked.mean() - asked).sign()
+        steps = cast("Tensor | None", self.balance_steps)
+        if steps is not None:
+            steps += (popularity.sum() - popularity * len(popularity)).sign().to(steps.dtype)
 
     def extra_repr(self) -> str:
         return f"width={self.width}, active={self.active}, capacity={self.experts.capacity}"
@@ -145,9 +143,7 @@ def _experts(expert: Callable[[], nn.Module] | Sequence[nn.Module], count: int |
     if isinstance(expert, Sequence):
         made = list(expert)
         if count not in (None, len(made)):
-            raise ProgramError(
-                f"experts is {count}, and the list has {len(made)}", "leave experts= out with a list"
-            )
+            raise ProgramError(f"experts is {count}, and the list has {len(made)}", "leave experts= out")
     elif count is None or isinstance(expert, nn.Module):
         raise ProgramError(
             "how many experts there are is not said"
@@ -194,12 +190,8 @@ def _look(parameter: nn.Parameter) -> str:
 
 
 def _stacked(parameters: list[nn.Parameter]) -> nn.Parameter:
-    made = nn.Parameter(torch.empty_like(torch.stack([each.detach() for each in parameters])))
-    with torch.no_grad():
-        for own, each in zip(made, parameters, strict=True):
-            own.copy_(each)
-    made.requires_grad_(parameters[0].requires_grad)
-    return made
+    values = torch.stack([each.detach() for each in parameters])
+    return nn.Parameter(values, requires_grad=parameters[0].requires_grad)
 
 
 def _joined(first: nn.Module, stacked: dict[str, nn.Parameter]) -> tuple[nn.Module, bool]:

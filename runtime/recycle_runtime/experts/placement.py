@@ -6,6 +6,7 @@ An expert gets slots in proportion to its popularity (SYMI, algorithm 1), and ev
 placement from the same numbers. Integers alone are compared, so no peer rounds otherwise than another.
 """
 
+import heapq
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -105,19 +106,20 @@ def _spread(popularity: Sequence[int], replicas: Sequence[int], slots_of_peers: 
     different peers for all experts if there are any. Among peers with as many free slots, the one with the
     fewest tokens.
     """
-    free, tokens = list(slots_of_peers), [0.0] * len(slots_of_peers)
     found: list[list[int]] = [[] for _ in slots_of_peers]
+    # Negative free slots, tokens, peer: the first is the next to be given something.
+    peers = [(-slots, 0.0, peer) for peer, slots in enumerate(slots_of_peers) if slots]
+    heapq.heapify(peers)
     order = sorted(range(len(replicas)), key=lambda e: (-replicas[e], -popularity[e], e))
     for expert in order:
         left, share = replicas[expert], popularity[expert] / replicas[expert]
         while left:
-            open_peers = [peer for peer, slots in enumerate(free) if slots]
-            open_peers.sort(key=lambda peer: (-free[peer], tokens[peer], peer))
-            for peer in open_peers[:left]:
-                free[peer] -= 1
-                tokens[peer] += share
+            chosen = [heapq.heappop(peers) for _ in range(min(left, len(peers)))]
+            left -= len(chosen)
+            for full, tokens, peer in chosen:
                 found[peer].append(expert)
-            left -= min(left, len(open_peers))
+                if full < -1:
+                    heapq.heappush(peers, (full + 1, tokens + share, peer))
     return Placement([sorted(slots) for slots in found])
 
 

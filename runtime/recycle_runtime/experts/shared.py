@@ -165,8 +165,8 @@ class SharedExperts(nn.Module):
         room = [int(self.capacity * choices * each / slots) for each in placement.replicas]
         if not any(room):
             raise ProgramError(
-                f"capacity {self.capacity:g} drops every token: {choices} choices of experts in {slots} slots "
-                "leave room for none",
+                f"capacity {self.capacity:g} drops every token: {choices} choices of experts in {slots} "
+                "slots leave room for none",
                 "a higher capacity, more tokens in a micro-batch, or None, which drops none",
             )
         return self._tables.of(
