@@ -265,11 +265,7 @@ class Layer:
         if is_stepping and self.shards:
             model = {**model, **dict(zip(self._own_names, self.parameters, strict=True))}
         given: list[StoredShard] = state.get("shards") or []
-        if self.experts:
-            self.experts.take(model)
-            model = {**model, **self.experts.here()}
-        elif set(self._own_names) - set(model):
-            model = {**model, **whole_experts(given, self._own_names, self._shapes)}
+        model = self._with_experts(model, given)
         load_local_state(self.module, model)
         self.buffers.forget()
         if self.stepped is None and not self.shards:
@@ -294,6 +290,15 @@ class Layer:
             if given and self._master_types:
                 pairs = zip(values, self._master_types, strict=True)
                 self._values = [value.to(dtype) for value, dtype in pairs]
+
+    def _with_experts(self, model: dict[str, Any], given: Sequence[StoredShard]) -> dict[str, Any]:
+        """The state of a module whose experts, if any, may be with the shards of their optimizer."""
+        if self.experts:
+            self.experts.take(model)
+            return {**model, **self.experts.here()}
+        if set(self._own_names) <= model.keys():
+            return model
+        return {**model, **whole_experts(given, self._own_names, self._shapes)}
 
     @property
     def state_bytes(self) -> int:

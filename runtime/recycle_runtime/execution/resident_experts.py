@@ -1,7 +1,7 @@
 """Stacked parameters of experts, of which a worker has those of its slots alone.
 
     built       weight [experts, ...]     all of them, until owners of shards have taken what they own
-    here        weight [slots, ...]       experts by slot: what forwards compute with, sent by the owners of their rows
+    here        weight [slots, ...]       what forwards compute with, sent by the owners of rows
     owned       rows of [experts, ...]    with the owners of shards, in memory of their own
 
 So an expert's state is nowhere but with its owners, and its weights are besides in the slots that it has.
@@ -111,7 +111,7 @@ class ResidentExperts:
         self._built.clear()
 
     def rows(self, number: int, rows: Rows, *, is_empty: bool = False) -> nn.Parameter:
-        """Some rows of a parameter, in memory of their own; as they were built or read, as far as that is known."""
+        """Some rows of a parameter, in memory of their own; as built or read, as far as that is known."""
         each = self.stacked[number]
         built = None if is_empty else self._built.get(number)
         size = [rows.last - rows.first, *each.shape[1:]]
