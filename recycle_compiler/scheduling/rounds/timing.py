@@ -22,6 +22,8 @@ _LARGE = 60
 NO_LIMIT = 1 << 40
 _FINEST = 2_000
 """Of how many steps the period of an order is, that moves are judged by."""
+_PASSES = 3
+"""How often openings are put off while a move is judged; whoever has not settled by then is not worth it."""
 _PAST = 30
 """Tries after which an order has to be as good as it was before."""
 
@@ -113,12 +115,13 @@ class RoundsClock:
         problem = self.problem
         order, best = timed.order.copy(), timed.order.copy()
         step = max(problem.grain, timed.period // _FINEST // problem.grain * problem.grain)
-        room = [np.zeros(size, dtype=np.int64) for size in (_PAST, problem.machines, problem.ops)]
-        room += [np.zeros(problem.machines, dtype=np.int64) for _ in range(2)]
+        sizes = (problem.machines, problem.ops, problem.machines, problem.machines)
+        room = [np.zeros(_PAST, dtype=np.int64), np.array(timed.release, dtype=np.int64)]
+        room += [np.zeros(size, dtype=np.int64) for size in sizes]
         orders, known = self._given(order, best), self._given(self.bounds)
         shares = self._given(problem.takes, problem.frees, problem.capacity, self._finish)
         parts = (*orders, *known, *self._waits, *self._lines, *shares)
-        limits = (problem.staggered, timed.period, enough, step, tries, seed + 1)
+        limits = (problem.staggered, timed.period, enough, step, tries, _PASSES, seed + 1)
         shortest = self._improve(*parts, *limits, *self._given(*room))
         if shortest >= timed.period:
             return timed
