@@ -18,7 +18,7 @@ from recycle_compiler.ir.ops import UNSET, OpKind
 from recycle_compiler.ir.schedule import Schedule, schedule_order
 from recycle_compiler.ir.streams import Claims
 from recycle_compiler.scheduling.bounds import Bound, lower_bound
-from recycle_compiler.scheduling.budget import Budget, Visits
+from recycle_compiler.scheduling.budget import Budget, Noise, Visits
 from recycle_compiler.scheduling.problem import problem_of
 from recycle_compiler.scheduling.rounds.problem import RoundsProblem, rounds_problem
 from recycle_compiler.scheduling.rounds.routes import Shape, Sizes, fewest_rounds, in_rounds, in_sizes
@@ -30,6 +30,12 @@ _FEW = 3
 """Every so many rules are tried for a plan that others are only compared with."""
 _GOOD = 3
 """Rules that are kept of those that were best for a shape."""
+_TUNED = 4
+"""Shapes whose rules are tuned."""
+_NEAR = 105
+"""In percent of the best, what a shape is worth looking at with."""
+_CHANGES = 250
+"""Of a rule, for each of these shapes."""
 _SEEDS = 4
 _MOVES = 4
 """Times the moves that the search for an ordinary plan of as many ops makes."""
@@ -42,6 +48,8 @@ def schedule_rounds(graph: Graph, options: SolverOptions, effort: Effort, budget
     enough = bound.period + bound.period * options.gap_ppm // 1_000_000
     shapes = _Shapes(graph, enough, effort, budget)
     best = shapes.best()
+    if best.timed.period > enough and effort.rounds:
+        best = min((_tuned(found, enough, options, budget) for found in shapes.found()), key=_period_of)
     if best.timed.period > enough:
         best = _improved(best, enough, options, effort, budget)
     cut_short = budget.was_cut and best.timed.period > enough
@@ -54,6 +62,11 @@ class _Found(NamedTuple):
     shape: Shape
     clock: RoundsClock
     timed: TimedRounds
+    rule: Rule
+
+
+def _period_of(found: _Found) -> tuple[int, int]:
+    return found.timed.rank
 
 
 class _Shapes:
@@ -70,6 +83,7 @@ class _Shapes:
         """Rules that were best for some shape."""
         self._is_varied = False
         self._best: _Found | None = None
+        self._found: list[_Found] = []
         self._seen: set[Shape] = set()
 
     def best(self) -> _Found:
@@ -82,6 +96,10 @@ class _Shapes:
         if self._effort.rounds and len(set(self._live)) > 1:
             self._vary()
         return self._best
+
+    def found(self) -> list[_Found]:
+        """The best schedules of different shapes, the best first."""
+        return sorted(self._found, key=_period_of)[:_TUNED]
 
     def _plain(self) -> Iterator[Shape]:
         """As few rounds as can be, rounds of one size everywhere, and those that taper."""
@@ -126,7 +144,6 @@ class _Shapes:
             return
         self._seen.add(shape)
         clock = RoundsClock(rounds_problem(self._graph, shape))
-        known = self._best
         every = islice(_rules(clock.problem), 0, None, 1 if self._effort.rounds else _FEW)
         found: list[tuple[TimedRounds, Rule]] = []
         seen: set[bytes] = set()
@@ -136,7 +153,8 @@ class _Shapes:
             if order is None or order.tobytes() in seen:
                 continue
             seen.add(order.tobytes())
-            timed = clock.time(order, None if known is None else known.timed.period)
+            most = None if self._best is None else self._best.timed.period * _NEAR // 100
+            timed = clock.time(order, most)
             if timed is not None:
                 found.append((timed, rule))
             if timed is not None and timed.period <= self._enough:
@@ -147,9 +165,8 @@ class _Shapes:
         if not self._is_varied:
             best = [rule for _, rule in found[:_GOOD]]
             self._good += [rule for rule in best if rule not in self._good]
-        timed = found[0][0]
-        if known is None or timed.rank < known.timed.rank:
-            self._best = _Found(shape, clock, timed)
+        self._found.append(_Found(shape, clock, *found[0]))
+        self._best = min(self._found, key=_period_of)
 
 
 def _by_rank(entry: tuple[TimedRounds, Rule]) -> tuple[int, int]:
@@ -166,6 +183,43 @@ def _tapered(units: int, workers: int, width: int, more: int, longest: int) -> S
         if inner > 0 and 2 * ends + -(-inner // workers) <= longest:
             return (width,) * ends + in_sizes(inner, workers) + (width,) * ends
     return in_sizes(units, workers)
+
+
+def _tuned(found: _Found, enough: int, options: SolverOptions, budget: Budget) -> _Found:
+    """The same with another rule on some stages next to each other, as long as that helps."""
+    clock, noise, best = found.clock, Noise(options.seed), found
+    room = clock.problem.capacity // np.maximum(1, clock.problem.takes[clock.problem.part == 0])
+    rounds = int(np.diff(clock.problem.first).max())
+    most = [rounds if holdable < 0 else int(holdable) for holdable in room.tolist()]
+    back = int(clock.problem.duration.max())
+    for _ in range(_CHANGES):
+        if best.timed.period <= enough or budget.is_spent():
+            break
+        rule = _changed(best.rule, most, back, noise)
+        order = clock.place(rule)
+        budget.spend(2 * Visits.RULE * clock.problem.ops)
+        timed = None if order is None else clock.time(order, best.timed.period)
+        if timed is not None and timed.rank <= best.timed.rank:
+            best = best._replace(timed=timed, rule=rule)
+    return best
+
+
+def _changed(rule: Rule, most: list[int], longest: int, noise: Noise) -> Rule:
+    """The rule with another value of one of its kinds on some stages."""
+    machines = len(most)
+    first, count = noise.below(machines), 1 + noise.below(max(1, machines // 2))
+    chosen = range(first, min(machines, first + count))
+    kind = noise.below(8)
+    if kind == 0:
+        return rule._replace(patience=longest * noise.below(5) // 2)
+    if kind == 1:
+        flipped = (1 - each if stage in chosen else each for stage, each in enumerate(rule.forward_first))
+        return rule._replace(forward_first=tuple(flipped))
+    values = [min(each, limit) for each, limit in zip(rule[kind % 2], most, strict=True)]
+    step = (-2, -1, 1, 2)[noise.below(4)]
+    for stage in chosen:
+        values[stage] = max(1 - kind % 2, min(most[stage], values[stage] + step))
+    return rule._replace(**{("ahead", "defer")[kind % 2]: tuple(values)})
 
 
 def _improved(found: _Found, enough: int, options: SolverOptions, effort: Effort, budget: Budget) -> _Found:
