@@ -216,7 +216,11 @@ def _work(problem: Problem, stage: int) -> int:
 
 
 def _idle_by(problem: Problem, stage: int, ops: _Earliest) -> _Idle:
-    """What is done, and what is idle for certain, by every moment at which an op may start."""
+    """What is done, and what is idle for certain, by every moment at which an op may start.
+
+    An op starts no sooner than those before it, which not all arguments know.
+    """
+    ops = _Earliest(*map(np.maximum.accumulate, ops))
     moments = np.unique(np.concatenate(ops))
     times = (problem.forward[stage], problem.backward[stage], problem.weight[stage])
     done = np.zeros_like(moments)

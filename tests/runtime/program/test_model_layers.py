@@ -270,6 +270,41 @@ def test_layers_are_boxes(cut: tuple[int, ...]) -> None:
         torch.testing.assert_close(run(layered, tokens, cut), plain(tokens), rtol=0, atol=0)
 
 
+class Skipping(nn.Module):
+    """What comes in is used again at the end, and forwards are counted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(3))
+        self.head = nn.Linear(WIDTH, WORDS)
+        self.register_buffer("seen", torch.zeros(()))
+        self.forwards = 0
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        states = [hidden]
+        self.forwards += 1
+        for block in self.blocks:
+            states.append(block(states[-1]))
+        self.get_buffer("seen").add_(1)
+        return self.head(sum(states))
+
+
+@pytest.mark.parametrize("cut", [(4,), (1, 3), (2, 2), (1, 1, 1, 1)])
+def test_an_input_that_is_used_beyond_the_first_cut(cut: tuple[int, ...]) -> None:
+    model = Skipping().double()
+    hidden = torch.randn(2, WIDTH, dtype=torch.float64)
+    torch.testing.assert_close(run(whole(model), hidden, cut), model(hidden), rtol=0, atol=0)
+
+
+def test_counts_of_forwards_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    layers = [layer for _, layer in whole(Skipping()).build(0, 4, 0)]
+    body = Body([_own(layer) for layer in layers])
+    for _ in range(3):
+        body.run(as_tuple(torch.randn(2, WIDTH, dtype=torch.float64)), True)
+    (told,) = caplog.messages
+    assert told.startswith("the forward of Skipping changes forwards, seen with every micro-batch")
+
+
 def test_shapes_that_depend_on_numbers() -> None:
     def shorter(model: Glue, hidden: Tensor) -> Tensor:
         return hidden[:, : 1 + int(hidden.abs().sum()) % 5]
