@@ -51,7 +51,9 @@ class AssignSlots(Pass[Graph, Schedule]):
 
     def plan(self, problem: Problem, options: SolverOptions) -> SearchedPlan:
         """Times and their bound, not yet put on the ops: all that plans are compared by."""
-        budget = Budget(self.guard or Guard(options.time_limit_ns), self.effort.work)
+        budget = Budget(
+            self.guard or Guard(options.time_limit_ns), self.effort.work, without=self.effort.without
+        )
         options = options if self.seed is None else replace(options, seed=self.seed)
         if not self.slow:
             return plan(problem, options, self.effort, budget)
