@@ -76,6 +76,12 @@ class WholeModel:
             # Keys and values of past tokens are for generating.
             config.use_cache = False
         model = unwrapped(model)
+        for name, module in model.named_modules():
+            if isinstance(module, torch.jit.ScriptModule):
+                raise ProgramError(
+                    f"{name or 'the model'} is a ScriptModule, which cannot be copied layer by layer",
+                    "give the module that it was made of; torch.compile takes the place of torch.jit.script",
+                )
         _install_recorders(model)
         self._model = model
         self.groups: tuple[LayerCalls, ...] = outline(model, said)
