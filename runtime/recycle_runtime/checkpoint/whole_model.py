@@ -198,7 +198,7 @@ def _slices(shards: list[ShardFiles]) -> dict[str, int] | None:
 
 
 def _expert_names(shard: ShardFiles) -> dict[str, tuple[int, str]]:
-    """Of a shard of optimizer state, stacked parameters: the first row that it has, and what they are there."""
+    """Of a shard of optimizer state, stacked parameters: the first row that it has, and their names there."""
     try:
         rows = cast(dict[str, Any], shard.tree_of("state")).get(EXPERTS, {"dict": []})["dict"]
         parts = {name: dict(cast(list[Any], part["dict"])) for name, part in rows}

@@ -20,11 +20,8 @@ def save_state(folder: Path, worker: Worker, tp_rank: int, options: RunOptions, 
     stepped = {layer.title: each for layer in chunks.layers for each in layer.steppers[:1]}
     moving = {name: each.moving.state_dict() for name, each in stepped.items() if not each.moving.is_empty}
     about = told(options, AGENT) | {"worker": worker, "tp_rank": tp_rank}
-    saved: dict[str, Any] = {
-        "options": json.dumps(about, default=str),
-        "model": chunks.state_dict(),
-        "moving": moving,
-    }
+    saved: dict[str, Any] = {"options": json.dumps(about, default=str), "moving": moving}
+    saved["model"] = chunks.state_dict()
     if chunks.residents:
         saved["experts"] = chunks.residents
     with writing_whole(folder / name) as file:
