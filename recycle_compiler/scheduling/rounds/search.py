@@ -6,7 +6,7 @@ and the last may be smaller. Where memory is too small for that, all chunks have
 stage with fewest workers can take. Such a plan is that of one pipeline, which can go on with any memory.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice, product
 from typing import NamedTuple
 
@@ -54,6 +54,31 @@ def schedule_rounds(graph: Graph, options: SolverOptions, effort: Effort, budget
     return _schedule(graph, best, bound, cut_short=cut_short)
 
 
+def schedule_in_order(
+    graph: Graph, shape: Shape, orders: Sequence[Sequence[tuple[int, int]]], cut_short: bool
+) -> Schedule:
+    """The schedule in these rounds, in the order that is known of each stage: of every op part and chunk."""
+    problem = rounds_problem(graph, shape)
+    clock = RoundsClock(problem)
+    line_of = {
+        (part, machine): line
+        for line, (part, machine) in enumerate(
+            zip(problem.part.tolist(), problem.machine.tolist(), strict=True)
+        )
+    }
+    done = [0] * problem.lines
+    order: list[int] = []
+    for each in orders:
+        for place in each:
+            line = line_of[place]
+            order.append(int(problem.first[line]) + done[line])
+            done[line] += 1
+    timed = clock.time(np.array(order, dtype=np.int64))
+    assert timed is not None, "rounds of a plan wait for each other"
+    bound = lower_bound(problem_of(graph))
+    return _schedule(graph, _Found(shape, clock, timed, _NO_RULE), bound, cut_short=cut_short)
+
+
 class _Found(NamedTuple):
     """A schedule, and the sizes of its rounds."""
 
@@ -61,6 +86,9 @@ class _Found(NamedTuple):
     clock: RoundsClock
     timed: TimedRounds
     rule: Rule
+
+
+_NO_RULE = Rule((), (), ())
 
 
 def _period_of(found: _Found) -> tuple[int, int]:
