@@ -24,6 +24,9 @@ from recycle_runtime.state.names import CheckpointError
 from recycle_runtime.state.tree import put_together
 from recycle_runtime.weights.tensor_bytes import size_of
 
+_AVERAGED = "module."
+"""In front of the names in an `AveragedModel`."""
+
 
 class _Place(NamedTuple):
     """Of a tensor: the shards that have it, and what it is called there."""
@@ -46,16 +49,26 @@ class _Place(NamedTuple):
 class CheckpointWeights(Mapping[str, torch.Tensor]):
     """Parameters and buffers by name; CheckpointError if this is no complete checkpoint."""
 
-    def __init__(self, folder: str | Path, tp_rank: int | None = None, dtype: str | None = None) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        tp_rank: int | None = None,
+        dtype: str | None = None,
+        *,
+        average: bool = False,
+    ) -> None:
         """`folder` is a checkpoint, or a folder of them, of which the newest is taken.
 
         With `dtype`, such as "bfloat16", floating-point tensors are converted to it. With `tp_rank` there is
-        what that tensor-parallel rank has of each.
+        what that tensor-parallel rank has of each. With `average` there are the averages that the program's
+        `moves_with_steps` keeps in an `AveragedModel`, in place of the weights.
         """
+        self._takes_average = average
         self._dtype: torch.dtype | None = None if dtype is None else getattr(torch, dtype)
         self.folder = newest_in(Path(folder))
         self.manifest = Manifest.read(self.folder)
         self._places: dict[str, _Place] = {}
+        self._has_average = False
         self.is_whole = True
         """False if only the program knows how to join the slices of ranks: then there are the first's."""
         ranks = range(self.manifest.shape.tensor) if tp_rank is None else (tp_rank,)
@@ -64,6 +77,10 @@ class CheckpointWeights(Mapping[str, torch.Tensor]):
             if name.endswith(first):
                 each = [f"{name.removesuffix(first)}-part-{rank}" for rank in ranks]
                 self._add([open_shard(self.folder / one, self.manifest.shards[one]) for one in each])
+        if average and not self._has_average:
+            raise CheckpointError(
+                f"{self.folder}: it holds no average of weights, which is what `moves_with_steps` keeps"
+            )
 
     def __getitem__(self, name: str) -> torch.Tensor:
         return self._converted(self._places[name].read())
@@ -91,7 +108,12 @@ class CheckpointWeights(Mapping[str, torch.Tensor]):
         shard, slices = shards[0], _slices(shards)
         self.is_whole &= slices is not None
         prefix = str(shard.about.get("name", ""))
-        for own, stored in _model_names(shard).items():
+        stored_names = _model_names(shard)
+        if self._takes_average:
+            averages = _average_names(shard)
+            self._has_average |= bool(averages)
+            stored_names |= {own: stored for own, stored in averages.items() if own in stored_names}
+        for own, stored in stored_names.items():
             name = f"{prefix}.{own}" if prefix else own
             if name in self._places:
                 raise CheckpointError(
@@ -149,3 +171,21 @@ def _model_names(shard: ShardFiles) -> dict[str, str]:
         return {name: cast(dict[str, str], value)["tensor"] for name, value in state.items()}
     except (KeyError, TypeError, ValueError, AttributeError):
         raise CheckpointError(f"{shard.folder}: damaged: it describes no model") from None
+
+
+def _average_names(shard: ShardFiles) -> dict[str, str]:
+    """The same for the average of the module, if one is kept."""
+    try:
+        kept = shard.tree_of("moving")
+    except KeyError:
+        return {}
+    found: dict[str, str] = {}
+    for part in kept.values():
+        rows = cast(list[Any], part.get("dict", ())) if isinstance(part, dict) else []
+        named = ((name, value) for name, value in rows if str(name).startswith(_AVERAGED))
+        found |= {
+            name.removeprefix(_AVERAGED): value["tensor"]
+            for name, value in named
+            if isinstance(value, dict) and "tensor" in value
+        }
+    return found

@@ -32,6 +32,7 @@ from recycle_runtime.plan.isa import NONE, Instruction, Opcode
 from recycle_runtime.plan.worker_ids import Worker, numbered_worker
 from recycle_runtime.program.cutting import Stage
 from recycle_runtime.program.named_inputs import with_host_text
+from recycle_runtime.protocol.messages.steps import ROUTER
 from recycle_runtime.transport.interface import Arrival, Pending, Transport
 
 GRADIENTS_UNDER_WAY = 2
@@ -162,6 +163,9 @@ class OpHandlers:
             for number, chunk in chunks.items()
             if can_capture and chunk.setting.graphs != "off"
         }
+        for number, graphs in self._graphs.items():
+            if chunks[number].expert_counts.layers:
+                graphs.refuse("its experts compute as many tokens as a router sends them")
         self.finiteness = Finiteness()
         self.samples = self.tokens = 0
         """That were loaded for the step so far."""
@@ -191,6 +195,7 @@ class OpHandlers:
         for chunk in self._chunks.values():
             chunk.buffers.begin(step)
             chunk.statistics.begin(self._job.pipelines * self._job.microbatches)
+            chunk.expert_counts.begin()
             chunk.split.refresh()
         self._step = step
         self.finiteness.begin(step)
@@ -275,6 +280,8 @@ class OpHandlers:
         buffer.graph = self._graph_for(instruction, buffer)
         index = self._index(instruction)
         chunk.statistics.before_forward(index)
+        if chunk.expert_counts.layers:
+            chunk.expert_counts.before_forward(self._loss_share(chunk, instruction))
         if buffer.graph is not None:
             buffer.graph.forward(buffer.inputs, buffer.target, self._now, index)
             buffer.outputs, buffer.share = buffer.graph.outputs, None
@@ -282,6 +289,9 @@ class OpHandlers:
             buffer.outputs = self._computed(chunk, instruction, buffer)
         chunk.statistics.after_forward(index)
         buffer.target = None
+        for name, experts in chunk.routers:
+            if experts.router_sum is not None:
+                self._note(instruction, f"{ROUTER}{name}", (experts.router_sum,))
         self._note(instruction, "loss" if chunk.is_last else "forward", buffer.outputs)
         if chunk.is_last:
             self._add_loss(buffer.outputs[0].detach(), 1.0 if buffer.share is None else buffer.share)

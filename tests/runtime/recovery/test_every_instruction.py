@@ -106,10 +106,10 @@ def test_each_instruction_with_shards_and_steps_made_again(tmp_path: Path, shard
 
 
 SMALL_BUCKETS = """
-from recycle_runtime.execution.optimizer import gradients
+from recycle_runtime.execution.optimizer import gradient_part
 from recycle_runtime.state import ownership
 
-gradients.BUCKET_BYTES = ownership.BUCKET_BYTES = 1
+gradient_part.BUCKET_BYTES = ownership.BUCKET_BYTES = 1
 """
 """Every parameter is summed for itself, most of them before REDUCE; weights of every layer travel alone."""
 
