@@ -15,7 +15,6 @@ from recycle_compiler.ir.target import Target
 from recycle_compiler.planner.compile import plan_failed
 from recycle_compiler.scheduling.bounds import Bound, lower_bound, stage_bounds
 from recycle_compiler.scheduling.bounds.both_ends import BothEnds, pooled_idle
-from recycle_compiler.scheduling.bounds.rounds import returns
 from recycle_compiler.scheduling.problem import Problem, rerouted
 from recycle_compiler.scheduling.rules import NO_LIMIT, RuleSetting, greedy_priority, rule_of, small_rules
 from recycle_compiler.scheduling.timing import Clock
