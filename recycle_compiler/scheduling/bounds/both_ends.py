@@ -233,7 +233,11 @@ def _work(problem: Problem, stage: int) -> int:
 
 
 def _idle_by(problem: Problem, stage: int, ops: _Earliest) -> _Idle:
-    """What is done, and what is idle for certain, by every moment at which an op may start."""
+    """What is done, and what is idle for certain, by every moment at which an op may start.
+
+    An op starts no sooner than those before it, which not all arguments know.
+    """
+    ops = _Earliest(*map(np.maximum.accumulate, ops))
     moments = np.unique(np.concatenate(ops))
     times = times_of(problem, stage)
     done = np.zeros_like(moments)

@@ -6,7 +6,7 @@ and the last may be smaller. Where memory is too small for that, all chunks have
 stage with fewest workers can take. Such a plan is that of one pipeline, which can go on with any memory.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice, product
 from typing import NamedTuple
 
@@ -30,12 +30,10 @@ _FEW = 3
 """Every so many rules are tried for a plan that others are only compared with."""
 _GOOD = 3
 """Rules that are kept of those that were best for a shape."""
-_TUNED = 4
-"""Shapes whose rules are tuned."""
+_TUNED = ((12, 40), (5, 120), (2, 400))
+"""How many schedules of different shapes are tuned, each with so many changes."""
 _NEAR = 105
 """In percent of the best, what a shape is worth looking at with."""
-_CHANGES = 250
-"""Of a rule, for each of these shapes."""
 _SEEDS = 4
 _MOVES = 4
 """Times the moves that the search for an ordinary plan of as many ops makes."""
@@ -49,11 +47,36 @@ def schedule_rounds(graph: Graph, options: SolverOptions, effort: Effort, budget
     shapes = _Shapes(graph, enough, effort, budget)
     best = shapes.best()
     if best.timed.period > enough and effort.rounds:
-        best = min((_tuned(found, enough, options, budget) for found in shapes.found()), key=_period_of)
+        best = _tuned_among(shapes.found, enough, options, budget)
     if best.timed.period > enough:
         best = _improved(best, enough, options, effort, budget)
     cut_short = budget.was_cut and best.timed.period > enough
     return _schedule(graph, best, bound, cut_short=cut_short)
+
+
+def schedule_in_order(
+    graph: Graph, shape: Shape, orders: Sequence[Sequence[tuple[int, int]]], cut_short: bool
+) -> Schedule:
+    """The schedule in these rounds, in the order that is known of each stage: of every op part and chunk."""
+    problem = rounds_problem(graph, shape)
+    clock = RoundsClock(problem)
+    line_of = {
+        (part, machine): line
+        for line, (part, machine) in enumerate(
+            zip(problem.part.tolist(), problem.machine.tolist(), strict=True)
+        )
+    }
+    done = [0] * problem.lines
+    order: list[int] = []
+    for each in orders:
+        for place in each:
+            line = line_of[place]
+            order.append(int(problem.first[line]) + done[line])
+            done[line] += 1
+    timed = clock.time(np.array(order, dtype=np.int64))
+    assert timed is not None, "rounds of a plan wait for each other"
+    bound = lower_bound(problem_of(graph))
+    return _schedule(graph, _Found(shape, clock, timed, _NO_RULE), bound, cut_short=cut_short)
 
 
 class _Found(NamedTuple):
@@ -63,6 +86,9 @@ class _Found(NamedTuple):
     clock: RoundsClock
     timed: TimedRounds
     rule: Rule
+
+
+_NO_RULE = Rule((), (), ())
 
 
 def _period_of(found: _Found) -> tuple[int, int]:
@@ -81,9 +107,10 @@ class _Shapes:
         self._units = graph.job.pipelines * graph.job.microbatches
         self._good: list[Rule] = []
         """Rules that were best for some shape."""
-        self._is_varied = False
+        self._is_few = False
+        """True where only these are tried."""
         self._best: _Found | None = None
-        self._found: list[_Found] = []
+        self.found: list[_Found] = []
         self._seen: set[Shape] = set()
 
     def best(self) -> _Found:
@@ -97,24 +124,25 @@ class _Shapes:
             self._vary()
         return self._best
 
-    def found(self) -> list[_Found]:
-        """The best schedules of different shapes, the best first."""
-        return sorted(self._found, key=_period_of)[:_TUNED]
-
     def _plain(self) -> Iterator[Shape]:
-        """As few rounds as can be, rounds of one size everywhere, and those that taper."""
+        """As few rounds as can be, rounds of one size everywhere, those that taper, and those that only begin
+        with one size."""
         most = fewest_rounds(self._graph)
         yield most
         width = min(self._live)
         yield (in_sizes(self._units, width),) * len(most)
+        self._is_few = bool(self._good)
         longest = max(map(len, most))
         for more in (1, 2, 4, longest) if self._effort.rounds else (2,):
             yield tuple(_tapered(self._units, workers, width, more, longest) for workers in self._live)
+        for eighth in (1, 2, 3, 4, 6) if self._effort.rounds else ():
+            begin = self._units * eighth // 8 // width
+            rest = self._units - begin * width
+            yield tuple((width,) * begin + in_sizes(rest, workers) for workers in self._live)
 
     def _vary(self) -> None:
         """Another size on one chunk, or on all from one on, as long as that is better."""
         assert self._best is not None
-        self._is_varied = True
         before = None
         while self._best is not before:
             before = self._best
@@ -147,7 +175,7 @@ class _Shapes:
         every = islice(_rules(clock.problem), 0, None, 1 if self._effort.rounds else _FEW)
         found: list[tuple[TimedRounds, Rule]] = []
         seen: set[bytes] = set()
-        for rule in self._good if self._is_varied else every:
+        for rule in self._good if self._is_few else every:
             order = clock.place(rule)
             self._budget.spend(Visits.RULE * clock.problem.ops)
             if order is None or order.tobytes() in seen:
@@ -162,11 +190,11 @@ class _Shapes:
         if not found:
             return
         found.sort(key=_by_rank)
-        if not self._is_varied:
+        if not self._is_few:
             best = [rule for _, rule in found[:_GOOD]]
             self._good += [rule for rule in best if rule not in self._good]
-        self._found.append(_Found(shape, clock, *found[0]))
-        self._best = min(self._found, key=_period_of)
+        self.found.append(_Found(shape, clock, *found[0]))
+        self._best = min(self.found, key=_period_of)
 
 
 def _by_rank(entry: tuple[TimedRounds, Rule]) -> tuple[int, int]:
@@ -185,14 +213,22 @@ def _tapered(units: int, workers: int, width: int, more: int, longest: int) -> S
     return in_sizes(units, workers)
 
 
-def _tuned(found: _Found, enough: int, options: SolverOptions, budget: Budget) -> _Found:
+def _tuned_among(found: list[_Found], enough: int, options: SolverOptions, budget: Budget) -> _Found:
+    """The best of those whose rules are tuned: many a little, few for long."""
+    for count, changes in _TUNED:
+        found = sorted(found, key=_period_of)[:count]
+        found = [_tuned(each, enough, changes, options, budget) for each in found]
+    return min(found, key=_period_of)
+
+
+def _tuned(found: _Found, enough: int, changes: int, options: SolverOptions, budget: Budget) -> _Found:
     """The same with another rule on some stages next to each other, as long as that helps."""
-    clock, noise, best = found.clock, Noise(options.seed), found
+    clock, noise, best = found.clock, Noise(options.seed * _MOST_TRIES + changes), found
     room = clock.problem.capacity // np.maximum(1, clock.problem.takes[clock.problem.part == 0])
     rounds = int(np.diff(clock.problem.first).max())
     most = [rounds if holdable < 0 else int(holdable) for holdable in room.tolist()]
     back = int(clock.problem.duration.max())
-    for _ in range(_CHANGES):
+    for _ in range(changes):
         if best.timed.period <= enough or budget.is_spent():
             break
         rule = _changed(best.rule, most, back, noise)

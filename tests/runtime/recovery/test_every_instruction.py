@@ -12,6 +12,7 @@ from tests.runtime.recovery.watched import BUFFERS_AND_DROPOUT, TINY, check, dis
 from tests.runtime.training.alone import train_alone
 from tests.runtime.training.compare import MLP, changed
 
+SHARED_EXPERTS = str(Path(__file__).resolve().parents[1] / "training" / "programs" / "shared_experts.py")
 STEPS_PER_LIFE = 25
 """About as many as are made while a worker starts again; a run that ends too early is followed by another."""
 MOST_RUNS = 4
@@ -76,6 +77,19 @@ def test_some_instructions_with_shards(tmp_path: Path, sharded: str) -> None:
     stream = Bundle.read(sharded).stream(0, (1, 1))
     first = next(at for at, each in enumerate(stream) if each.opcode is Opcode.OPTIMIZER)
     kill_everywhere(tmp_path, sharded, MLP, (1, 1), first=first)
+
+
+def test_some_instructions_with_experts(tmp_path: Path, experts: str) -> None:
+    """In the middle of exchanges, between them, and while weights go to other slots."""
+    kill_everywhere(tmp_path, experts, SHARED_EXPERTS, (1, 1), every=5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", [(0, 0), (1, 1)])
+@pytest.mark.parametrize("clip", ["", "CLIP_NORM = 0.4"])
+def test_each_instruction_with_experts(tmp_path: Path, experts: str, place: Worker, clip: str) -> None:
+    program = changed(tmp_path, SHARED_EXPERTS, clip) if clip else SHARED_EXPERTS
+    kill_everywhere(tmp_path, experts, program, place)
 
 
 @pytest.mark.slow

@@ -9,13 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.reference.optima import load_optima
-from recycle_compiler.frontend import parse_job_text
+from bench.report import job_path
+from recycle_compiler.frontend import load_job, parse_job_text
 from recycle_compiler.ir.failure import normal_form
+from recycle_compiler.ir.layout import Layout, absent_cells, job_of_layout
 from recycle_compiler.ir.target import Target
+from recycle_compiler.passes.assign_slots import AssignSlots, Effort
+from recycle_compiler.passes.standard import GRAPH_PASSES
 from recycle_compiler.planner.compile import plan_failed
 from recycle_compiler.scheduling.bounds import Bound, lower_bound, stage_bounds
 from recycle_compiler.scheduling.bounds.both_ends import BothEnds, pooled_idle
-from recycle_compiler.scheduling.problem import Problem, rerouted
+from recycle_compiler.scheduling.bounds.rounds import returns
+from recycle_compiler.scheduling.problem import Problem, problem_of, rerouted
 from recycle_compiler.scheduling.rules import NO_LIMIT, RuleSetting, greedy_priority, rule_of, small_rules
 from recycle_compiler.scheduling.timing import Clock
 from tests.support.jobs import SLOT, figure3, routed_problem, small_targets, unit_job
@@ -301,3 +306,16 @@ def test_bounds_against_proven_optima(every: int) -> None:
             pooled.add(entry.seed)
     assert met >= 0.93 * settled
     assert pooled >= POOLED
+
+
+def test_ops_that_start_no_sooner_than_those_before_them() -> None:
+    """Of the backwards of stage 1 here one bound is lower than that of the backward before it."""
+    job = load_job(str(job_path("gpt3-3.35b-32"))).spec
+    layout = Layout(layers=(3, 3, 6, 6, 12), workers=(2, 2, 4, 4, 8))
+    derived = job_of_layout(job, layout)
+    graph = GRAPH_PASSES.run(Target(derived, absent_cells(derived, layout)))
+    problem = problem_of(graph)
+    backward = returns(problem, 1)
+    assert (backward[1:] < backward[:-1]).any(), "this example shows nothing any more"
+    period = AssignSlots(Effort().quick()).run(graph).claims.period
+    assert lower_bound(problem).period <= period
