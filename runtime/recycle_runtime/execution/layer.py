@@ -35,7 +35,7 @@ from recycle_runtime.execution.optimizer.shards import (
     stepped_rows,
     stored_whole,
 )
-from recycle_runtime.execution.optimizer.undo import groups_of
+from recycle_runtime.execution.optimizer.undo import copied_options, groups_of, options_of
 from recycle_runtime.execution.resident_experts import EXPERTS, ResidentExperts, whole_experts
 from recycle_runtime.program.copies import has_hooks
 from recycle_runtime.program.errors import ProgramError
@@ -127,6 +127,14 @@ class Layer:
     def optimizer(self) -> torch.optim.Optimizer | None:
         """The one of the layer; of one in shards that of the first shard that is owned here."""
         return next((each.optimizer for each in self.steppers), None)
+
+    @property
+    def options(self) -> list[dict[str, Any]]:
+        """Of the groups of its optimizer; as the program makes it, where it is in shards that others own."""
+        if (optimizer := self.optimizer) is not None:
+            return copied_options(optimizer)
+        groups = self._groups(all_rows(self._shapes)) if self.shards else None
+        return [options_of(group) for group in groups or ()]
 
     @property
     def steppers(self) -> list[LayerOptimizer]:
@@ -257,11 +265,7 @@ class Layer:
         if is_stepping and self.shards:
             model = {**model, **dict(zip(self._own_names, self.parameters, strict=True))}
         given: list[StoredShard] = state.get("shards") or []
-        if self.experts:
-            self.experts.take(model)
-            model = {**model, **self.experts.here()}
-        elif set(self._own_names) - set(model):
-            model = {**model, **whole_experts(given, self._own_names, self._shapes)}
+        model = self._with_experts(model, given)
         load_local_state(self.module, model)
         self.buffers.forget()
         if self.stepped is None and not self.shards:
@@ -286,6 +290,15 @@ class Layer:
             if given and self._master_types:
                 pairs = zip(values, self._master_types, strict=True)
                 self._values = [value.to(dtype) for value, dtype in pairs]
+
+    def _with_experts(self, model: dict[str, Any], given: Sequence[StoredShard]) -> dict[str, Any]:
+        """The state of a module whose experts, if any, may be with the shards of their optimizer."""
+        if self.experts:
+            self.experts.take(model)
+            return {**model, **self.experts.here()}
+        if set(self._own_names) <= model.keys():
+            return model
+        return {**model, **whole_experts(given, self._own_names, self._shapes)}
 
     @property
     def state_bytes(self) -> int:

@@ -1,7 +1,7 @@
 """Stacked parameters of experts, of which a worker has those of its slots alone.
 
     built       weight [experts, ...]     all of them, until owners of shards have taken what they own
-    here        weight [slots, ...]       experts by slot: what forwards compute with, sent by the owners of their rows
+    here        weight [slots, ...]       what forwards compute with, sent by the owners of rows
     owned       rows of [experts, ...]    with the owners of shards, in memory of their own
 
 So an expert's state is nowhere but with its owners, and its weights are besides in the slots that it has.
@@ -18,7 +18,8 @@ from recycle_runtime.experts.shared import SharedExperts
 from recycle_runtime.program.copies import has_hooks
 
 EXPERTS = "experts"
-"""In the state of a shard: weights of the experts that are rows of it, by the parameter's name."""
+"""In the state of a shard: experts that are rows of it, by the parameter's name: the first, and weights."""
+FIRST, WEIGHTS = "first", "weights"
 
 
 class Stacked(NamedTuple):
@@ -111,7 +112,7 @@ class ResidentExperts:
         self._built.clear()
 
     def rows(self, number: int, rows: Rows, *, is_empty: bool = False) -> nn.Parameter:
-        """Some rows of a parameter, in memory of their own; as they were built or read, as far as that is known."""
+        """Some rows of a parameter, in memory of their own; as built or read, as far as that is known."""
         each = self.stacked[number]
         built = None if is_empty else self._built.get(number)
         size = [rows.last - rows.first, *each.shape[1:]]
@@ -126,16 +127,20 @@ class ResidentExperts:
             cast(Any, made).grad_dtype = dtype
         return made
 
-    def owned_state(self, shard: Shard, rows: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+    def owned_state(self, shard: Shard, rows: Sequence[torch.Tensor]) -> dict[str, Any]:
         """Weights of the rows of a shard, by name; nothing is copied."""
-        return {each.name: rows[each.number].detach() for each in self.stacked.values() if shard[each.number]}
+        return {
+            each.name: {FIRST: shard[each.number].first, WEIGHTS: rows[each.number].detach()}
+            for each in self.stacked.values()
+            if shard[each.number]
+        }
 
     @torch.no_grad()
-    def load_owned(self, state: Mapping[str, torch.Tensor], rows: Sequence[torch.Tensor]) -> None:
+    def load_owned(self, state: Mapping[str, Any], rows: Sequence[torch.Tensor]) -> None:
         """The other way round."""
         for each in self.stacked.values():
             if each.name in state:
-                rows[each.number].copy_(state[each.name])
+                rows[each.number].copy_(state[each.name][WEIGHTS])
 
     @torch.no_grad()
     def load_stored(self, stored: Sequence[StoredShard], shard: Shard, rows: Sequence[torch.Tensor]) -> None:
@@ -160,7 +165,7 @@ class ResidentExperts:
             weights = found.read().get(EXPERTS, {}) if meets else {}
             for each in meets:
                 if each.name in weights:
-                    yield each, found.rows[each.number].first, weights[each.name]
+                    yield each, weights[each.name][FIRST], weights[each.name][WEIGHTS]
 
 
 def whole_experts(
@@ -171,10 +176,10 @@ def whole_experts(
     for each in stored:
         if not any(each.rows):
             continue
-        for name, value in each.read().get(EXPERTS, {}).items():
-            number = names.index(name)
-            whole = found.setdefault(name, value.new_empty(shapes[number]))
-            each.rows[number].of(whole).copy_(value)
+        for name, part in each.read().get(EXPERTS, {}).items():
+            weights, first = part[WEIGHTS], part[FIRST]
+            whole = found.setdefault(name, weights.new_empty(shapes[names.index(name)]))
+            whole[first : first + len(weights)] = weights
     return found
 
 

@@ -247,9 +247,8 @@ class Ownership:
                 continue
             mine = None
             if self._me in row.owners:
-                mine = (
-                    layer.owned[shard].rows[number][row.expert - layer.shards[shard][number].first].detach()
-                )
+                first = layer.shards[shard][number].first
+                mine = layer.owned[shard].rows[number].detach()[row.expert - first]
                 for slot in row.slots:
                     own.add(row.parameter.detach()[slot], mine)
             # Owners take turns: each has the same bits.

@@ -1,4 +1,4 @@
-"""Pieces of tensors that go from one holder of a chunk to another; those that go the same way are one message."""
+"""Pieces of tensors that go from one holder of a chunk to another: those on the same way are one message."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,10 +1,10 @@
 """Gradients of experts: of slots as backwards leave them, and of rows whose optimizer state is here.
 
     slots here      weight [slots, ...]      every worker has those of the experts that it computes
-    rows owned      weight [experts, ...]    of those whose shards it owns: sums over all slots with that expert
+    rows owned      weight [experts, ...]    of those whose shards it owns: sums over all slots
 
-Between the two a row goes to one of its owners from every peer that has the expert in a slot, and as a sum from
-there to the other owners.
+Between the two a row goes to one of its owners from every peer that has the expert in a slot, and as a sum
+from there to the other owners.
 """
 
 from collections.abc import Sequence
@@ -56,7 +56,7 @@ class SlotGradients(GradientPart):
         super().__init__(parameters)
         self._rows: list[ExpertRow] = []
         self._me = 0
-        self._sums = torch.zeros(0, dtype=self.flat.dtype, device=self.flat.device)
+        self._summed = torch.zeros(0, dtype=self.flat.dtype, device=self.flat.device)
         """Of rows that are owned here."""
         self._places: dict[tuple[torch.Tensor, int], int] = {}
         """Where that of an expert begins."""
@@ -66,7 +66,7 @@ class SlotGradients(GradientPart):
         """To other peers, flags left out."""
 
     def own_views(self) -> list[torch.Tensor]:
-        return [self._sums]
+        return [self._summed]
 
     def place(self, rows: Sequence[ExpertRow], me: int, *, is_shared_out: bool) -> None:
         """Who has what from now on. Where nothing is shared out, the first peer answers for all."""
@@ -80,13 +80,13 @@ class SlotGradients(GradientPart):
             places[row.parameter, row.expert] = size
             size += row.size
         if places != self._places:
-            self._places, self._sums = places, self.flat.new_zeros(size)
+            self._places, self._summed = places, self.flat.new_zeros(size)
 
     def sum_of_rows(self, parameter: torch.Tensor, rows: Rows) -> torch.Tensor:
         """The gradient of some rows that are owned here."""
         size = parameter.numel() // len(parameter) * (rows.last - rows.first)
         start = self._places[parameter, rows.first]
-        return self._sums[start : start + size].view(rows.last - rows.first, *parameter.shape[1:])
+        return self._summed[start : start + size].view(rows.last - rows.first, *parameter.shape[1:])
 
     def sum_of_squares(self, tensor_parallel_rank: int) -> torch.Tensor:
         total = torch.zeros((), dtype=torch.float64, device=self.flat.device)
@@ -144,7 +144,7 @@ class SlotGradients(GradientPart):
 
     def _sum(self, row: ExpertRow) -> torch.Tensor:
         place = self._places[row.parameter, row.expert]
-        return self._sums[place : place + row.size]
+        return self._summed[place : place + row.size]
 
     def _mine(self, row: ExpertRow) -> torch.Tensor:
         return self._slot(row, row.slots[0])
