@@ -3,10 +3,12 @@
     python -m bench.model_matrix                             every family with every feature
     python -m bench.model_matrix --families Llama,Mixtral    some of them
     python -m bench.model_matrix --plans DIR                 plans lie there, or are put there
+    BENCH_PARTS=DIR python -m bench.model_matrix             cells lie there, or are put there
 
 Each cell is a run of 2 stages x 2 pipelines with a decoupled, staggered plan, over gloo; one worker is
-killed in the middle of a step and comes back. Losses, parameters, buffers and a loss in evaluation mode are
-compared with those of a plain loop in one process, in float64 but for bf16 (autocast over float32 weights).
+killed in the middle of a step, and the run goes on until it has come back. Losses, parameters, buffers,
+averages and a loss in evaluation mode are compared with those of a plain loop of as many steps in one
+process, in float64 but for low precision (autocast over float32 weights).
 """
 
 import argparse
@@ -19,20 +21,27 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+import transformers
 
-from bench.programs.families import CONFIGS, FEATURES, has
+from bench.parts import Parts
+from bench.programs.families import CONFIGS, FEATURES, LOW_PRECISION, MOST_STEPS, has
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "bench" / "programs" / "families.py"
 STEPS = 8
 JOB = """job matrix {{
-  parallel {{ pipeline = 2  data = 2{tied} }}
+  parallel {{ pipeline = 2  data = 2{more} }}
   batch    {{ microbatches = 2 }}
   profile  {{ unit = ms  forward = 1  backward_input = 1  backward_weight = 1  optimizer = 1 }}
   memory   {{ capacity = 3 }}
   tolerate {{ failures = 1 }}
 }}
 """
+
+
+SHAPES = {"plain": "", "tied": "  tied = ends", "tensor parallel": "  tensor = 2"}
+"""By the feature that needs a plan of its own: what the job says more."""
+_PARTS = Parts("model_matrix")
 
 
 class Cell(NamedTuple):
@@ -47,41 +56,45 @@ class Cell(NamedTuple):
         """Of low precision losses alone: a step of Adam by a gradient that is rounding may go either way."""
         if self.words:
             return self.words
-        found = (self.losses, self.held_out) if feature == "bf16" else self[:3]
+        found = (self.losses, self.held_out) if feature in LOW_PRECISION else self[:3]
         return f"{max(found):.0e}"
 
 
-def compile_plans(folder: Path) -> dict[bool, Path]:
-    """Without and with tied ends."""
-    plans: dict[bool, Path] = {}
-    for tied in (False, True):
-        job, plan = folder / f"tied-{tied}.job", folder / f"tied-{tied}.plan"
+def compile_plans(folder: Path) -> dict[str, Path]:
+    """For each of `SHAPES`."""
+    plans: dict[str, Path] = {}
+    for shape, more in SHAPES.items():
+        name = shape.replace(" ", "-")
+        job, plan = folder / f"{name}.job", folder / f"{name}.plan"
+        plans[shape] = plan
         if plan.exists():
-            plans[tied] = plan
             continue
-        job.write_text(JOB.format(tied="  tied = ends" if tied else ""))
+        job.write_text(JOB.format(more=more))
         recyclec = Path(sys.executable).parent / "recyclec"
         subprocess.run([str(recyclec), "--quiet", "compile", str(job), "-o", str(plan)], check=True)
-        plans[tied] = plan
     return plans
 
 
-def cell(folder: Path, plans: dict[bool, Path], family: str, feature: str) -> Cell:
-    arguments = [str(SCRIPT), family, feature, "--steps", str(STEPS)]
-    alone, here = folder / f"{family}-{feature}-plain", folder / f"{family}-{feature}"
-    for each in (alone, here):
+def cell(folder: Path, plan: Path, family: str, feature: str) -> Cell:
+    """One run, and the plain loop of as many steps."""
+    here, alone = folder / f"{family}-{feature}", folder / f"{family}-{feature}-plain"
+    for each in (here, alone):
         each.mkdir()
-    done = subprocess.run(
-        [sys.executable, *arguments, "-o", str(alone), "--plain"], capture_output=True, text=True
-    )
-    if done.returncode:
-        return Cell(0, 0, 0, f"plain loop: {_last_line(done.stderr)}")
-    plan = str(plans[feature == "tied"])
-    run = [sys.executable, "-m", "recycle_runtime.cli", "--quiet", "local", plan]
+    arguments = [str(SCRIPT), family, feature, "--steps"]
+    run = [sys.executable, "-m", "recycle_runtime.cli", "--quiet", "local", str(plan)]
     faults = ["--kill", "1:1@3", "--rejoin", "1:1@5"]
-    done = subprocess.run([*run, *faults, *arguments, "-o", str(here)], capture_output=True, text=True)
+    done = subprocess.run(
+        [*run, *faults, *arguments, str(STEPS), "-o", str(here)], capture_output=True, text=True
+    )
     if done.returncode or not (here / "state.pt").exists():
         return Cell(0, 0, 0, f"no: {_last_line(done.stderr)}")
+    steps = len(json.loads((here / "losses.json").read_text())["losses"])
+    if steps == MOST_STEPS:
+        return Cell(0, 0, 0, "no: the worker has not come back")
+    plain = [sys.executable, *arguments, str(steps), "-o", str(alone), "--plain"]
+    done = subprocess.run(plain, capture_output=True, text=True)
+    if done.returncode:
+        return Cell(0, 0, 0, f"plain loop: {_last_line(done.stderr)}")
     return compared(alone, here)
 
 
@@ -127,12 +140,16 @@ def main() -> None:
         def text(family: str, feature: str) -> str:
             if not has(family, feature):
                 return ""
-            return cell(Path(folder), plans, family, feature).text(feature)
+            plan = plans[feature if feature in plans else "plain"]
+            made = _PARTS.value(f"{family}-{feature}", lambda: cell(Path(folder), plan, family, feature))
+            return Cell(*made).text(feature)
 
         with ThreadPoolExecutor(given.at_once) as pool:
             rows = [[pool.submit(text, family, feature) for feature in features] for family in families]
             for family, row in zip(families, rows, strict=True):
                 print(f"| {family} | {' | '.join(each.result() for each in row)} |", flush=True)
+    if _PARTS.origin:
+        print(f"made {_PARTS.origin}, torch {torch.__version__}, transformers {transformers.__version__}")
 
 
 if __name__ == "__main__":

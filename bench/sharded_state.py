@@ -20,8 +20,9 @@ from recycle_compiler.planner.compile import NoPlanError, plan_failed
 TITLE = "Sharded optimizer state"
 SHARDED = "optimizer { state = sharded  owners = 2 }"
 PLAIN = "techniques { adaptive  decouple }"
-SHARES = (0, 1, 5, 10, 25)
+SHARES = (0, 1, 5, 10, 15, 20, 25)
 """Percent of the workers that have failed; at least one of them from the second on."""
+WHOLE, UNSTAGGERED, SHARDS = "whole", "whole, no stagger", "2 owners"
 GPT3 = """job {name} {{
   parallel  {{ pipeline = {stages}  data = {pipelines}  tensor = 8 }}
   batch     {{ microbatches = {microbatches}  micro = 1 }}
@@ -46,6 +47,8 @@ class Row(NamedTuple):
     """GiB for activations on a worker of the fullest stage while none has failed; None: it does not fit."""
     size: float
     """Bytes for each parameter there."""
+    in_flight: float
+    """Activations there that this is room for, in those of 1F1B's first stage: one for every stage."""
     periods: list[int | None]
     """Nanoseconds of an iteration at every share; None: no room."""
 
@@ -70,9 +73,9 @@ def rows_of(name: str) -> dict[str, Row]:
     """With the whole state, staggered and not, and with shards."""
     source = job_text(name)
     texts = {
-        "whole": source,
-        "whole, no stagger": source.replace("  memory ", f"  {PLAIN}\n  memory "),
-        "2 owners": source.replace("  memory ", f"  {SHARDED}\n  memory "),
+        WHOLE: source,
+        UNSTAGGERED: source.replace("  memory ", f"  {PLAIN}\n  memory "),
+        SHARDS: source.replace("  memory ", f"  {SHARDED}\n  memory "),
     }
     return {
         kind: Row(*_PARTS.value(f"{name}-{kind}", lambda text=text: _row(text)))
@@ -84,10 +87,12 @@ def _row(text: str) -> Row:
     try:
         job = parse_job_text(text, "bench.job")
     except CompileError:
-        return Row(None, 0.0, [None] * len(SHARES))
-    fullest = min(held_by_stage(job), key=lambda held: held.activations or 0)
+        return Row(None, 0.0, 0.0, [None] * len(SHARES))
+    stage, fullest = min(enumerate(held_by_stage(job)), key=lambda each: each[1].activations or 0)
+    room = fullest.activations or 0
     periods = [_period(job, share) for share in SHARES]
-    return Row((fullest.activations or 0) / 2**30, fullest.total / fullest.parameters, periods)
+    in_flight = room / (job.activation[stage] * job.stages)
+    return Row(room / 2**30, fullest.total / fullest.parameters, in_flight, periods)
 
 
 def _baseline(name: str) -> int:
@@ -107,23 +112,43 @@ def _period(job: JobSpec, share: int) -> int | None:
         return None
 
 
+_NO_ROOM = ("does not fit", "", "")
+
+
+def _gain(rows: dict[str, Row]) -> str:
+    """What shards gain over the faster plan with the whole state, over all numbers of failures."""
+    whole = zip(rows[WHOLE].periods, rows[UNSTAGGERED].periods, strict=True)
+    faster = (min((period for period in each if period is not None), default=None) for each in whole)
+    gains = [
+        before / after - 1
+        for before, after in zip(faster, rows[SHARDS].periods, strict=True)
+        if before is not None and after is not None
+    ]
+    return f"{percent(min(gains))} to {percent(max(gains))}" if gains else "trains"
+
+
 def section(names: tuple[str, ...] = JOBS) -> Section:
     """The table."""
     rows: list[tuple[str, ...]] = []
+    gains: list[str] = []
     for name in names:
-        baseline = _baseline(name)
-        for kind, row in rows_of(name).items():
-            held = ("does not fit", "") if row.left is None else (f"{row.size:.1f}", f"{row.left:.1f}")
+        baseline, found = _baseline(name), rows_of(name)
+        for kind, row in found.items():
+            held = (f"{row.size:.1f}", f"{row.left:.1f}", f"{row.in_flight:.2f}") if row.left else _NO_ROOM
             speed = ("" if period is None else f"{baseline / period:.3f}" for period in row.periods)
             rows.append((f"{name}, {kind}", *held, *speed))
-    failed = (f"{percent(share / 100)} failed" if share else "no failure" for share in SHARES)
-    columns = ("job, state", "bytes a parameter", "GiB for activations", *failed)
+        gains.append(f"{name} {_gain(found)}")
+    failed = (f"{share} % failed" if share else "no failure" for share in SHARES)
+    columns = ("job, state", "bytes a parameter", "GiB for activations", "of 1F1B's", *failed)
     words = (
         "Quick plans under the job's own cut, failures spread evenly over stages. Speeds are iterations per "
         "hour against fault-free 1F1B with the whole state and as much memory as it likes (of all rows of "
         "175B, that of 16 stages). Bytes a parameter and what is left for activations are those of the "
-        "fullest stage while no worker has failed. 175b-16x16-80 is GPT-3 175B on 2,048 GPUs: 16 stages, 16 "
-        "pipelines, 8 GPUs a worker, 80 GiB each."
+        "fullest stage while no worker has failed; `of 1F1B's` is how many times one activation for every "
+        "stage that is. 175b-16x16-80 is GPT-3 175B on 2,048 GPUs: 16 stages, 16 pipelines, 8 GPUs a worker, "
+        "80 GiB each. With the whole state, undo and kept gradients of a staggered step take 16 bytes a "
+        "parameter, which jobs with little room are better off without; two owners leave room for both. What "
+        f"two owners gain over the faster of the two others, at least and at most: {'; '.join(gains)}."
     )
     return Section(TITLE, "python -m bench.sharded_state", words, columns, tuple(rows), _PARTS.origin)
 

@@ -1,11 +1,14 @@
 """Trains a small model of `transformers`, with recyclec or in a plain loop, for `bench.model_matrix`.
 
-python families.py FAMILY FEATURE --steps 6 -o FOLDER --plain
 recycle-run local PLAN families.py FAMILY FEATURE --steps 6 -o FOLDER
+python families.py FAMILY FEATURE --steps 6 -o FOLDER --plain
+
+A run goes on until all workers are there again, and the plain loop makes as many steps.
 """
 
 import argparse
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,18 @@ from typing import Any
 import torch
 import transformers
 from torch import nn
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    RowwiseParallel,
+    parallelize_module,
+)
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+WORKERS = 4
+MOST_STEPS = 2_000
+"""Of a run whose workers do not come back."""
 MICROBATCHES, ROWS, LENGTH, WORDS = 4, 2, 16, 64
 WIDTH, LAYERS, HEADS = 16, 4, 2
 _DECODER = {
@@ -59,9 +73,23 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "Qwen2-MoE": ("Qwen2MoeForCausalLM", {**_DECODER, **_EXPERTS}),
     "Qwen3-MoE": ("Qwen3MoeForCausalLM", {**_DECODER, **_EXPERTS, "head_dim": WIDTH // HEADS}),
 }
-FEATURES = ("whole", "compiled", "checkpointed", "tied", "auxiliary loss", "bf16")
+FEATURES = (
+    *("whole", "compiled", "checkpointed", "tied", "auxiliary loss", "average", "tensor parallel"),
+    *("bf16", "fp16"),
+)
+LOW_PRECISION = ("bf16", "fp16")
 WITH_EXPERTS = ("Mixtral", "Qwen2-MoE", "Qwen3-MoE")
 WITH_IMAGES = ("ViT", "ResNet")
+NAMED_AS_LLAMA = ("Llama", "Mistral", "Qwen3", "Gemma2")
+TENSOR_PLAN: dict[str, ParallelStyle] = {
+    **{
+        f"model.layers.*.{name}_proj": ColwiseParallel()
+        for name in ("self_attn.q", "self_attn.k", "self_attn.v")
+    },
+    **{f"model.layers.*.mlp.{name}_proj": ColwiseParallel() for name in ("gate", "up")},
+    **{f"model.layers.*.{name}_proj": RowwiseParallel() for name in ("self_attn.o", "mlp.down")},
+    "lm_head": ColwiseParallel(output_layouts=Replicate()),
+}
 
 
 def has(family: str, feature: str) -> bool:
@@ -70,6 +98,8 @@ def has(family: str, feature: str) -> bool:
         return family in WITH_EXPERTS
     if feature == "tied":
         return family not in WITH_IMAGES
+    if feature == "tensor parallel":
+        return family in NAMED_AS_LLAMA
     return feature != "checkpointed" or family != "ResNet"
 
 
@@ -82,7 +112,7 @@ def build(family: str, feature: str) -> nn.Module:
     # Grouped products have no float64.
     config._experts_implementation = "eager"
     model: nn.Module = kind(config)
-    model = model.float() if feature == "bf16" else model.double()
+    model = model.float() if feature in LOW_PRECISION else model.double()
     if feature == "checkpointed":
         checkpointed: Any = model
         checkpointed.gradient_checkpointing_enable()
@@ -94,7 +124,7 @@ def build(family: str, feature: str) -> nn.Module:
 
 
 def microbatch_of(family: str, feature: str) -> Callable[[int], dict[str, torch.Tensor]]:
-    dtype = torch.float32 if feature == "bf16" else torch.float64
+    dtype = torch.float32 if feature in LOW_PRECISION else torch.float64
 
     def made(index: int) -> dict[str, torch.Tensor]:
         generator = torch.Generator().manual_seed(index)
@@ -119,12 +149,18 @@ def optimizer(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.AdamW(list(parameters), lr=1e-3, eps=1e-4)
 
 
-def plain(family: str, feature: str, steps: int) -> tuple[list[float], dict[str, torch.Tensor], float]:
-    """The loop that one would write for one process: losses, state, and a loss in evaluation mode."""
+def average(module: nn.Module, optimizer: torch.optim.Optimizer) -> AveragedModel:
+    return AveragedModel(module, multi_avg_fn=get_ema_multi_avg_fn(0.9))  # pyright: ignore[reportUnknownArgumentType]
+
+
+def plain(family: str, feature: str, steps: int, output: Path) -> None:
+    """The loop that one would write for one process."""
     model, made = build(family, feature), microbatch_of(family, feature)
     called: Any = model
     own, losses = optimizer(model.parameters()), list[float]()
-    with torch.autocast("cpu", torch.bfloat16, enabled=feature == "bf16"):
+    averaged = average(model, own) if feature == "average" else None
+    precision = torch.float16 if feature == "fp16" else torch.bfloat16
+    with torch.autocast("cpu", precision, enabled=feature in LOW_PRECISION):
         for step in range(steps):
             total = 0.0
             for index in range(step * MICROBATCHES, (step + 1) * MICROBATCHES):
@@ -134,38 +170,70 @@ def plain(family: str, feature: str, steps: int) -> tuple[list[float], dict[str,
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             own.step()
             own.zero_grad()
+            if averaged is not None:
+                averaged.update_parameters(model)
             losses.append(total)
         model.eval()
         with torch.no_grad():
             held_out = sum(float(called(**made(index)).loss) for index in range(1000, 1004)) / 4
-    return losses, model.state_dict(), held_out
+    averages = (
+        {}
+        if averaged is None
+        else {f"average {name}": value for name, value in averaged.module.state_dict().items()}
+    )
+    keep(output, losses, {**model.state_dict(), **averages}, held_out)
 
 
-def ours(family: str, feature: str, steps: int) -> tuple[list[float], dict[str, torch.Tensor], float]:
+def ours(family: str, feature: str, steps: int, output: Path) -> None:
     import recycle_runtime as recycle
 
-    model, precision = build(family, feature), "bf16" if feature == "bf16" else None
-    trainer = recycle.Trainer(model, optimizer=optimizer, clip_norm=1.0, precision=precision)
+    trainer = recycle.Trainer(
+        build(family, feature),
+        optimizer=optimizer,
+        clip_norm=1.0,
+        precision=feature if feature in LOW_PRECISION else None,
+        moves_with_steps=average if feature == "average" else None,
+        parallelize=tensor_parallel if feature == "tensor parallel" else None,
+    )
     data, losses = Data(family, feature), list[float]()
-    for _ in trainer.steps(steps):
-        losses.append(trainer.step(data).loss)
-    held_out = [data.microbatch(index) for index in range(1000, 1004)]
-    return losses, trainer.state_dict(), trainer.evaluate(held_out)
+    for step in trainer.steps(MOST_STEPS):
+        report = trainer.step(data)
+        losses.append(report.loss)
+        if step >= steps - 1 and report.live == WORKERS:
+            trainer.stop()
+        elif step >= steps - 1:
+            # The worker that was killed is on its way.
+            time.sleep(0.3)
+    held_out = trainer.evaluate([data.microbatch(index) for index in range(1000, 1004)])
+    averages = dict[str, torch.Tensor]()
+    if feature == "average":
+        kept = trainer.save(output / "kept")
+        if trainer.is_main:
+            weights = recycle.CheckpointWeights(kept, average=True)
+            averages = {f"average {name}": value for name, value in weights.items()}
+    if state := trainer.state_dict():
+        keep(output, losses, {**state, **averages}, held_out)
+
+
+def tensor_parallel(module: nn.Module, mesh: Any) -> None:
+    parallelize_module(module, mesh, TENSOR_PLAN)
+
+
+def keep(output: Path, losses: list[float], state: dict[str, torch.Tensor], held_out: float) -> None:
+    torch.save(state, output / "state.pt")
+    (output / "losses.json").write_text(json.dumps({"losses": losses, "held_out": held_out}))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("family", choices=list(CONFIGS))
     parser.add_argument("feature", choices=FEATURES)
-    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--steps", type=int, default=6, help="of a run with all workers there, at least")
     parser.add_argument("--plain", action="store_true")
     parser.add_argument("-o", "--output", type=Path, required=True)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    losses, state, held_out = (plain if given.plain else ours)(given.family, given.feature, given.steps)
-    if state:
-        torch.save(state, given.output / "state.pt")
-        (given.output / "losses.json").write_text(json.dumps({"losses": losses, "held_out": held_out}))
+    (plain if given.plain else ours)(given.family, given.feature, given.steps, given.output)
 
 
 if __name__ == "__main__":

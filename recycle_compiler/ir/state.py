@@ -94,6 +94,32 @@ def _held(job: JobSpec, stage: int) -> Held:
     return Held(sum(job.counts[chunk] for chunk in chunks), found, job.capacity[stage])
 
 
+def without_undo(job: JobSpec) -> JobSpec:
+    """The job with the room that systems have which keep nothing to undo a step; its techniques stay."""
+    unstaggered = with_techniques(job, replace(job.techniques, stagger=False))
+    return replace(unstaggered, techniques=job.techniques)
+
+
+def with_whole_state(job: JobSpec) -> JobSpec:
+    """The job with the room and the copies of workers that hold all of the optimizer's state.
+
+    There is less than no room where that does not fit.
+    """
+    sharding = job.sharding
+    if sharding is None or not job.counts:
+        return job
+    size = bytes_of_shards(staggered=job.techniques.stagger)
+    more = [
+        size * count - sharding.kept(chunk, sharding.lost[chunk]) for chunk, count in enumerate(job.counts)
+    ]
+    capacity = tuple(
+        None if room is None else room - sum(more[chunk] for chunk in held)
+        for room, held in zip(job.capacity, job.held, strict=True)
+    )
+    copied = tuple(copied_bytes(count, 0, 1) for count in job.counts)
+    return replace(job, sharding=None, capacity=capacity, parameters=copied)
+
+
 def with_techniques(job: JobSpec, techniques: Techniques) -> JobSpec:
     """The job with other techniques. Where the job says how many parameters it has, a step that is not
     staggered leaves more room."""

@@ -41,6 +41,7 @@ import numpy as np
 
 from recycle_compiler.ir.failure import normal_form
 from recycle_compiler.ir.job import JobSpec, Techniques
+from recycle_compiler.ir.state import without_undo
 from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.build_graph import BuildGraph
 from recycle_compiler.passes.one_f_one_b import OneFOneB
@@ -79,10 +80,11 @@ class Textbook:
 def one_f_one_b_period(job: JobSpec) -> int:
     """Ticks per iteration of textbook 1F1B on the healthy grid: coupled backward, one barrier.
 
-    Pipelines do not meet before the barrier, so one of them is enough.
+    Pipelines do not meet before the barrier, so one of them is enough. Nothing is ever undone, so there is
+    room for what a staggered step would keep.
     """
     one = replace(
-        job.without_rounds,
+        without_undo(job.without_rounds),
         pipelines=1,
         failures=0,
         vacant=0,
@@ -255,8 +257,11 @@ def period_with(job: JobSpec, counts: Counts, techniques: Techniques = ALL) -> i
 
 
 def problem_with(job: JobSpec, counts: Counts, techniques: Techniques = ALL) -> Problem:
-    """The timing problem with whole backwards except on stages with failures."""
-    coupled = replace(job.without_rounds, techniques=replace(techniques, decouple=False))
+    """The timing problem with whole backwards except on stages with failures.
+
+    A step is undone by arithmetic, as published, from nothing that takes room.
+    """
+    coupled = replace(without_undo(job.without_rounds), techniques=replace(techniques, decouple=False))
     hit = (chunk for chunk, stage in enumerate(job.chunk_stages) if counts[stage])
     split = tuple(hit) if techniques.decouple else ()
     passes = BuildGraph() >> SplitBackward(split) >> StaggerOptimizer() >> RouteMicrobatches()

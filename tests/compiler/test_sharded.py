@@ -20,10 +20,11 @@ from recycle_compiler.ir.job import JobSpec, Techniques, parse_job, print_job
 from recycle_compiler.ir.layout import shared_out
 from recycle_compiler.ir.ops import OpKind
 from recycle_compiler.ir.sharding import Sharding
-from recycle_compiler.ir.state import held_by_stage, with_techniques
+from recycle_compiler.ir.state import held_by_stage, with_techniques, with_whole_state, without_undo
 from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.target import Target
 from recycle_compiler.ir.text import parse_schedule, print_schedule
+from recycle_compiler.planner.baselines import one_f_one_b_period
 from recycle_compiler.planner.compile import NoPlanError, compile_job, plan_failed
 from recycle_compiler.simulator.engine import simulate
 from recycle_compiler.verifier.report import VerifierRule
@@ -252,6 +253,15 @@ def test_techniques_change_what_is_held(more: tuple[str, ...]) -> None:
     plain = parse(GPT, "device a100", *more, techniques="techniques { adaptive  decouple }", **BLOCKS)
     assert with_techniques(staggered, plain.techniques) == plain
     assert with_techniques(plain, staggered.techniques) == staggered
+
+
+def test_other_systems_have_the_room_of_what_they_do_not_hold() -> None:
+    whole, shared = parse(GPT, "device a100", **BLOCKS), parse(GPT, "device a100", SHARDED, **BLOCKS)
+    plain = parse(GPT, "device a100", techniques="techniques { adaptive  decouple }", **BLOCKS)
+    assert without_undo(whole) == replace(plain, techniques=whole.techniques)
+    assert one_f_one_b_period(whole) == one_f_one_b_period(plain)
+    unshared = with_whole_state(shared)
+    assert (unshared.capacity, unshared.parameters) == (whole.capacity, whole.parameters)
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,7 @@ def _bottleneck(explanation: Explanation) -> dict[str, Any]:
 def _proof(job: JobSpec, proof: Proof) -> dict[str, Any]:
     return {
         "reason": proof.reason,
+        "claim": proof.claim,
         "period": in_unit(job, proof.period),
         "parts": [{"time": in_unit(job, part.ticks), "what": part.what} for part in proof.parts],
     }

@@ -109,6 +109,8 @@ def _bound(explanation: Explanation) -> Iterator[str]:
     if explanation.group:
         first = stages_of_groups(job)[explanation.group].start
         yield f"  stages are counted within the group here: its stage 0 is stage {first} of the plan"
+    if proof.claim:
+        yield f"  {proof.claim}"
     yield from _parts(job, proof)
     if not proof.parts:
         yield "  proven for the schedule as a whole; one stage alone does not show it"

@@ -23,6 +23,7 @@ from recycle_compiler.fleet.policy import CannotRunError, Change, Reaction, Work
 from recycle_compiler.fleet.setting import FleetSetting, on_pipelines
 from recycle_compiler.frontend.capacity import spell_amount
 from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.state import with_whole_state, without_undo
 from recycle_compiler.ir.units import percent, plural
 from recycle_compiler.planner.baselines import one_f_one_b_period
 
@@ -153,7 +154,11 @@ class Bamboo:
 
 
 def out_of_memory(job: JobSpec) -> str:
-    """Where a worker has no room for its successor's layers; empty if all have it, or nothing is known."""
+    """Where a worker has no room for its successor's layers; empty if all have it, or nothing is known.
+
+    Copies are of the whole state, and so is what is copied.
+    """
+    job = without_undo(with_whole_state(job))
     for stage, room in enumerate(job.capacity):
         following = (stage + 1) % job.stages
         if room is None or following == stage or not job.parameters[following]:

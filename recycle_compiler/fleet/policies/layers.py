@@ -18,6 +18,8 @@ from recycle_compiler.fleet.setting import FleetSetting
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.layers import LayerCosts
 from recycle_compiler.ir.layout import ring_time
+from recycle_compiler.ir.sharding import shares_of
+from recycle_compiler.ir.state import without_undo
 
 _STATE_PER_COPIED = 18 / 14
 """A worker holds a gradient as well, which is never copied: 18 bytes per parameter in place of 14."""
@@ -121,8 +123,12 @@ class Layers:
 
 
 def layers_of(setting: FleetSetting) -> Layers:
-    """The layers of a job: those that it gives, or as they follow from its stages."""
-    job, costs = setting.job, setting.job.layer_costs
+    """The layers of a job: those that it gives, or as they follow from its stages.
+
+    Policies that cut them keep nothing to undo a step.
+    """
+    job = without_undo(setting.job)
+    costs = job.layer_costs
     if costs is not None and costs.count <= MOST_BLOCKS:
         return _as_given(job, costs)
     state = tuple(amount * _STATE_PER_COPIED for amount in job.parameters)
@@ -152,13 +158,19 @@ def layers_of(setting: FleetSetting) -> Layers:
 
 def _as_given(job: JobSpec, costs: LayerCosts) -> Layers:
     backward = zip(costs.backward_input, costs.backward_weight, strict=True)
-    finish = zip(costs.reduce, costs.optimizer, strict=True)
+    stepped, state = costs.optimizer, costs.resident
+    if job.sharding is not None:
+        stepped = shares_of(costs.optimizer, job.sharding.owners, job.pipelines)
+        shares = shares_of(costs.state, job.sharding.owners, job.pipelines)
+        state = tuple(map(sum, zip(costs.resident, shares, strict=True)))
+    gather = costs.gather or (0,) * costs.count
+    finish = zip(costs.reduce, gather, stepped, strict=True)
     return Layers(
         forward=costs.forward,
         backward=tuple(map(sum, backward)),
-        finish=tuple(ring_time(whole, job.pipelines) + step for whole, step in finish),
+        finish=tuple(ring_time(sums + weights, job.pipelines) + step for sums, weights, step in finish),
         activation=costs.activation,
-        state=costs.resident,
+        state=state,
         transfer=sum(costs.transfer) / len(costs.transfer) if costs.transfer else 0.0,
         capacity=costs.capacity,
         microbatches_per_stage=job.microbatches / job.stages,

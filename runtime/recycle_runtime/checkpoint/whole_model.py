@@ -20,9 +20,13 @@ from recycle_runtime.checkpoint.dcp_reader import TensorReader
 from recycle_runtime.checkpoint.manifest import Manifest
 from recycle_runtime.checkpoint.storage import ShardFiles, open_shard
 from recycle_runtime.execution.layer import SLICES
-from recycle_runtime.state.names import CheckpointError
+from recycle_runtime.execution.resident_experts import EXPERTS, FIRST, WEIGHTS
+from recycle_runtime.state.names import CheckpointError, optimizers_of
 from recycle_runtime.state.tree import put_together
 from recycle_runtime.weights.tensor_bytes import size_of
+
+_AVERAGED = "module."
+"""In front of the names in an `AveragedModel`."""
 
 
 class _Place(NamedTuple):
@@ -43,19 +47,41 @@ class _Place(NamedTuple):
         return torch.cat(pieces, self.dim) if len(pieces) > 1 else pieces[0]
 
 
+class _Stack(NamedTuple):
+    """Of experts: parts in order, which lie with the shards of their optimizer."""
+
+    parts: tuple[_Place, ...]
+
+    def read(self) -> torch.Tensor:
+        return torch.cat([part.read() for part in self.parts])
+
+    def described(self) -> torch.Tensor:
+        return torch.cat([part.described() for part in self.parts])
+
+
 class CheckpointWeights(Mapping[str, torch.Tensor]):
     """Parameters and buffers by name; CheckpointError if this is no complete checkpoint."""
 
-    def __init__(self, folder: str | Path, tp_rank: int | None = None, dtype: str | None = None) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        tp_rank: int | None = None,
+        dtype: str | None = None,
+        *,
+        average: bool = False,
+    ) -> None:
         """`folder` is a checkpoint, or a folder of them, of which the newest is taken.
 
         With `dtype`, such as "bfloat16", floating-point tensors are converted to it. With `tp_rank` there is
-        what that tensor-parallel rank has of each.
+        what that tensor-parallel rank has of each. With `average` there are the averages that the program's
+        `moves_with_steps` keeps in an `AveragedModel`, in place of the weights.
         """
+        self._takes_average = average
         self._dtype: torch.dtype | None = None if dtype is None else getattr(torch, dtype)
         self.folder = newest_in(Path(folder))
         self.manifest = Manifest.read(self.folder)
-        self._places: dict[str, _Place] = {}
+        self._places: dict[str, _Place | _Stack] = {}
+        self._has_average = False
         self.is_whole = True
         """False if only the program knows how to join the slices of ranks: then there are the first's."""
         ranks = range(self.manifest.shape.tensor) if tp_rank is None else (tp_rank,)
@@ -63,7 +89,12 @@ class CheckpointWeights(Mapping[str, torch.Tensor]):
         for name in self.manifest.shape.shards:
             if name.endswith(first):
                 each = [f"{name.removesuffix(first)}-part-{rank}" for rank in ranks]
-                self._add([open_shard(self.folder / one, self.manifest.shards[one]) for one in each])
+                self._add(self._opened(each))
+                self._add_experts(each)
+        if average and not self._has_average:
+            raise CheckpointError(
+                f"{self.folder}: it holds no average of weights, which is what `moves_with_steps` keeps"
+            )
 
     def __getitem__(self, name: str) -> torch.Tensor:
         return self._converted(self._places[name].read())
@@ -86,12 +117,36 @@ class CheckpointWeights(Mapping[str, torch.Tensor]):
     def _converted(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor if self._dtype is None or not tensor.is_floating_point() else tensor.to(self._dtype)
 
+    def _opened(self, names: list[str]) -> list[ShardFiles]:
+        return [open_shard(self.folder / name, self.manifest.shards[name]) for name in names]
+
+    def _add_experts(self, names: list[str]) -> None:
+        """Those of a layer or stage, on all ranks that are read."""
+        found: dict[str, list[tuple[int, _Place]]] = {}
+        prefix = ""
+        for each in zip(*(optimizers_of(name, self.manifest.shards) for name in names), strict=True):
+            shards = self._opened(list(each))
+            prefix = str(shards[0].about.get("name", ""))
+            slices = _slices(self._opened(names)) or {}
+            for own, (first, stored) in _expert_names(shards[0]).items():
+                whole = own in slices
+                place = _Place(tuple(shards) if whole else (shards[0],), stored, slices.get(own, 0))
+                found.setdefault(own, []).append((first, place))
+        for own, parts in found.items():
+            parts.sort(key=lambda part: part[0])
+            self._places[f"{prefix}.{own}" if prefix else own] = _Stack(tuple(part for _, part in parts))
+
     def _add(self, shards: list[ShardFiles]) -> None:
         """Those of all ranks that are read."""
         shard, slices = shards[0], _slices(shards)
         self.is_whole &= slices is not None
         prefix = str(shard.about.get("name", ""))
-        for own, stored in _model_names(shard).items():
+        stored_names = _model_names(shard)
+        if self._takes_average:
+            averages = _average_names(shard)
+            self._has_average |= bool(averages)
+            stored_names |= {own: stored for own, stored in averages.items() if own in stored_names}
+        for own, stored in stored_names.items():
             name = f"{prefix}.{own}" if prefix else own
             if name in self._places:
                 raise CheckpointError(
@@ -142,6 +197,16 @@ def _slices(shards: list[ShardFiles]) -> dict[str, int] | None:
         return None
 
 
+def _expert_names(shard: ShardFiles) -> dict[str, tuple[int, str]]:
+    """Of a shard of optimizer state, stacked parameters: the first row that it has, and their names there."""
+    try:
+        rows = cast(dict[str, Any], shard.tree_of("state")).get(EXPERTS, {"dict": []})["dict"]
+        parts = {name: dict(cast(list[Any], part["dict"])) for name, part in rows}
+        return {name: (int(part[FIRST]), str(part[WEIGHTS]["tensor"])) for name, part in parts.items()}
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise CheckpointError(f"{shard.folder}: damaged: it describes no experts") from None
+
+
 def _model_names(shard: ShardFiles) -> dict[str, str]:
     """What the module calls its tensors, and what they are called in the shard."""
     try:
@@ -149,3 +214,21 @@ def _model_names(shard: ShardFiles) -> dict[str, str]:
         return {name: cast(dict[str, str], value)["tensor"] for name, value in state.items()}
     except (KeyError, TypeError, ValueError, AttributeError):
         raise CheckpointError(f"{shard.folder}: damaged: it describes no model") from None
+
+
+def _average_names(shard: ShardFiles) -> dict[str, str]:
+    """The same for the average of the module, if one is kept."""
+    try:
+        kept = shard.tree_of("moving")
+    except KeyError:
+        return {}
+    found: dict[str, str] = {}
+    for part in kept.values():
+        rows = cast(list[Any], part.get("dict", ())) if isinstance(part, dict) else []
+        named = ((name, value) for name, value in rows if str(name).startswith(_AVERAGED))
+        found |= {
+            name.removeprefix(_AVERAGED): value["tensor"]
+            for name, value in named
+            if isinstance(value, dict) and "tensor" in value
+        }
+    return found

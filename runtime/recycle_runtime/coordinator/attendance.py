@@ -248,7 +248,8 @@ class Attendance:
         if not self._agents.has_room():
             return
         now, names = self._clock.now(), self._agents.names()
-        missing = set(self._book.grid) - set(self._job.roster.whole()) - self._away
+        taken = {*self._job.roster.whole(), *self._job.places_wanted, *self._away}
+        missing = set(self._book.grid) - taken
         for worker in placement_order(self._refill.due(missing, now)):
             avoided = self._refill.avoided(worker, names)
             node = self._agents.replace(worker, self._hooks.faults(worker), avoided)
@@ -324,17 +325,25 @@ class Attendance:
             self._agents.share_no_more()
             self._start_expected()
         for worker in self._hooks.due_to_join(self._job.rows.next):
-            node = self._agents.replace(worker, self._hooks.faults(worker), ())
-            if node is not None:
-                self._refill.started(worker, node, now)
-                self._tell(f"{name_of(worker)} is restarted")
-            elif worker in self._moved_in and self._agents.runs(worker):
-                mover = name_of(self._moved_in[worker])
-                self._tell(f"{name_of(worker)} is not restarted: {mover} has taken its place")
-            else:
+            place = self._free_place(worker)
+            if place in self._job.places_wanted:
                 continue
+            node = self._agents.replace(place, self._hooks.faults(place), ())
+            if node is None:
+                continue
+            self._refill.started(place, node, now)
+            moved = "" if place == worker else f" as {name_of(place)}, which has taken its place"
+            self._tell(f"{name_of(worker)} is restarted{moved}")
             self._moved_in.pop(worker, None)
             self._hooks.started(worker)
+
+    def _free_place(self, worker: Worker) -> Worker:
+        """Its own; where another worker has moved there, the one that this has left."""
+        place, seen = worker, set[Worker]()
+        while place in self._moved_in and place not in seen and self._agents.runs(place):
+            seen.add(place)
+            place = self._moved_in[place]
+        return place
 
     # Who goes.
 

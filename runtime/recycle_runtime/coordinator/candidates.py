@@ -15,6 +15,7 @@ from recycle_runtime.coordinator.events import MovesWanted, RecutWanted, StopWan
 from recycle_runtime.coordinator.layer_move import LayerMove
 from recycle_runtime.coordinator.plans import Notes
 from recycle_runtime.coordinator.state_machine import StateMachine
+from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.change import JobChange, Outlook
 from recycle_runtime.plan.moves import CostOfMoves, Counts, Moves, least_moves, moves_text
 from recycle_runtime.plan.plan_book import PlanBook
@@ -37,6 +38,8 @@ class Situation(NamedTuple):
     """Steps of this generation."""
     outlook: Outlook
     costs: CostOfMoves
+    is_started: Callable[[Worker], bool] = lambda worker: False
+    """Whether an agent has been told to start this worker."""
 
 
 class Candidate(NamedTuple):
@@ -62,6 +65,9 @@ def moves_of_workers(now: Situation) -> list[Candidate]:
     if best is None or best.counts == failed or period is None:
         return []
     moves = least_moves(live, best.counts, book.pipelines, book.standby)
+    if any(map(now.is_started, moves.values())):
+        # So has one that has not come yet.
+        return []
     if book.has_shards and not job.shards.can_spare(moves):
         return []
     saving, pause = 1 - best.period / period, now.costs.of(moves)

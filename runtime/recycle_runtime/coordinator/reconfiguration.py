@@ -24,7 +24,7 @@ is missing, in this order:
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from statistics import median
 
 from recycle_runtime.coordinator.candidates import Candidate, Recuts, Situation, Wish, moves_of_workers
@@ -60,9 +60,15 @@ class Reconfiguration:
     """Listens to a job, and decides whether to change it."""
 
     def __init__(
-        self, job: StateMachine, options: AdaptationOptions, replanner: Replanner, files: PlanFiles
+        self,
+        job: StateMachine,
+        options: AdaptationOptions,
+        replanner: Replanner,
+        files: PlanFiles,
+        is_started: Callable[[Worker], bool] = lambda worker: False,
     ) -> None:
-        self._job = job
+        """`is_started` says whether an agent has been told to start a worker."""
+        self._job, self._is_started = job, is_started
         self._rate = ChangeRate(options.mtbf)
         self._recuts = Recuts(job.book, options.recut, files.notes)
         self._plans = MeasuredPlans(job.book, options, replanner, files, self._recuts)
@@ -192,9 +198,8 @@ class Reconfiguration:
 
     def _situation(self, time: float) -> Situation:
         left = self._job.steps - self._job.rows.next
-        return Situation(
-            self._job, self._seen, Outlook(self._step, self._rate.seconds(time), left), self._costs
-        )
+        outlook = Outlook(self._step, self._rate.seconds(time), left)
+        return Situation(self._job, self._seen, outlook, self._costs, self._is_started)
 
     @property
     def _step(self) -> float:

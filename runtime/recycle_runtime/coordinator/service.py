@@ -217,7 +217,7 @@ class Service:
         self._ticked = self._looked_ahead = float("-inf")
         self._plan_files = PlanFiles(plans, self._book, self._journal, options.state)
         self._reconfiguration = Reconfiguration(
-            self._job, options.adaptation, Replanner(options.state), self._plan_files
+            self._job, options.adaptation, Replanner(options.state), self._plan_files, self._agents.runs
         )
         self._plans = outside.plans(self._plan_files, bundle.job_source, options.state)
         self._events: deque[Event] = deque()

@@ -87,6 +87,7 @@ from recycle_runtime.coordinator.skipped_steps import SkippedSteps
 from recycle_runtime.coordinator.step_rows import StepRows
 from recycle_runtime.coordinator.work_shares import WorkShares
 from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.plan.moves import Moves, least_moves, moves_text
 from recycle_runtime.plan.plan_book import Assignment, PlanBook, one_of_each_stage, plan_name
 from recycle_runtime.plan.worker_ids import grid_text
 from recycle_runtime.protocol.messages.checkpoints import CheckpointPath
@@ -285,6 +286,11 @@ class StateMachine:
     def move(self) -> LayerMove | None:
         """Layers that are on their way to another cut."""
         return self._layer_moves.move
+
+    @property
+    def places_wanted(self) -> Collection[Worker]:
+        """Places of failed workers that others are about to move to."""
+        return self._moves.values()
 
     @property
     def is_settled(self) -> bool:
@@ -843,6 +849,11 @@ class StateMachine:
         if self._has_plan_with_newcomers:
             self._go_if_all_are_here()
             return
+        if moves := self._moves_to_a_plan():
+            self._moves = moves
+            self._orders.append(Tell(f"{moves_text(moves)}: there is a plan for failures that lie so"))
+            if self._goes_if_all_are_here():
+                return
         said, reason = f"{event.error} ({', '.join(self.recovery.causes)})", self.recovery.reason
         self._end(f"{said}; {reason}" if reason else said, no_plan=not reason)
 
@@ -867,6 +878,17 @@ class StateMachine:
         """Again; one that has stopped there says so again too."""
         step = self.steps if self._hold is None else self._hold
         self._send(member, Hold(step, self._hold_request))
+
+    def _moves_to_a_plan(self) -> Moves:
+        """Of workers that are all here, so that failures lie where there is a plan for as many; none if that
+        cannot be done."""
+        live = self.roster.whole()
+        failed = self.book.counts(live)
+        best = self.book.best_placement(sum(failed))
+        is_possible = self.phase is Phase.GATHERING and self._is_gathered and self.cells.is_plain
+        if best is None or self.book.pipelines in failed or not is_possible:
+            return {}
+        return least_moves(live, best.counts, self.book.pipelines, self.book.standby)
 
     # From one generation to the next.
 
@@ -908,6 +930,11 @@ class StateMachine:
             self._send(member, leave)
         self.roster.activate(())
         self._go_if_all_are_here()
+
+    def _goes_if_all_are_here(self) -> bool:
+        """True if the job runs now."""
+        self._go_if_all_are_here()
+        return self.phase is Phase.RUNNING
 
     def _go_if_all_are_here(self) -> None:
         if self.phase not in _CHANGING or not self._is_gathered:

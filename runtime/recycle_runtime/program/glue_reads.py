@@ -149,8 +149,7 @@ class _GlueReads(TorchFunctionMode):
         if call not in _answers:
             if _active.is_captured:
                 raise OtherReadsError("its forwards read something else when they are captured")
-            with waiting_once():
-                _answers[call] = read()
+            _answers[call] = read()
         return _answers[call]
 
 
@@ -258,17 +257,3 @@ def captured_reads() -> Generator[None]:
     finally:
         torch.cuda.is_current_stream_capturing = asked
         _active.is_captured = False
-
-
-@contextmanager
-def waiting_once() -> Generator[None]:
-    """Around what waits for the device in the first forwards only: nobody who looks for that is warned."""
-    if not torch.cuda.is_initialized():
-        yield
-        return
-    mode = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode(0)
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode(mode)

@@ -20,13 +20,21 @@ from recycle_runtime.protocol.messages.checkpoints import CheckpointReply, Check
 from recycle_runtime.state.names import CheckpointError
 from recycle_runtime.weights.named import open_weights
 from tests.runtime.checkpoint.runs import plans
-from tests.runtime.training.compare import MLP
+from tests.runtime.training.compare import MLP, changed
 from tests.support.jobs import unit_job
 
 LAYERS = 10
 
 
-def write(folder: Path, cut: Sequence[int], step: int = 0) -> Path:
+AVERAGED = """
+from torch.optim.swa_utils import AveragedModel
+
+def moves_with_steps(module, optimizer):
+    return AveragedModel(module)
+"""
+
+
+def write(folder: Path, cut: Sequence[int], step: int = 0, program: str = MLP) -> Path:
     """A complete checkpoint of the model as it is built, in shards by layer."""
     bundle = Bundle.read(plans(folder / "a.plan", replace(unit_job(len(cut), 1, 2), cut=tuple(cut))))
     replies: list[CheckpointReply] = []
@@ -34,9 +42,13 @@ def write(folder: Path, cut: Sequence[int], step: int = 0) -> Path:
     (folder / "kept" / name).mkdir(parents=True)
     writer = BackgroundWriter(folder / "kept", replies.append)
     for stage in range(len(cut)):
-        chunks = build_chunks(load_program(MLP), bundle, stage, 0, torch.device("cpu")).values()
+        chunks = build_chunks(load_program(program), bundle, stage, 0, torch.device("cpu")).values()
         for chunk in chunks:
             chunk.stepper.progress = chunk.stepper.progress._replace(steps=step)
+            for layer in chunk.layers:
+                for average in () if layer.stepped is None else layer.stepped.moving.parts.values():
+                    for value in average.parameters():
+                        value.data.mul_(2)
         writer.write(list(chunks), step, name)
         writer.wait()
     shards: dict[str, int] = {}
@@ -69,6 +81,19 @@ def test_a_folder_of_checkpoints_is_its_newest(tmp_path: Path) -> None:
     write(tmp_path, (10,))
     newest = write(tmp_path, (10,), 7)
     assert CheckpointWeights(tmp_path / "kept").folder == newest
+
+
+def test_averages_are_in_the_place_of_the_weights(tmp_path: Path) -> None:
+    kept, expected = write(tmp_path, (4, 6), program=changed(tmp_path, MLP, AVERAGED)), model().state_dict()
+    averages = CheckpointWeights(kept, average=True)
+    assert list(averages) == list(expected)
+    assert all(torch.equal(averages[name], 2 * value) for name, value in model().named_parameters())
+    assert main(["export", str(kept), "--average", "--format", "torch", "-o", str(tmp_path / "out")]) == 0
+    exported = torch.load(tmp_path / "out" / "pytorch_model.bin", weights_only=True)
+    assert all(torch.equal(exported[name], averages[name]) for name in expected)
+    (tmp_path / "plain").mkdir()
+    with pytest.raises(CheckpointError, match="it holds no average of weights"):
+        CheckpointWeights(write(tmp_path / "plain", (10,)), average=True)
 
 
 def test_torch_reads_it_into_a_model(kept: Path) -> None:

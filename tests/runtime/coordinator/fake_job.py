@@ -23,6 +23,7 @@ from recycle_runtime.coordinator.events import (
     Joined,
     Order,
     PlanMade,
+    PlanningFailed,
     Rename,
     Said,
     Send,
@@ -117,7 +118,12 @@ class FakeJob:
         self.coordinator = StateMachine(self.book, 1, steps, expected, self.now, asked)
         self.files = PlanFiles("first", self.book, self, Path("nowhere"))
         helper = replanner or Replanner(Path("nowhere"))
-        self.reconfiguration = Reconfiguration(self.coordinator, options, helper, self.files)
+        self.can_plan = True
+        self.started: set[Worker] = set()
+        """Workers that agents start."""
+        self.reconfiguration = Reconfiguration(
+            self.coordinator, options, helper, self.files, self.started.__contains__
+        )
         self.members: dict[Member, FakeMember] = {}
         self.mail: deque[tuple[Member, ToWorker]] = deque()
         self.moves: list[tuple[Worker, Worker]] = []
@@ -158,6 +164,11 @@ class FakeJob:
                 self.obey(member, self.members[member], order)
         elif self.wanted is not None:
             failed, self.wanted = self.wanted, None
+            if not self.can_plan:
+                self.happen(
+                    PlanningFailed("there is no plan for these failures: recyclec is not installed here")
+                )
+                return
             self.files.add(Path(str(failed)), planned(failed))
             self.happen(PlanMade())
         self._adapt()

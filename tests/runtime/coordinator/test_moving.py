@@ -42,6 +42,37 @@ def test_a_worker_takes_the_free_place_when_that_pays() -> None:
     assert len(job.events) == 1, "it is weighed once"
 
 
+def test_nobody_moves_to_the_place_of_a_worker_that_is_started_again() -> None:
+    job = FakeJob(STEPS, LONG)
+    job.run(5)
+    job.kill((1, 1))
+    job.started.add((1, 1))
+    job.run(10)
+    assert not (job.events or job.moves)
+    job.join((1, 1))
+    finish(job)
+    assert len(job.members) == job.book.pipelines * job.book.stages
+
+
+def test_workers_move_to_where_there_is_a_plan_if_none_can_be_made() -> None:
+    job = FakeJob(STEPS, LONG)
+    job.can_plan = False
+    job.run(5)
+    job.kill((1, 1))
+    job.run(1)
+    assert job.moves == [((0, 0), (1, 1))]
+    job.kill((2, 1))
+    job.run(1)
+    assert job.moves[1:] == [((1, 0), (2, 1))]
+    job.kill((2, 2))
+    job.run(5)
+    assert job.book.counts(job.coordinator.roster.whole()) == (2, 0, 1)
+    # There are no plans for four failures.
+    job.kill((0, 2))
+    job.run(1)
+    assert job.result is not None and "recyclec is not installed here (0:2 was killed)" in str(job.result[0])
+
+
 @pytest.mark.parametrize(("before", "awaited"), [(5, 1), (2, 4)])
 def test_moves_wait_for_one_step_where_steps_were_timed_before_else_for_four(
     before: int, awaited: int

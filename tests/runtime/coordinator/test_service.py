@@ -219,17 +219,22 @@ def events(told: list[ToObserver]) -> list[str]:
     return [message.text for message in told if isinstance(message, JobEvent)]
 
 
-def test_that_a_place_is_taken_is_told_once(alone: Any) -> None:
+def test_who_returns_gets_the_place_that_its_successor_left(alone: Any) -> None:
     told: list[ToObserver] = []
     alone.watch(told.append)
     alone.message(Line(), AgentJoin("node/1", 1, (RunningProcess(Member((0, 0), 0), 7),)))
     alone.tick()
-    assert events(told) == [], "there is no room"
     alone._rename(Rename(Member((0, 0), 0), Member((1, 0), 0)))
+    alone._ticked = float("-inf")
+    alone.tick()
+    assert events(told) == [], "there is no room"
+    # The job has begun: nobody else is to be started.
+    alone._job.expected.clear()
+    alone.message(Line(), AgentJoin("node/2", 1, ()))
     for _ in range(3):
         alone._ticked = float("-inf")
         alone.tick()
-    assert events(told) == ["1:0 is not restarted: 0:0 has taken its place"]
+    assert events(told) == ["1:0 is restarted as 0:0, which has taken its place"]
 
 
 def test_what_is_wrong_with_a_program_is_told_once(alone: Any) -> None:

@@ -1,7 +1,7 @@
 """Jobs whose optimizer state is in shards, in simulated worlds: no shard is lost while one owner is left."""
 
 from dataclasses import replace
-from itertools import product
+from itertools import combinations, product
 
 import pytest
 
@@ -14,8 +14,9 @@ from tests.runtime.world.world import Fault, Outcome, Scenario, World
 
 FIXED = 30
 PART = 10
-TWO, WAITING = 0, 1
-"""Jobs of three pipelines with two owners: one steps before the norm is known, one after that."""
+TWO, WAITING, THREE = 0, 1, 3
+"""Jobs of three pipelines with two owners: one steps before the norm is known, one after that. And of four
+with three."""
 
 
 @pytest.mark.parametrize("first", range(0, FIXED, PART))
@@ -49,6 +50,13 @@ def test_an_owner_is_killed_at_any_time(sharded: list[WorldJob], kind: int, pipe
         faults = KillWorker(at / 100, worker=(pipeline, 0)), KillWorker(at / 100, worker=(pipeline, 1))
         outcome = _run(_killed(sharded, kind, *faults))
         assert outcome.error is None and outcome.recoveries > 1, outcome.story
+
+
+@pytest.mark.parametrize("pair", list(combinations(range(4), 2)))
+def test_two_of_three_owners_are_killed_at_once(sharded: list[WorldJob], pair: tuple[int, int]) -> None:
+    faults = [KillWorker(2.08, worker=(pipeline, 1)) for pipeline in pair]
+    outcome = _run(replace(_killed(sharded, THREE, *faults), nodes=8))
+    assert outcome.error is None and outcome.recoveries, outcome.story
 
 
 @pytest.mark.parametrize("kind", [TWO, WAITING])

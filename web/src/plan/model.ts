@@ -48,13 +48,14 @@ export interface PlanDocument {
   edges: [before: number, after: number, lag: number][];
 }
 
-export const KINDS = "FBIWSRO";
+export const KINDS = "FBIWSROG";
 const F = 0;
 const B = 1;
 const I = 2;
 const W = 3;
 const R = 5;
 const O = 6;
+const G = 7;
 const NOTHING = -1;
 
 export interface Row {
@@ -275,6 +276,7 @@ export class Plan {
     if (op > row.first) found.push({ op: op - 1, at: this.end[op - 1], why: "worker" });
     if (this.isOfMicrobatch(op)) this.addData(op, found);
     else if (this.kind[op] === R) this.addPeers(op, found);
+    else if (this.kind[op] === G) this.addOwners(op, found);
     for (const [before, lag] of this.addedEdges.get(op) ?? []) {
       found.push({ op: before, at: this.end[before] + lag, why: "data" });
     }
@@ -327,6 +329,19 @@ export class Plan {
         if (staggered && tied[this.chunk[other]] !== tied[this.chunk[op]]) continue;
         if (last === NOTHING || this.end[other] > this.end[last]) last = other;
         break;
+      }
+    }
+    if (last !== NOTHING) found.push({ op: last, at: this.end[last], why: "peers" });
+  }
+
+  /** Weights are gathered when all holders of the chunk have made their steps. */
+  private addOwners(op: number, found: Cause[]): void {
+    let last = NOTHING;
+    for (const row of this.rows) {
+      if (row === this.rows[this.rowOf[op]]) continue;
+      for (let other = row.end - 1; other >= row.first && !this.isOfMicrobatch(other); other -= 1) {
+        if (this.kind[other] !== O || this.chunk[other] !== this.chunk[op]) continue;
+        if (last === NOTHING || this.end[other] > this.end[last]) last = other;
       }
     }
     if (last !== NOTHING) found.push({ op: last, at: this.end[last], why: "peers" });

@@ -42,6 +42,11 @@ def add_arguments(parser: Arguments) -> None:
         help="safetensors as Hugging Face lays them out, one file for torch.load, or a folder for "
         "torch.distributed.checkpoint (default: safetensors)",
     )
+    parser.add_argument(
+        "--average",
+        action="store_true",
+        help="the average of the weights that `moves_with_steps` keeps (an AveragedModel), in their place",
+    )
     parser.add_argument("--dtype", choices=_TYPES, help="convert floating-point tensors to this type")
     parser.add_argument(
         "--max-file-size", metavar="SIZE", default="5GB", help="of a safetensors file (default: 5GB)"
@@ -68,7 +73,7 @@ def run(arguments: Namespace, output: Output) -> int:
     from recycle_runtime.weights.safetensors import WeightsError
 
     try:
-        weights = CheckpointWeights(arguments.checkpoint, dtype=arguments.dtype)
+        weights = CheckpointWeights(arguments.checkpoint, dtype=arguments.dtype, average=arguments.average)
         if not weights.is_whole:
             raise UserError(
                 f"{weights.folder}: its layers are in {weights.manifest.shape.tensor} tensor-parallel "
