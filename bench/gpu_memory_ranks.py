@@ -20,7 +20,7 @@ import torch
 
 from bench.nccl_grid import PIPELINES, STAGES, Schedule, one_schedule, rounds_of
 from recycle_runtime.execution.chunk import Chunk, Graphs, UndoMemory, build_chunks
-from recycle_runtime.execution.optimizer.gradients import BUCKET_BYTES
+from recycle_runtime.execution.optimizer.gradient_part import BUCKET_BYTES
 from recycle_runtime.execution.session import Role, Session
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Instruction, Opcode

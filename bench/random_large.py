@@ -1,17 +1,19 @@
 """Gaps and CPU time of bundles for many workers: `python -m bench.random_large --seed N --jobs K`.
 
-Random jobs of 256 to 2,048 workers (`large_job` of `bench.varied_jobs`) that tolerate a quarter of them, with
-1 % as good enough. A bundle has a plan for every number of failures, each with the work that it has there;
-`--plans` makes a sample of them, at equal distances, and the CPU seconds of a bundle are estimated from it.
+Random jobs of 256 to 2,048 workers (`large_job` of `bench.varied_jobs`), a quarter of which may fail, with
+1 % as good enough; `--given` takes four shapes that people would write instead. A bundle has a plan for every
+number of failures, each with the work that it has there; `--plans` makes a sample of them, at equal
+distances, and the CPU seconds of a bundle are estimated from it.
 """
 
 import argparse
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from bench.report import Section, percent
-from bench.varied_jobs import large_job
+from bench.varied_jobs import given_jobs, large_job
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.planner.compile import plan_count
 from recycle_compiler.planner.placement import measure_costs
@@ -59,10 +61,10 @@ class Sampled:
         return max(self.plans, key=lambda one: one.gap)
 
 
-def sampled(task: tuple[int, int, int]) -> Sampled:
+def sampled(task: tuple[int | None, int, int]) -> Sampled:
     """So many plans of the bundle of one job."""
     seed, number, plans = task
-    varied = large_job(seed, number)
+    varied = given_jobs()[number] if seed is None else large_job(seed, number)
     solver = replace(varied.job.solver, gap_ppm=GAP_PPM)
     job = replace(varied.job, solver=solver)
     guard = Guard(solver.time_limit_ns)
@@ -88,13 +90,13 @@ def _sample(job: JobSpec, plans: int) -> Iterator[int]:
     yield from (job.failures * index // max(1, most - 1) for index in range(most))
 
 
-def measured(seed: int, jobs: int, plans: int, processes: int = 1) -> Iterator[Sampled]:
-    """The first jobs of a series, as they are done."""
+def measured(seed: int | None, jobs: int, plans: int, processes: int = 1) -> Iterator[Sampled]:
+    """The first jobs of a series, or the given ones, as they are done."""
     with running(processes) as run:
         yield from run(sampled, [(seed, number, plans) for number in range(jobs)])
 
 
-def section(jobs: Sequence[Sampled], seed: int) -> Section:
+def section(jobs: Sequence[Sampled], arguments: str) -> Section:
     """A row for each job, and one for all."""
     ordered = sorted(jobs, key=lambda one: -one.worst.gap)
     every = [one for job in ordered for one in job.plans]
@@ -102,7 +104,7 @@ def section(jobs: Sequence[Sampled], seed: int) -> Section:
     total = ("all", "", *_gaps(every), f"{seconds:.0f}", "", "", "")
     return Section(
         title="Bundles for many workers",
-        command=f"python -m bench.random_large --seed {seed} --jobs {len(jobs)}",
+        command=f"python -m bench.random_large {arguments}",
         words=(
             "Random jobs of 256 to 2,048 workers that tolerate a quarter of them; a sample of the plans of "
             "each bundle, gaps above their bounds, and the CPU seconds of a bundle, estimated from it."
@@ -137,17 +139,20 @@ def _gaps(plans: Sequence[Made]) -> tuple[str, str, str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=SEED, help=f"of the series (default: {SEED})")
+    parser.add_argument("--given", action="store_true", help="the given shapes, not a series")
     parser.add_argument("--jobs", type=int, default=10, metavar="K", help="the first K jobs (default: 10)")
     parser.add_argument(
         "--plans", type=int, default=1 << 20, metavar="N", help="so many plans of a bundle (default: all)"
     )
     parser.add_argument("--processes", type=int, default=1)
     arguments = parser.parse_args()
+    seed = None if arguments.given else arguments.seed
+    count = min(arguments.jobs, len(given_jobs())) if arguments.given else arguments.jobs
     jobs: list[Sampled] = []
-    for one in measured(arguments.seed, arguments.jobs, arguments.plans, arguments.processes):
+    for one in measured(seed, count, arguments.plans, arguments.processes):
         jobs.append(one)
         print(f"{one.number}: {one.label}: {one.bundle_seconds:.0f} s", flush=True)
-    print(section(jobs, arguments.seed).text())
+    print(section(jobs, " ".join(sys.argv[1:])).text())
 
 
 if __name__ == "__main__":

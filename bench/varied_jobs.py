@@ -69,6 +69,52 @@ def large_job(seed: int, number: int) -> VariedJob:
     return replace(varied, job=replace(varied.job, failures=failures))
 
 
+_GIVEN = ((8, 32, 48), (4, 64, 32), (12, 20, 40), (32, 8, 64))
+"""Stages, pipelines and micro-batches of jobs that people would write: 2,048 GPUs, eight to a worker."""
+
+
+def given_jobs() -> list[VariedJob]:
+    """These shapes with memory for a micro-batch more than stages; in the first the ends are slower.
+
+    In the others all stages take up to 20 % less or more than the mean.
+    """
+    return [_given(number, *shape) for number, shape in enumerate(_GIVEN)]
+
+
+def _given(number: int, stages: int, pipelines: int, microbatches: int) -> VariedJob:
+    random, mean = Random(f"given/{number}"), 10_000
+    if number == 0:
+        times, each = "ends 10 % slower", [mean * 11 // 10, *[mean] * (stages - 2), mean * 11 // 10]
+    else:
+        times, each = "stages +-20 %", [int(mean * random.uniform(0.8, 1.2)) for _ in range(stages)]
+    forward = tuple(ticks * _TICKS for ticks in each)
+    ends = tuple(3 * mean * _TICKS for _ in range(stages))
+    sizes = (_COUNT,) * stages
+    job = JobSpec(
+        name=f"given-{stages}x{pipelines}",
+        stages=stages,
+        pipelines=pipelines,
+        tensor=8,
+        microbatches=microbatches,
+        unit="us",
+        memory_unit="count",
+        forward=forward,
+        backward_input=forward,
+        backward_weight=forward,
+        optimizer=ends,
+        reduce=ends,
+        transfer=(0,) * (stages - 1),
+        activation=sizes,
+        kept_for_weight=sizes,
+        capacity=(_COUNT * (stages + 1),) * stages,
+        parameters=(0,) * stages,
+        techniques=Techniques(),
+        failures=stages * pipelines // 4,
+        solver=SolverOptions(),
+    )
+    return VariedJob(job, (), times, f"memory for {stages + 1}")
+
+
 def _nobody(random: Random, stages: int, pipelines: int) -> FailureSet:
     return ()
 

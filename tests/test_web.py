@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from recycle_compiler.ir.ops import OpKind
+from recycle_compiler.viz.plan_page import LETTERS
+
 ROOT = Path(__file__).resolve().parent.parent
 WEB = ROOT / "web"
 FOLDERS = (ROOT / "recycle_compiler" / "viz" / "pages", ROOT / "runtime" / "recycle_runtime" / "live_page")
@@ -40,3 +43,8 @@ def test_pages_allow_their_own_script_and_no_other(page: Path) -> None:
     assert "unsafe" not in policy[1]
     links = text.replace("http://www.w3.org/2000/svg", "").replace('href="data:,"', "")
     assert not re.search(r"https?:|src=|href=|@import|url\(", links)
+
+
+def test_pages_know_every_kind_of_op() -> None:
+    found = re.search(r'export const KINDS = "(\w+)"', (WEB / "src" / "plan" / "model.ts").read_text())
+    assert found is not None and found[1] == "".join(LETTERS[kind.name] for kind in OpKind)

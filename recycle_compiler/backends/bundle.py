@@ -68,6 +68,8 @@ def bundle_bytes(*, source: str, plans: Sequence[Streams], recuts: Sequence[Sequ
         tied_chunks=job.tied_chunks,
         groups=job.groups,
         owners=job.owners,
+        slots=job.slots,
+        placed_every=job.placed_every,
         plans=tuple(map(_entry, plans)),
         layouts=tuple(layout for layout, _ in encoded),
     )

@@ -10,7 +10,7 @@ from recycle_compiler.ir.failure import Worker, worker_number
 from recycle_compiler.ir.groups import ending_starts
 from recycle_compiler.ir.hops import hop_times
 from recycle_compiler.ir.job import JobSpec
-from recycle_compiler.ir.ops import UNSET, Op, OpKind, op_duration, op_table
+from recycle_compiler.ir.ops import SERVICE, SERVICES, UNSET, Op, OpKind, op_duration, op_table
 from recycle_compiler.ir.schedule import Schedule, schedule_order
 from recycle_compiler.ir.streams import Streams
 from recycle_runtime.plan.isa import Opcode
@@ -20,7 +20,12 @@ _KINDS = {
     Opcode.BACKWARD: OpKind.B,
     Opcode.BACKWARD_INPUT: OpKind.I,
     Opcode.BACKWARD_WEIGHT: OpKind.W,
+    Opcode.SERVE_FORWARD: OpKind.SF,
+    Opcode.SERVE_BACKWARD: OpKind.SB,
+    Opcode.SERVE_BACKWARD_INPUT: OpKind.SI,
+    Opcode.SERVE_BACKWARD_WEIGHT: OpKind.SW,
 }
+_SERVED = {service: work for work, service in SERVICE.items()}
 
 
 _FINISH = {Opcode.REDUCE: OpKind.R, Opcode.OPTIMIZER: OpKind.O, Opcode.GATHER: OpKind.G}
@@ -30,12 +35,14 @@ def replay(streams: Streams) -> Schedule:
     """The schedule of a plan; raises ValueError if its streams wait for each other."""
     queues = {worker: _ops(streams, worker, index) for index, worker in enumerate(streams.workers)}
     ends: dict[tuple[OpKind, int, int, int], int] = {}
+    rounds = {worker: _rounds(queue) for worker, queue in queues.items()}
     clock = {worker: streams.release[worker.stage] for worker in streams.workers}
     position = dict.fromkeys(streams.workers, 0)
     waiting: dict[tuple[OpKind, int, int, int], Worker] = {}
     runnable = list(streams.workers)
     timed: list[tuple[Op, int]] = []
     hops = _hops(streams.job)
+    meetings = _Meetings(streams)
     while runnable:
         worker = runnable.pop()
         queue = queues[worker]
@@ -49,16 +56,50 @@ def replay(streams: Streams) -> Schedule:
                 waiting[need] = worker
                 break
             start = max(clock[worker], 0 if need is None else ends[need] + lag)
+            number = rounds[worker][position[worker]]
+            met = meetings.come(worker, op, number, start)
+            if met is None:
+                break
+            runnable += meetings.woken()
+            start = met
             clock[worker] = start + op.duration
             key = (_chain(op.kind), op.pipeline, op.microbatch, op.chunk)
             ends[key] = clock[worker]
-            timed.append((op, start))
+            timed.append((op._replace(microbatch=number) if op.kind in SERVICES else op, start))
             position[worker] += 1
             if key in waiting:
                 runnable.append(waiting.pop(key))
     if any(position[worker] < len(queue) for worker, queue in queues.items()):
         raise ValueError("the streams wait for each other")
     return _schedule(streams, timed, clock)
+
+
+class _Meetings:
+    """Rounds of peers that share experts: each begins when the last worker of the chunk is there."""
+
+    def __init__(self, streams: Streams) -> None:
+        job = streams.job
+        self._is_met = job.slots > 0
+        self._holders = [sum(w.stage in stages for w in streams.workers) for stages in job.holders]
+        self._there: dict[tuple[OpKind, int, int], dict[Worker, int]] = {}
+        self._woken: list[Worker] = []
+
+    def come(self, worker: Worker, op: Op, number: int, start: int) -> int | None:
+        """When the op begins, which its worker could do at `start`; None while others are missing."""
+        if not self._is_met or _chain(op.kind) is OpKind.W:
+            return start
+        there = self._there.setdefault((_chain(op.kind), op.chunk, number), {})
+        is_new = worker not in there
+        there.setdefault(worker, start)
+        if len(there) < self._holders[op.chunk]:
+            return None
+        self._woken = [peer for peer in there if is_new and peer != worker]
+        return max(there.values())
+
+    def woken(self) -> list[Worker]:
+        """Who has waited for the last to come; each is told once."""
+        woken, self._woken = self._woken, []
+        return woken
 
 
 def _ops(streams: Streams, worker: Worker, index: int) -> list[Op]:
@@ -74,8 +115,20 @@ def _ops(streams: Streams, worker: Worker, index: int) -> list[Op]:
 
 
 def _chain(kind: OpKind) -> OpKind:
-    """B and I are the same link of the chain of backwards."""
+    """B and I are the same link of the chain of backwards, and services are what they serve."""
+    kind = _SERVED.get(kind, kind)
     return OpKind.I if kind is OpKind.B else kind
+
+
+def _rounds(queue: list[Op]) -> list[int]:
+    """For each op of a worker, how many such it has had before on the chunk."""
+    counts: dict[tuple[OpKind, int], int] = {}
+    found: list[int] = []
+    for op in queue:
+        line = (_chain(op.kind), op.chunk)
+        found.append(counts.get(line, 0))
+        counts[line] = found[-1] + 1
+    return found
 
 
 def _hops(job: JobSpec) -> list[list[int]]:
@@ -89,6 +142,8 @@ def _hops(job: JobSpec) -> list[list[int]]:
 def _need(streams: Streams, op: Op) -> tuple[tuple[OpKind, int, int, int] | None, int | None]:
     """The op that this one waits for, and behind which chunk the border lies that its message crosses."""
     job, place = streams.job, (op.pipeline, op.microbatch)
+    if op.kind in SERVICES:
+        return None, None
     if op.kind is OpKind.F:
         if op.chunk == 0:
             return None, None

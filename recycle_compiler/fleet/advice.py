@@ -7,10 +7,10 @@ compile for), how often peers of one stage are lost together (how many should ho
 how often the job falls back to a checkpoint (the interval).
 """
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from math import inf
 from statistics import fmean
 from typing import NamedTuple
@@ -19,9 +19,10 @@ from recycle_compiler.diagnostics import CompileError
 from recycle_compiler.fleet.accounts import GpuHours
 from recycle_compiler.fleet.comparison import Batch, Comparison, compare
 from recycle_compiler.fleet.machines import Fleet
+from recycle_compiler.fleet.policy import Worker
 from recycle_compiler.fleet.report import PolicyOutcome
 from recycle_compiler.fleet.setting import FleetSetting, best_interval
-from recycle_compiler.fleet.state_options import Failures, StateOption, state_options
+from recycle_compiler.fleet.state_options import MOST_HOLDERS, Failures, Losses, StateOption, state_options
 from recycle_compiler.fleet.traces.generated import Machines, Repair, Words, generate
 
 OTHERS = ("nvrx", "torchft", "restart", "varuna", "oobleck")
@@ -38,7 +39,6 @@ _FAILURES = 120
 _BACK = 120.0
 """Seconds until a failed machine of such a trace is back: its process failed, or another took its place."""
 _HOUR, _YEAR = 3600.0, 365 * 86400.0
-_MOST_HOLDERS = 4
 _RARE = 0.001
 """Share of the time in which more failures than a tolerance may be there."""
 
@@ -68,6 +68,8 @@ class HolderLosses(NamedTuple):
     holders: int
     times: int
     """In all draws together, at most."""
+    with_another: int
+    """Of these, times that another machine failed with them, which may have had a copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,16 +153,18 @@ def advise(question: Question, on_run: Callable[[str], None] | None = None) -> A
         on_run("failure rates")
     copy = _copy_seconds(question.setting)
     tolerance, watched = _tolerance(fleets), sum(fleet.trace.span for fleet in fleets)
-    copies = tuple(_copies(fleets, copy, question.setting.job.pipelines))
-    losses = tuple(one.times * _YEAR / watched for one in copies)
-    states, states_note = _states(question, Failures(tolerance, _shares_down(fleets), losses), on_run)
+    copies = tuple(holder_losses(fleets, copy, question.setting.job.pipelines))
+    years = watched / _YEAR
+    losses = tuple(Losses(one.times / years, one.with_another / years) for one in copies)
+    failures = Failures(tolerance, _shares_down(fleets), losses, years)
+    states, states_note = _states(question, failures, on_run)
     return Advice(
         question,
         tuple(options),
         best,
         tolerance,
         max(_most_down(fleet) for fleet in fleets),
-        watched / _YEAR,
+        years,
         copies,
         copy,
         _interval(question.setting, shown, fleets),
@@ -179,7 +183,11 @@ def _states(
         return (), "the file does not have the text of its job"
     if not job.techniques.adaptive or job.pipelines == 1:
         return (), "no worker has a peer that could take its work"
-    hear = on_run or (lambda _: None)
+
+    def hear(name: str) -> None:
+        if on_run is not None:
+            on_run(name)
+
     try:
         return tuple(state_options(question.text, question.file, question.setting, failures, hear)), ""
     except CompileError as error:
@@ -260,24 +268,46 @@ def _copy_seconds(setting: FleetSetting) -> float:
     return setting.costs.regroup + max(setting.job.parameters) / setting.costs.copy_rate
 
 
-def _copies(fleets: Sequence[Fleet], seconds: float, pipelines: int) -> Iterator[HolderLosses]:
+def holder_losses(fleets: Sequence[Fleet], seconds: float, pipelines: int) -> Iterator[HolderLosses]:
     """Failures of one stage that come within the time in which a lost copy is replaced."""
     clusters: Counter[int] = Counter()
+    with_another: Counter[int] = Counter()
     for fleet in fleets:
-        by_stage: dict[int, list[float]] = {}
-        for change in fleet.changes():
-            for _, stage in change.failed:
-                by_stage.setdefault(stage, []).append(change.at)
-        for moments in by_stage.values():
-            size = 1
-            for before, after in pairwise([*moments, inf]):
-                if after - before <= seconds:
-                    size += 1
-                    continue
-                clusters[size] += 1
-                size = 1
-    for holders in range(1, min(pipelines, _MOST_HOLDERS) + 1):
-        yield HolderLosses(holders, sum(number for size, number in clusters.items() if size >= holders))
+        machine_of = {worker: place for place in fleet.layout.places for worker in place}
+        failed = [(change.at, worker) for change in fleet.changes() for worker in change.failed]
+        moments = [at for at, _ in failed]
+        by_stage: dict[int, list[tuple[float, Worker]]] = {}
+        for at, worker in failed:
+            by_stage.setdefault(worker[1], []).append((at, worker))
+        for one_after_another in by_stage.values():
+            for cluster in _clusters(one_after_another, seconds):
+                clusters[len(cluster)] += 1
+                machines = {machine_of[worker] for _, worker in cluster}
+                first = bisect_left(moments, cluster[0][0] - seconds)
+                last = bisect_right(moments, cluster[-1][0] + seconds)
+                with_another[len(cluster)] += any(
+                    machine_of[worker] not in machines for _, worker in failed[first:last]
+                )
+    for holders in range(1, min(pipelines, MOST_HOLDERS) + 1):
+        yield HolderLosses(
+            holders,
+            *(
+                sum(times for size, times in found.items() if size >= holders)
+                for found in (clusters, with_another)
+            ),
+        )
+
+
+def _clusters(failed: Sequence[tuple[float, Worker]], seconds: float) -> Iterator[list[tuple[float, Worker]]]:
+    """Failures in order of time, those of which each follows the one before it within so long together."""
+    cluster: list[tuple[float, Worker]] = []
+    for one in failed:
+        if cluster and one[0] - cluster[-1][0] > seconds:
+            yield cluster
+            cluster = []
+        cluster.append(one)
+    if cluster:
+        yield cluster
 
 
 def _interval(setting: FleetSetting, shown: PolicyResult, fleets: Sequence[Fleet]) -> float:

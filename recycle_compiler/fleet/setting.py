@@ -51,6 +51,9 @@ class ChangeCosts:
     copy_rate: float = 1e9
     """Bytes a second that one worker gets from another when it moves or comes back; what the runtime reckons
     with before it has seen a copy (docs/replanning.md)."""
+    memory_rate: float = 5e9
+    """Bytes a second that a worker copies into the memory of its own node while training waits
+    (`--neighbour-copies`). Measured on a CPU (docs/recovery.md): 512 MiB in 0.10 s, once there is memory."""
     start_up: float = 20.0
     """Until the process of a returned or spare machine has started and built its stage; the others train.
     Restarts of whole jobs include it."""
@@ -81,6 +84,8 @@ class ChangeCosts:
     the timeout of 10 s that its examples have (docs/gpu.md); FT-HSDP publishes 180 on 100,000 GPUs."""
     replica_join: float = 1.3
     """torchft: seconds without steps when a replica returns. Measured in the same runs."""
+    expert_copies: float = 2.0
+    """Lazarus: workers of a stage that have each expert at least. As many as ours has owners by default."""
     swap: float = 40.0
     """In-process restart: seconds until a spare has taken the place of a failed machine. Published for
     DeadPool as under 40 on 512 GPUs; FlashRecovery publishes 150 on 4,800 devices."""

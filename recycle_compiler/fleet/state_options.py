@@ -1,18 +1,25 @@
-"""Ways to keep the optimizer's state that a job may choose from, with the plans and the losses of each.
+"""Ways to keep state that a job may choose from, with the plans and the losses of each.
 
-    whole       every worker of a stage has all of it: lost when all of them are
-    N owners    each shard is with N workers of its stage: lost when these are, which leaves room for
-                activations and makes steps shorter, but for the sum and the new weights that travel
+    whole       every worker of a stage has all of it: lost when all of them are. In a job in layers the least
+                number of workers on a stage is `redundancy`; fewer leave more freedom to cut
+    N owners    each shard of the optimizer's state is with N workers of its stage: lost when these are, which
+                leaves room for activations and makes steps shorter, but for the sum and the new weights that
+                travel
+    copies      either of them with a copy of every stage in the memory of two nodes, every so many steps: a
+                loss goes back to the copy, unless the second node fails as well
 
-Owners change memory and times, and so the plans: each choice is planned quickly, with all workers and with as
-many failures as the tolerance says, under the fastest cut of a job in layers. Between these two numbers of
-failures rates are interpolated. A loss of all holders costs a restart and half a checkpoint interval.
+Owners and redundancy change memory and times, and so the plans: each choice is planned quickly, with all
+workers and with as many failures as the tolerance says, under the fastest cut of a job in layers. Between
+these two numbers of failures rates are interpolated. Where nothing is copied, a loss of all holders costs a
+restart and half a checkpoint interval; with copies, a restart and half the steps between two of them, and
+each copy a pause.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
-from recycle_compiler.fleet.setting import FleetSetting
+from recycle_compiler.fleet.setting import FleetSetting, best_interval
 from recycle_compiler.frontend.load import parse_for_format, parse_job_text
 from recycle_compiler.frontend.syntax import Block
 from recycle_compiler.ir.job import JobSpec
@@ -26,9 +33,12 @@ from recycle_compiler.scheduling.budget import Guard
 from recycle_compiler.scheduling.search import Effort
 
 _YEAR = 365 * 86400.0
-_MOST_OWNERS = 4
+MOST_HOLDERS = 4
+"""That choices are compared with."""
+_LEAST_COPY_STEPS = 3
+"""The runtime names the step of a copy two steps ahead."""
 _ALIKE = 1.001
-"""A rate that is no more above that of whole state does not outweigh what sharding adds to a job."""
+"""A rate that is no more above another does not outweigh what shards, copies or fewer holders bring along."""
 
 
 class StateOption(NamedTuple):
@@ -36,6 +46,10 @@ class StateOption(NamedTuple):
 
     owners: int
     """Of each shard; 0: every worker has the whole state."""
+    redundancy: int | None
+    """Workers of a stage at least; None where the job keeps its cut."""
+    copy_steps: int | None
+    """Steps from one copy in the memory of nodes to the next; None: no such copies."""
     holders: int
     """Workers that have each piece of state."""
     period: int | None
@@ -46,14 +60,24 @@ class StateOption(NamedTuple):
     """Bytes of state on the worker that has most of it; None where the job does not say."""
     losses: float
     """Times a year that all holders of some state may be lost, at most."""
+    read_back: float
+    """Times a year that a checkpoint may have to be read, at most."""
     rate: float
-    """Iterations a second over the trace, restarts from checkpoints included."""
+    """Iterations a second over the trace, with copies and what follows losses."""
     why: str = ""
     """Why there is no plan."""
 
     @property
     def name(self) -> str:
-        return f"{self.owners} owners" if self.owners > 1 else "1 owner" if self.owners else "whole"
+        return option_name(self.owners, self.redundancy)
+
+
+class Losses(NamedTuple):
+    """Times a year that all of so many holders of a piece of state are lost together, at most."""
+
+    all_holders: float
+    and_copy: float
+    """And another machine with them, which may be the one that has a copy."""
 
 
 class Failures(NamedTuple):
@@ -62,8 +86,21 @@ class Failures(NamedTuple):
     tolerance: int
     shares: Mapping[int, float]
     """Share of the time in which so many workers are down."""
-    losses: Sequence[float]
-    """Times a year that all of 1, 2, ... holders of a piece of state are lost together, at most."""
+    losses: Sequence[Losses]
+    """With 1, 2, ... holders."""
+    years: float
+    """That were watched."""
+
+
+class _Plans(NamedTuple):
+    """Quick plans of a choice."""
+
+    whole: int
+    """Ticks of a step with all workers."""
+    failed: int
+    """With as many failures as are tolerated."""
+    holders: int
+    """Workers on a stage, at least."""
 
 
 def with_owners(text: str, name: str, owners: int) -> str:
@@ -85,65 +122,102 @@ def with_owners(text: str, name: str, owners: int) -> str:
 def state_options(
     text: str, name: str, setting: FleetSetting, failures: Failures, on_option: Callable[[str], None]
 ) -> Iterator[StateOption]:
-    """Whole state, then from one owner on, up to as many as a stage has workers. CompileError if the text
-    cannot be read again, as where its profile is gone."""
-    most = min(setting.job.pipelines, _MOST_OWNERS)
+    """Whole state, also with other redundancies than the job's, then from one owner on, up to as many as a
+    stage has workers; each without copies and with them. CompileError if the text cannot be read again, as
+    where its profile is gone."""
+    most = min(setting.job.pipelines, MOST_HOLDERS)
     for owners in range(most + 1):
         job = parse_job_text(with_owners(text, name, owners), name)
-        on_option(f"{owners} owners" if owners else "whole state")
-        yield _option(job, owners, setting, failures)
+        redundancies: list[int | None] = [job.redundancy if can_recut(job) else None]
+        if not owners and redundancies[0] is not None:
+            redundancies += [each for each in range(1, most + 1) if each != job.redundancy]
+        on_option(option_name(owners, redundancies[0]))
+        held = max((sum(one.parts.values()) for one in held_by_stage(job)), default=None)
+        try:
+            job = started(job)
+            planned = list(_planned(job, redundancies, failures.tolerance))
+        except (NoPlanError, NoStartError) as error:
+            yield StateOption(owners, redundancies[0], None, owners, None, None, held, 0, 0, 0, str(error))
+            continue
+        for redundancy, plans in zip(redundancies, planned, strict=True):
+            holders = min(owners or plans.holders, plans.holders)
+            plain = StateOption(owners, redundancy, None, holders, plans.whole, plans.failed, held, 0, 0, 0)
+            yield from _with_losses(plain, job, setting, failures)
 
 
-def _option(job: JobSpec, owners: int, setting: FleetSetting, failures: Failures) -> StateOption:
-    holders = owners or setting.job.pipelines
-    losses = failures.losses[min(holders, len(failures.losses)) - 1] if failures.losses else 0.0
-    held = max((sum(one.parts.values()) for one in held_by_stage(job)), default=None)
-    try:
-        job = started(job)
-        whole, failed = _periods(job, failures.tolerance)
-    except (NoPlanError, NoStartError) as error:
-        return StateOption(owners, holders, None, None, held, losses, 0.0, str(error))
-    rates = [setting.rate(whole), setting.rate(failed)]
+def option_name(owners: int, redundancy: int | None) -> str:
+    words = f"{owners} owners" if owners > 1 else "1 owner" if owners else "whole"
+    return words if redundancy is None else f"{words}, redundancy {redundancy}"
+
+
+def _with_losses(
+    plain: StateOption, job: JobSpec, setting: FleetSetting, failures: Failures
+) -> Iterator[StateOption]:
+    """The choice without copies and with them."""
+    assert plain.period is not None and plain.period_failed is not None
+    losses = failures.losses[min(plain.holders, len(failures.losses)) - 1]
+    rates = [setting.rate(plain.period), setting.rate(plain.period_failed)]
     most = max(1, failures.tolerance)
     mean = sum(
         share * (rates[0] + (rates[1] - rates[0]) * min(down, most) / most)
         for down, share in failures.shares.items()
     )
-    lost = setting.costs.restart + setting.checkpoint_load + setting.free_checkpoints_every / 2
-    return StateOption(
-        owners, holders, whole, failed, held, losses, mean * max(0.0, 1 - losses * lost / _YEAR)
+    costs, step, copied = setting.costs, setting.seconds(plain.period), max(job.parameters)
+    from_disk = costs.restart + setting.checkpoint_load + setting.free_checkpoints_every / 2
+    lost = losses.all_holders * from_disk / _YEAR
+    plain = plain._replace(losses=losses.all_holders)
+    yield plain._replace(read_back=losses.all_holders, rate=mean * max(0.0, 1 - lost))
+    pause = copied / costs.memory_rate
+    # Where no loss was seen, as if there had been one: no more is known.
+    steps = _copy_steps(step, pause, max(losses.all_holders, 1 / failures.years))
+    # A copy counts once it has travelled, and travels back.
+    from_copy = costs.restart + 2 * copied / costs.copy_rate + steps * step / 2
+    lost = (losses.all_holders * from_copy + losses.and_copy * from_disk) / _YEAR
+    training = steps * step / (steps * step + pause)
+    yield plain._replace(
+        copy_steps=steps, read_back=losses.and_copy, rate=mean * training * max(0.0, 1 - lost)
     )
 
 
-def _periods(job: JobSpec, tolerance: int) -> tuple[int, int]:
-    """Of quick plans with all workers and with so many failures; a failure never makes a step shorter."""
+def _copy_steps(step: float, pause: float, losses: float) -> int:
+    """Steps between two copies that lose least to pauses and to steps made again."""
+    return max(_LEAST_COPY_STEPS, round(best_interval(pause, _YEAR / losses) / step))
+
+
+def _planned(job: JobSpec, redundancies: Sequence[int | None], tolerance: int) -> Iterator[_Plans]:
+    """Quick plans with all workers and with so many failures; a failure never makes a step shorter."""
     guard = Guard(job.solver.time_limit_ns)
+    most = min(job.vacant + tolerance, job.stages * (job.pipelines - 1))
+    counts = (job.vacant, most)
     with running(1) as run:
-        most = min(job.vacant + tolerance, job.stages * (job.pipelines - 1))
         costs = measure_costs(job, most, run, guard) if most else None
-        found = [
-            min(
-                plan_count(job, count, costs, guard, effort=Effort().quick()).claims.period,
-                _under_another_cut(job, job.workers - count),
-            )
-            for count in (job.vacant, most)
+        own = [
+            plan_count(job, count, costs, guard, effort=Effort().quick()).claims.period for count in counts
         ]
-    return found[0], max(found)
+    for redundancy in redundancies:
+        there = job if redundancy is None else replace(job, redundancy=redundancy)
+        found = [
+            min((period, -job.pipelines), _under_another_cut(there, job.workers - count))
+            for period, count in zip(own, counts, strict=True)
+        ]
+        (whole, _), (failed, _) = found
+        yield _Plans(whole, max(whole, failed), min(-few for _, few in found))
 
 
 _UNKNOWN = 1 << 60
 
 
-def _under_another_cut(job: JobSpec, workers: int) -> int:
+def _under_another_cut(job: JobSpec, workers: int) -> tuple[int, int]:
+    """Ticks of a step, and how many workers hold each layer, as a negative number."""
     found = fastest_layout(job, workers) if can_recut(job) else None
-    return _UNKNOWN if found is None or found[1] is None else found[1]
+    if found is None or found[1] is None:
+        return _UNKNOWN, 0
+    return found[1], -min(found[0].workers)
 
 
 def best_option(options: Sequence[StateOption]) -> StateOption | None:
-    """The fastest over the trace; whole state where nothing is really faster. None where none has a plan."""
-    planned = [option for option in options if option.period is not None]
-    fastest = max(planned, key=lambda option: (option.rate, -option.owners), default=None)
-    whole = next((option for option in planned if not option.owners), None)
-    if fastest is None or whole is None:
-        return fastest
-    return whole if fastest.rate <= whole.rate * _ALIKE else fastest
+    """The fastest over the trace; the first that is as fast but for little. None where none has a plan."""
+    fastest = max((option.rate for option in options if option.period is not None), default=None)
+    if fastest is None:
+        return None
+    return next(option for option in options if option.rate * _ALIKE >= fastest)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from recycle_compiler.ir.failure import FailureSet, worker_number
 from recycle_compiler.ir.hops import hop_times
 from recycle_compiler.ir.job import JobSpec
-from recycle_compiler.ir.ops import UNSET, Column, OpKind, OpTable
+from recycle_compiler.ir.ops import SERVICE, UNSET, Column, OpKind, OpTable
 from recycle_compiler.ir.target import Target
 
 
@@ -69,7 +69,10 @@ class Graph:
 
 
 def memory_of(job: JobSpec, ops: OpTable) -> tuple[Column, Column]:
-    """What the job says that ops take and free: F takes the activation, the others give it back in parts."""
+    """What the job says that ops take and free: F takes the activation, the others give it back in parts.
+
+    A worker that serves holds for its peers' micro-batches what it would hold for its own.
+    """
     takes, frees = np.zeros(len(ops), dtype=np.int64), np.zeros(len(ops), dtype=np.int64)
     whole, kept = (np.array(amounts, dtype=np.int64) for amounts in (job.activation, job.kept_for_weight))
     for kind, column, amount in (
@@ -78,7 +81,7 @@ def memory_of(job: JobSpec, ops: OpTable) -> tuple[Column, Column]:
         (OpKind.I, frees, whole - kept),
         (OpKind.W, frees, kept),
     ):
-        chosen = ops.kind == kind
+        chosen = (ops.kind == kind) | (ops.kind == SERVICE[kind])
         column[chosen] = amount[ops.chunk[chosen]]
     return takes, frees
 
@@ -116,9 +119,10 @@ def _goes_forward(graph: Graph) -> bool:
     """True if every edge goes with the flow of training, which has no cycles; quick, and mostly true."""
     kind, chunks = graph.ops.kind, graph.job.chunks
     last = 2 * chunks
-    # F down the chunks, B or I back up, then W, S, R, O, G.
-    rank = np.array([0, last - 1, last - 1, last, last + 1, last + 2, last + 3, last + 4])[kind]
-    rank = rank + np.array([1, -1, -1, 0, 0, 0, 0, 0])[kind] * graph.ops.chunk
+    # F down the chunks, B or I back up, then W, S, R, O, G; services as what they serve.
+    work = [0, last - 1, last - 1, last]
+    rank = np.array([*work, last + 1, last + 2, last + 3, last + 4, *work])[kind]
+    rank = rank + np.array([1, -1, -1, 0, 0, 0, 0, 0, 1, -1, -1, 0])[kind] * graph.ops.chunk
     return bool((rank[graph.before] < rank[graph.after]).all())
 
 

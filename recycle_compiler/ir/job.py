@@ -22,7 +22,8 @@ if the compiler chooses where its 32 workers start. Where layers share parameter
 `tied_reduce 400` is what their sum takes. Where groups of pipelines have cuts of their own, `groups 0,0 1,2`
 says for each group which stage holds each chunk, and `shares 30 2` how many micro-batches each group has;
 `grouping off` if no plan may have them. Where the optimizer's state is sharded, it has the lines of
-`ir/sharding.py`; `spread 200000 50000` where op times vary, by micro-batch and by chance.
+`ir/sharding.py`; `spread 200000 50000` where op times vary, by micro-batch and by chance; `experts 2 1` where
+peers share experts: slots of each worker, and after how many steps experts are placed anew.
 """
 
 from bisect import bisect_right
@@ -141,6 +142,16 @@ class JobSpec:
     """Parameters of each chunk on one GPU; empty where that is not known."""
     overhead: int = 0
     """Part of a worker's memory that is neither state nor activations, and not in `capacity` either."""
+    slots: int = 0
+    """Slots of each worker for experts, in each mixture layer. Where there are any, the workers that hold a
+    chunk meet in rounds: see `scheduling/rounds/`. 0: peers share no experts."""
+    exchange: tuple[int, ...] = ()
+    """Part of `forward` of each chunk, and as much of `backward_input`, in which tokens go to their experts
+    and back; empty where that is not known."""
+    state_counts: tuple[int, ...] = ()
+    """Parameters of each chunk whose state is shared out, where workers have fewer: not all experts."""
+    placed_every: int = 0
+    """Steps after which experts are placed anew; 0: never."""
 
     def __post_init__(self) -> None:
         if not self.chunk_stages:
@@ -206,6 +217,11 @@ class JobSpec:
         return self.left_by((0,) * self.stages)
 
     @property
+    def without_rounds(self) -> "JobSpec":
+        """The job with the same costs, whose workers need not meet in rounds."""
+        return replace(self, slots=0, placed_every=0, exchange=())
+
+    @property
     def tied_chunks(self) -> tuple[int, ...]:
         """Chunks that share parameters: they reduce together, so none steps before all can."""
         if not self.cut:
@@ -267,6 +283,7 @@ class JobSpec:
             yield f"chunks {self.groups or self.chunk_stages} do not lie on each of {self.stages} stages"
         yield from self._verify_groups()
         yield from self._verify_costs()
+        yield from self._verify_experts()
         if any(kept > whole for kept, whole in zip(self.kept_for_weight, self.activation, strict=False)):
             yield "kept_for_weight exceeds activation"
         if self.unit not in TICKS_PER_UNIT or self.memory_unit not in MEMORY_SCALE:
@@ -290,6 +307,20 @@ class JobSpec:
             is_left = name == "capacity" and self.sharding is not None and any(self.sharding.lost)
             if any(value is not None and value < least for value in values) and not is_left:
                 yield f"{name} must be at least {least} everywhere, got {values}"
+
+    def _verify_experts(self) -> Iterator[str]:
+        if min(self.slots, self.placed_every) < 0 or self.slots < min(1, self.placed_every):
+            yield f"{self.slots} slots for experts cannot be placed every {self.placed_every} steps"
+        if not self.slots:
+            return
+        for name in ("exchange", "state_counts"):
+            values: tuple[int, ...] = getattr(self, name)
+            if values and (len(values) != self.chunks or min(values) < 0):
+                yield f"{name} needs {self.chunks} values of at least 0, got {values}"
+        if self.sharding is None or not self.techniques.adaptive:
+            yield "slots for experts need a sharded state and the technique adaptive"
+        if not self.has_chunk_per_stage or self.groups or self.tied or self.parts > 1:
+            yield "stages with slots for experts hold one chunk each, with no groups, ties or halves"
 
     def _verify_groups(self) -> Iterator[str]:
         if len(self.groups) != len(self.shares) or len(self.groups) == 1:
@@ -444,6 +475,10 @@ def _choices(job: JobSpec) -> Iterator[tuple[str, bool]]:
     yield f"parts {job.parts}", job.parts > 1
     yield "grouping off", not job.grouping
     yield f"spread {job.spread_ppm} {job.jitter_ppm}", job.varies
+    yield f"experts {job.slots} {job.placed_every}", job.slots > 0
+    for name in ("exchange", "state_counts"):
+        values: tuple[int, ...] = getattr(job, name)
+        yield " ".join((name, *map(str, values))), any(values)
     yield f"free {job.free_workers}", job.is_free
     yield f"vacant {job.vacant}", job.vacant > 0
 
@@ -467,6 +502,9 @@ def parse_job(lines: Iterable[str]) -> JobSpec:
         "counts",
         "overhead",
         "spread",
+        "experts",
+        "exchange",
+        "state_counts",
         *LINES,
         *(f"layer_{name}" for name in MORE),
     }
@@ -513,12 +551,15 @@ def _job_from(fields: dict[str, list[str]]) -> JobSpec:
         tied_reduce=int(fields.get("tied_reduce", ["0"])[0]),
         free_workers=int(fields.get("free", ["0"])[0]),
         vacant=int(fields.get("vacant", ["0"])[0]),
-        **_spread(fields.get("spread", ["0", "0"])),
+        **_numbers(fields.get("spread", ["0", "0"]), ("spread_ppm", "jitter_ppm")),
+        **_numbers(fields.get("experts", ["0", "0"]), ("slots", "placed_every")),
         grouping=_is_on(fields.get("grouping", ["on"])),
         groups=groups,
         shares=tuple(int(word) for word in fields.get("shares", ())),
         counts=tuple(int(word) for word in fields.get("counts", ())),
         overhead=int(fields.get("overhead", ["0"])[0]),
+        exchange=tuple(int(word) for word in fields.get("exchange", ())),
+        state_counts=tuple(int(word) for word in fields.get("state_counts", ())),
         sharding=parse_sharding(fields, shape["stages"]) if LINES & fields.keys() else None,
         **shape,
         **per_chunk,
@@ -531,9 +572,8 @@ def _pairs(words: list[str], names: tuple[str, ...]) -> dict[str, int]:
     return {name: int(value) for name, value in zip(names, words[1::2], strict=True)}
 
 
-def _spread(words: list[str]) -> dict[str, int]:
-    spread, jitter = map(int, words)
-    return {"spread_ppm": spread, "jitter_ppm": jitter}
+def _numbers(words: list[str], names: tuple[str, ...]) -> dict[str, int]:
+    return {name: int(word) for name, word in zip(names, words, strict=True)}
 
 
 def _is_on(words: list[str]) -> bool:

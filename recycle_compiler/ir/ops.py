@@ -35,9 +35,23 @@ class OpKind(IntEnum):
     """Optimizer step of a chunk."""
     G = 7
     """Gathering of a chunk's weights from the owners of their shards, where the state is sharded."""
+    SF = 8
+    """Service in a round of forwards on a chunk: what a worker without a micro-batch in it does. The
+    micro-batch of this and the next three is the number of the round."""
+    SB = 9
+    """Service in a round of coupled backwards."""
+    SI = 10
+    """Service in a round of I."""
+    SW = 11
+    """Gradients of the weights of what was served."""
 
 
 MICROBATCH_KINDS = (OpKind.F, OpKind.B, OpKind.I, OpKind.W)
+SERVICE: dict[OpKind, OpKind] = dict(
+    zip(MICROBATCH_KINDS, (OpKind.SF, OpKind.SB, OpKind.SI, OpKind.SW), strict=True)
+)
+"""What workers do that have no micro-batch in a round of these."""
+SERVICES = tuple(SERVICE.values())
 UNSET = -1
 
 
@@ -111,4 +125,5 @@ def op_duration(job: JobSpec, kind: OpKind, chunk: int) -> int:
         OpKind.O: job.optimizer[chunk],
         OpKind.G: job.gather[chunk],
     }
+    durations |= {service: durations[work] for work, service in SERVICE.items()}
     return durations[kind]

@@ -10,7 +10,8 @@ import numpy as np
 from recycle_compiler.ir.failure import FailureSet, Worker, worker_at
 from recycle_compiler.ir.hops import hop_times
 from recycle_compiler.ir.job import JobSpec
-from recycle_compiler.ir.ops import MICROBATCH_KINDS, Column, Op, OpKind, OpTable
+from recycle_compiler.ir.ops import MICROBATCH_KINDS, SERVICE, Column, Op, OpKind, OpTable
+from recycle_compiler.ir.rounds import broken_rounds
 from recycle_compiler.ir.streams import Claims
 
 
@@ -69,9 +70,11 @@ class Schedule:
         kept = np.array(self.job.kept_for_weight)[self.ops.chunk]
         kind = self.ops.kind
         # F takes memory as it starts; the others give it back as they end, so it counts from the next op on.
-        before[kind == OpKind.F] = activation[kind == OpKind.F]
+        takes = (kind == OpKind.F) | (kind == OpKind.SF)
+        before[takes] = activation[takes]
         for which, amount in ((OpKind.B, activation), (OpKind.I, activation - kept), (OpKind.W, kept)):
-            change[kind == which] = -amount[kind == which]
+            gives = (kind == which) | (kind == SERVICE[which])
+            change[gives] = -amount[gives]
         peaks: list[tuple[int, int, int]] = []
         for worker, rows in self.worker_starts():
             total = np.cumsum(before[rows] + change[rows])
@@ -95,6 +98,8 @@ class Schedule:
                 yield f"worker {pipeline}:{stage} holds {amount}, its capacity is {capacity}"
         yield from _wrong_order(self)
         yield from _broken_edges(self)
+        if self.job.slots:
+            yield from broken_rounds(self.job, self.failed, self.ops, self.start)
         if measured(self) != (self.claims.makespan, self.claims.period):
             yield f"claims {self.claims.makespan}, {self.claims.period} but measures {measured(self)}"
         if not 0 <= self.claims.lower_bound <= self.claims.period:

@@ -11,6 +11,8 @@ unit of the job:
     claims makespan 29 period 30 lower_bound 30 cut_short no reason load of stage 2
     worker 0:0  0 F0.0  1 F0.1  8 I0.0 ... 27 R  27 O
 
+`SF5` is service in the sixth round of forwards on the chunk, without a micro-batch.
+
 An op on a chunk whose number is not that of its worker's stage says so: `F0.0.c3`, `R.c3`. In a graph such an
 op names its worker as `1:0`, not by its pipeline alone.
 
@@ -32,7 +34,7 @@ import numpy as np
 from recycle_compiler.ir.failure import FailureSet, Worker, failure_set, worker_at, worker_number
 from recycle_compiler.ir.graph import Graph, memory_of
 from recycle_compiler.ir.job import PER_CHUNK, JobSpec, TextError, parse_job, print_job
-from recycle_compiler.ir.ops import MICROBATCH_KINDS, UNSET, Op, OpKind, op_duration, op_table
+from recycle_compiler.ir.ops import MICROBATCH_KINDS, SERVICES, UNSET, Op, OpKind, op_duration, op_table
 from recycle_compiler.ir.schedule import Schedule, WorkEdge, schedule_order
 from recycle_compiler.ir.streams import Claims, Streams
 from recycle_compiler.ir.target import Target
@@ -288,12 +290,15 @@ def op_name(op: Op, job: JobSpec) -> str:
         return f"{op.kind.name}.p{op.pipeline}.m{op.microbatch}.{chunk}"
     if op.kind is OpKind.S:
         return f"S.{chunk}" if op.chunk >= 0 else "S.all"
+    if op.kind in SERVICES:
+        return f"{op.kind.name}.m{op.microbatch}.{chunk}.w{_worker_name(op, job)}"
     return f"{op.kind.name}.{chunk}.w{_worker_name(op, job)}"
 
 
 def op_label(op: Op, job: JobSpec) -> str:
     """An op of a known worker: `F0.3`, `R`, with its chunk where that is not the stage of the worker."""
     batch = f"{op.pipeline}.{op.microbatch}" if op.kind in MICROBATCH_KINDS else ""
+    batch = str(op.microbatch) if op.kind in SERVICES else batch
     chunk = "" if op.worker // job.pipelines == op.chunk else f".c{op.chunk}"
     return f"{op.kind.name}{batch}{chunk}"
 
@@ -316,7 +321,7 @@ def _parse_op(name: str, worker: str, duration: int, job: JobSpec) -> Op:
     return Op(OpKind[kind], pipeline, microbatch, chunk, number, duration)
 
 
-_LABEL = re.compile(r"([FBIWROG])(?:(\d+)\.(\d+))?(?:\.c(\d+))?")
+_LABEL = re.compile(r"(S[FBIW]|[FBIWROG])(?:(\d+)(?:\.(\d+))?)?(?:\.c(\d+))?")
 
 
 def _from_label(label: str, worker: Worker, job: JobSpec) -> Op:
@@ -327,13 +332,16 @@ def _from_label(label: str, worker: Worker, job: JobSpec) -> Op:
     chunk = worker.stage if found[4] is None else int(found[4])
     if not (_is_in_grid(worker, job) and 0 <= chunk < job.chunks):
         raise ValueError(f"{label} of worker {worker} is outside the grid")
-    if (kind in MICROBATCH_KINDS) != (found[2] is not None):
+    numbers = [int(group) for group in found.group(2, 3) if group is not None]
+    if len(numbers) != (2 if kind in MICROBATCH_KINDS else int(kind in SERVICES)):
         raise ValueError(f"{label} is not an op on a micro-batch, or on none")
-    place = (UNSET, UNSET) if found[2] is None else (int(found[2]), int(found[3]))
-    if not (place[0] < job.pipelines and place[1] < job.microbatches):
+    if kind in SERVICES and not (job.slots and numbers[0] < job.pipelines * job.microbatches):
+        raise ValueError(f"{label} is of a round that the job does not have")
+    pipeline, microbatch = (UNSET, UNSET, *numbers)[-2:]
+    if kind in MICROBATCH_KINDS and not (pipeline < job.pipelines and microbatch < job.microbatches):
         raise ValueError(f"{label} is of a micro-batch that the job does not have")
     number = worker_number(worker, job.pipelines)
-    return Op(kind, *place, chunk, number, op_duration(job, kind, chunk))
+    return Op(kind, pipeline, microbatch, chunk, number, op_duration(job, kind, chunk))
 
 
 def print_streams(streams: Streams) -> str:

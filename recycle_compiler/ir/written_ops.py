@@ -23,6 +23,10 @@ _SAME_WORK = {
     OpKind.R: (OpKind.R,),
     OpKind.O: (OpKind.O,),
     OpKind.G: (OpKind.G,),
+    OpKind.SF: (OpKind.SF,),
+    OpKind.SB: (OpKind.SB, OpKind.SI, OpKind.SW),
+    OpKind.SI: (OpKind.SI, OpKind.SB),
+    OpKind.SW: (OpKind.SW, OpKind.SB),
 }
 """For each kind those of which a micro-batch has none beside it."""
 

@@ -19,11 +19,13 @@ from recycle_compiler.compiled import compile_function
 from recycle_compiler.ir.ops import Column
 from recycle_compiler.ir.streams import Streams
 from recycle_compiler.passes.pipeline import Pass
-from recycle_runtime.plan.isa import CONSUMES, NONE, RECEIVES, USES_BUFFER, Opcode
+from recycle_runtime.plan.isa import CONSUMES, NONE, RECEIVES, SERVES, USES_BUFFER, Opcode
 
 _NOTHING, _TAKES, _GIVES, _FOLLOWS = range(4)
 """What an instruction does: it takes a number unless it has one, gives it back, or comes right after that."""
-_FREES = frozenset({Opcode.BACKWARD, Opcode.BACKWARD_WEIGHT})
+_FREES = frozenset(
+    {Opcode.BACKWARD, Opcode.BACKWARD_WEIGHT, Opcode.SERVE_BACKWARD, Opcode.SERVE_BACKWARD_WEIGHT}
+)
 _LARGE = 2_000
 """Instructions from which on it pays to load the compiler."""
 
@@ -50,10 +52,13 @@ _LAST_USES = {
 def _numbers(streams: Streams, actions: dict[Opcode, int]) -> Column:
     """For every instruction the lowest number that was free when its micro-batch needed one."""
     job, size = streams.job, len(streams.opcode)
-    keys = job.pipelines * job.microbatches * job.chunks
+    units = job.pipelines * job.microbatches
     action_of = np.full(max(Opcode) + 1, _NOTHING)
     action_of[list(actions)] = list(actions.values())
     unit = streams.pipeline * job.microbatches + streams.microbatch
+    served = _served(streams)
+    keys = max(units, int(served.max(initial=NONE)) + 1) * 2 * job.chunks
+    unit = np.where(served >= 0, 2 * served + 1, 2 * unit)
     columns = (
         streams.offsets,
         action_of[streams.opcode],
@@ -68,6 +73,21 @@ def _numbers(streams: Streams, actions: dict[Opcode, int]) -> Column:
     lists = [column.tolist() for column in columns]
     number_rows(*lists)
     return np.array(lists[-1], dtype=np.int64)
+
+
+def _served(streams: Streams) -> Column:
+    """How often a worker has served on a chunk before, forward, back and for weights each: rounds of a chunk
+    go back in the order in which they went forward. NONE for all else."""
+    found = np.full(len(streams.opcode), NONE)
+    rows = np.flatnonzero(np.isin(streams.opcode, sorted(SERVES)))
+    if not len(rows):
+        return found
+    worker = np.searchsorted(streams.offsets, rows, side="right")
+    size = max(Opcode) + 1
+    line = (worker * streams.job.chunks + streams.chunk[rows]) * size + streams.opcode[rows]
+    order = np.argsort(line, kind="stable")
+    found[rows[order]] = np.arange(len(rows)) - np.searchsorted(line[order], line[order])
+    return found
 
 
 @cache

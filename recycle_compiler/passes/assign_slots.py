@@ -16,6 +16,7 @@ from recycle_compiler.passes.grouped_schedule import schedule_groups
 from recycle_compiler.passes.pipeline import Pass
 from recycle_compiler.scheduling.budget import Budget, Guard
 from recycle_compiler.scheduling.problem import Problem, problem_of, slowed
+from recycle_compiler.scheduling.rounds.search import schedule_rounds
 from recycle_compiler.scheduling.schedules import SearchedPlan, schedule_from
 from recycle_compiler.scheduling.search import Effort, plan, plan_slowed
 from recycle_compiler.scheduling.slow_workers import SlowWorkers, bearable
@@ -37,6 +38,8 @@ class AssignSlots(Pass[Graph, Schedule]):
     def run(self, graph: Graph) -> Schedule:
         if graph.job.groups:
             return schedule_groups(graph, self._planned_alone)
+        if graph.job.slots:
+            return schedule_rounds(graph, graph.job.solver, self.effort, self._budget(graph.job.solver))
         problem = problem_of(graph)
         # Where micro-batches stay in their pipelines, these have as many on every stage.
         apart = self.effort.extras_apart and graph.job.techniques.adaptive
@@ -49,9 +52,13 @@ class AssignSlots(Pass[Graph, Schedule]):
         effort = replace(self.effort, exact=False, other_routes=False)
         return replace(self, effort=effort).plan(problem, options)
 
+    def _budget(self, options: SolverOptions) -> Budget:
+        guard = self.guard or Guard(options.time_limit_ns)
+        return Budget(guard, self.effort.work, without=self.effort.without)
+
     def plan(self, problem: Problem, options: SolverOptions) -> SearchedPlan:
         """Times and their bound, not yet put on the ops: all that plans are compared by."""
-        budget = Budget(self.guard or Guard(options.time_limit_ns), self.effort.work)
+        budget = self._budget(options)
         options = options if self.seed is None else replace(options, seed=self.seed)
         if not self.slow:
             return plan(problem, options, self.effort, budget)

@@ -31,8 +31,8 @@ class CanonicalizeSchedule(Pass[Schedule, Schedule]):
     name = "canonicalize-schedule"
 
     def run(self, schedule: Schedule) -> Schedule:
-        if schedule.job.groups:
-            # It was put together from schedules of this form.
+        if schedule.job.groups or schedule.job.slots:
+            # It was put together from schedules of this form, or its rounds are in order already.
             return schedule
         graph = graph_of(schedule)
         problem = problem_of(graph)

@@ -10,13 +10,13 @@ of (time; receive, send, compute), each instruction waits only for earlier ones.
 in a row sends to itself, by the same instructions.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recycle_compiler.ir.failure import Worker
-from recycle_compiler.ir.ops import Column, OpKind
+from recycle_compiler.ir.ops import SERVICES, Column, OpKind
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.streams import Streams
 from recycle_compiler.passes.pipeline import Pass
@@ -29,6 +29,16 @@ _RECEIVE, _SEND, _LOAD, _COMPUTE, _BARRIER, _REDUCE, _OPTIMIZER, _VALIDATE = ran
 
 _COMPUTE_OPCODE = np.array(
     [Opcode.FORWARD, Opcode.BACKWARD, Opcode.BACKWARD_INPUT, Opcode.BACKWARD_WEIGHT], dtype=np.int64
+)
+
+_SERVE_OPCODE = np.array(
+    [
+        Opcode.SERVE_FORWARD,
+        Opcode.SERVE_BACKWARD,
+        Opcode.SERVE_BACKWARD_INPUT,
+        Opcode.SERVE_BACKWARD_WEIGHT,
+    ],
+    dtype=np.int64,
 )
 
 
@@ -54,7 +64,13 @@ class InsertTransfers(Pass[Schedule, Streams]):
 
     def run(self, schedule: Schedule) -> Streams:
         rows = _concatenate(
-            [_compute(schedule), _loads(schedule), *_transfers(schedule), *_endings(schedule)]
+            [
+                _compute(schedule),
+                _services(schedule),
+                _loads(schedule),
+                *_transfers(schedule),
+                *_endings(schedule),
+            ]
         )
         order = np.lexsort((_among_equals(schedule, rows), rows.time, rows.worker))
         owner = rows.worker[order]
@@ -97,6 +113,14 @@ def _compute(schedule: Schedule) -> _Rows:
     ops, work = schedule.ops, schedule.is_compute
     opcode = _COMPUTE_OPCODE[ops.kind[work]]
     return _rows(schedule, work, schedule.start[work], _COMPUTE, opcode)
+
+
+def _services(schedule: Schedule) -> _Rows:
+    """Whoever has no micro-batch in a round: a stream says neither that nor which round it is."""
+    serves = np.isin(schedule.ops.kind, SERVICES)
+    opcode = _SERVE_OPCODE[schedule.ops.kind[serves] - SERVICES[0]]
+    found = _rows(schedule, serves, schedule.start[serves], _COMPUTE, opcode)
+    return replace(found, microbatch=np.full(len(opcode), NONE))
 
 
 def _loads(schedule: Schedule) -> _Rows:

@@ -23,6 +23,9 @@ Where a worker is slow, the shares of its stage are as many as each of its worke
 What it cannot take is dealt out like that of a failed worker, and what it keeps of its own lies at equal
 distances, so both spread over the iteration. In a large job such a stage too deals out all its micro-batches,
 and whose share is smaller has its turn less often.
+
+Where peers share experts, micro-batches are in rounds of all workers of a stage, and whoever has none in a
+round serves: see `scheduling/rounds/routes.py`.
 """
 
 from dataclasses import dataclass, replace
@@ -36,6 +39,7 @@ from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import OpKind
 from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.pipeline import Pass
+from recycle_compiler.scheduling.rounds.routes import fewest_rounds, in_rounds
 from recycle_compiler.scheduling.slow_workers import SlowWorkers, stage_shares
 
 _LARGE = 400
@@ -53,6 +57,8 @@ class RouteMicrobatches(Pass[Graph, Graph]):
     """Who should have fewer than its peers."""
 
     def run(self, graph: Graph) -> Graph:
+        if graph.job.slots:
+            return in_rounds(graph, fewest_rounds(graph))
         ops = graph.ops
         work = ops.kind <= OpKind.W
         table = _group_routes(graph) if graph.job.groups else routes(graph.job, graph.target.hosts, self.slow)

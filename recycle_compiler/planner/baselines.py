@@ -84,7 +84,7 @@ def one_f_one_b_period(job: JobSpec) -> int:
     room for what a staggered step would keep.
     """
     one = replace(
-        without_undo(job),
+        without_undo(job.without_rounds),
         pipelines=1,
         failures=0,
         vacant=0,
@@ -261,7 +261,7 @@ def problem_with(job: JobSpec, counts: Counts, techniques: Techniques = ALL) -> 
 
     A step is undone by arithmetic, as published, from nothing that takes room.
     """
-    coupled = replace(without_undo(job), techniques=replace(techniques, decouple=False))
+    coupled = replace(without_undo(job.without_rounds), techniques=replace(techniques, decouple=False))
     hit = (chunk for chunk, stage in enumerate(job.chunk_stages) if counts[stage])
     split = tuple(hit) if techniques.decouple else ()
     passes = BuildGraph() >> SplitBackward(split) >> StaggerOptimizer() >> RouteMicrobatches()

@@ -5,7 +5,7 @@ A first plan comes at once. If it is not known to be the best, a better one is l
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from recycle_compiler.backends.replay import replay
@@ -22,10 +22,10 @@ from recycle_compiler.scheduling.budget import Guard
 from recycle_compiler.scheduling.search import Effort
 from recycle_compiler.viz.plan_page import document_of
 
-AT_ONCE = 250_000_000
-"""Nanoseconds for the plan that comes first."""
-LONGER = 6_000_000_000
-"""Nanoseconds for a better one."""
+_AT_ONCE = replace(Effort().quick(), work=6_000_000)
+"""For the plan that comes first: about a quarter of a second."""
+_LONGER = replace(Effort(), work=150_000_000)
+"""For a better one: about six seconds at most."""
 Piece = dict[str, Any]
 
 
@@ -53,13 +53,14 @@ def answer(settings: Settings) -> Iterator[Piece]:
         yield {"text": text}
         job = parse_job_text(text, f"{settings.name}.job")
         yield {"doing": f"planning {plural(settings.ops, 'op')}"}
-        streams = plan_failed(job, settings.failed, guard=Guard(AT_ONCE))
+        guard = Guard(job.solver.time_limit_ns)
+        streams = plan_failed(job, settings.failed, effort=_AT_ONCE, guard=guard)
         yield _planned(streams, began)
         yield {"doing": "1F1B, zero bubble and ReCycle"}
         yield {"bars": [bar.document(job) for bar in _bars(job, settings)]}
         if streams.claims.status != "optimal":
             yield {"doing": "looking for a faster plan"}
-            better = plan_failed(job, settings.failed, effort=Effort(), guard=Guard(LONGER))
+            better = plan_failed(job, settings.failed, effort=_LONGER, guard=guard)
             if better.claims.period < streams.claims.period or better.claims.gap < streams.claims.gap:
                 yield _planned(better, began)
     except CompileError as error:

@@ -36,7 +36,10 @@ def schedule_from(graph: Graph, problem: Problem, plan: SearchedPlan) -> Schedul
     work = ops.kind <= OpKind.W
     start[work] = plan.timed.start.ravel()[op_numbers(job, ops)[work]]
     ends = start + ops.duration
-    start[~work] = _finish_starts(problem, ops, ends)
+    window = np.array(problem.window)[list(problem.pool)][ops.chunk]
+    last = np.zeros(int(window.max()) + 1, dtype=np.int64)
+    np.maximum.at(last, window[work], ends[work])
+    start[~work] = finish_starts(ops, last[window])
     makespan = int(ends[work].max() - start[work].min())
     order = schedule_order(ops, start)
     claims = Claims(makespan, plan.timed.period, plan.bound.period, plan.bound.reason, plan.cut_short)
@@ -49,24 +52,21 @@ def schedule_from(graph: Graph, problem: Problem, plan: SearchedPlan) -> Schedul
     )
 
 
-def _finish_starts(problem: Problem, ops: OpTable, end: Column) -> Column:
-    """When reductions and optimizer steps start: after all work of their window, one after the other.
+def finish_starts(ops: OpTable, worked: Column) -> Column:
+    """When reductions and optimizer steps start: when all work of their window is done, one after the other.
 
     A worker reduces all its chunks before it steps, so that peers stay together whoever steps slower. Where
     state is sharded, the weights of a chunk follow its step.
     """
-    work = ops.kind <= OpKind.W
-    window = np.array(problem.window)[list(problem.pool)][ops.chunk]
-    last = np.zeros(int(window.max()) + 1, dtype=np.int64)
-    np.maximum.at(last, window[work], end[work])
-    rows = np.flatnonzero(~work)
+    ending = np.isin(ops.kind, (OpKind.R, OpKind.O, OpKind.G))
+    rows = np.flatnonzero(ending)
     by_worker = rows[schedule_order(ops.take(rows), np.zeros(len(rows), dtype=np.int64))]
     before = np.cumsum(ops.duration[by_worker]) - ops.duration[by_worker]
     firsts = np.flatnonzero(np.diff(ops.worker[by_worker], prepend=-1))
     before -= np.repeat(before[firsts], np.diff(np.append(firsts, len(by_worker))))
     start = np.zeros(len(ops), dtype=np.int64)
-    start[by_worker] = last[window[by_worker]] + before
-    return start[~work]
+    start[by_worker] = worked[by_worker] + before
+    return start[ending]
 
 
 def added_edges(graph: Graph) -> tuple[WorkEdge, ...]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from recycle_compiler.ir.failure import Worker
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import Column
-from recycle_compiler.simulator.streams import EngineStreams
+from recycle_compiler.simulator.streams import SERVICE, WORK, EngineStreams
 from recycle_runtime.plan.isa import Opcode
 
 Floats = NDArray[np.float64]
@@ -60,6 +60,7 @@ def durations(streams: EngineStreams, costs: SimulatedCosts, slow: Mapping[Worke
     table[Opcode.BACKWARD] = costs.backward
     table[Opcode.BACKWARD_INPUT] = costs.backward_input
     table[Opcode.BACKWARD_WEIGHT] = costs.backward_weight
+    table[list(SERVICE)] = table[list(WORK)]
     table[Opcode.REDUCE] = costs.reduce
     table[Opcode.OPTIMIZER] = costs.optimizer
     table[Opcode.GATHER] = costs.gather

@@ -61,7 +61,18 @@ def run_iteration(  # noqa: C901
                 if waiter[step] > 0:
                     ready[waiting] = waiter[step] - 1
                     waiting += 1
-            elif kind[step] == GATHER:
+            else:
+                message = source[step]
+                if message == NEVER:
+                    break
+                if message != FREE:
+                    if sent[message] == NEVER:
+                        waiter[message] = worker + 1
+                        break
+                    if sent[message] + lag[step] > now:
+                        now = sent[message] + lag[step]
+                        begin = sender[message]
+            if kind[step] == GATHER:
                 group = gathering[step]
                 first = members[2 * group]
                 after = members[2 * group + 1]
@@ -81,17 +92,7 @@ def run_iteration(  # noqa: C901
                 start[step] = now
                 now += duration[step]
                 end[step] = now
-            else:
-                message = source[step]
-                if message == NEVER:
-                    break
-                if message != FREE:
-                    if sent[message] == NEVER:
-                        waiter[message] = worker + 1
-                        break
-                    if sent[message] + lag[step] > now:
-                        now = sent[message] + lag[step]
-                        begin = sender[message]
+            elif kind[step] == COMPUTE:
                 start[step] = now
                 now += duration[step]
                 end[step] = now

@@ -19,7 +19,14 @@ Mask = NDArray[np.bool_]
 
 WORK = (Opcode.FORWARD, Opcode.BACKWARD, Opcode.BACKWARD_INPUT, Opcode.BACKWARD_WEIGHT)
 """Opcodes of work on a micro-batch."""
-TIMED = (*WORK, Opcode.REDUCE, Opcode.OPTIMIZER, Opcode.GATHER)
+SERVICE = (
+    Opcode.SERVE_FORWARD,
+    Opcode.SERVE_BACKWARD,
+    Opcode.SERVE_BACKWARD_INPUT,
+    Opcode.SERVE_BACKWARD_WEIGHT,
+)
+"""What a worker does in rounds in which it has no micro-batch, in the order of `WORK`."""
+TIMED = (*WORK, *SERVICE, Opcode.REDUCE, Opcode.OPTIMIZER, Opcode.GATHER)
 """Opcodes that take time."""
 
 
@@ -100,9 +107,9 @@ def peak_memory(streams: EngineStreams, job: JobSpec) -> tuple[tuple[Worker, int
     whole = np.array(job.activation, dtype=np.int64)[streams.chunk]
     kept = np.array(job.kept_for_weight, dtype=np.int64)[streams.chunk]
     opcode = streams.opcode
-    taken = np.where(opcode == Opcode.FORWARD, whole, 0)
-    ends = [opcode == each for each in (Opcode.BACKWARD, Opcode.BACKWARD_INPUT, Opcode.BACKWARD_WEIGHT)]
-    freed = np.select(ends, [whole, whole - kept, kept], 0)
+    forward, *backward = (np.isin(opcode, pair) for pair in zip(WORK, SERVICE, strict=True))
+    taken = np.where(forward, whole, 0)
+    freed = np.select(backward, [whole, whole - kept, kept], 0)
     total = np.cumsum(taken - freed)
     before = np.concatenate(([0], total))[streams.offsets[:-1]]
     peak = np.zeros(len(streams.workers), dtype=np.int64)

@@ -11,11 +11,19 @@ import numpy as np
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import Column
 from recycle_compiler.simulator.kernel import COMPUTE, FREE, GATHER, NEVER, SEND
-from recycle_compiler.simulator.streams import WORK, EngineStreams, Mask
+from recycle_compiler.simulator.streams import SERVICE, WORK, EngineStreams, Mask
 from recycle_runtime.plan.isa import CONSUMES, NONE, RECEIVES, Opcode
 
 SENDS = (Opcode.SEND_ACTIVATION, Opcode.SEND_GRADIENT)
 _GATHERS = (Opcode.BARRIER, Opcode.REDUCE, Opcode.GATHER)
+_FORWARDS = (Opcode.FORWARD, Opcode.SERVE_FORWARD)
+_BACKWARDS = (
+    Opcode.BACKWARD,
+    Opcode.BACKWARD_INPUT,
+    Opcode.SERVE_BACKWARD,
+    Opcode.SERVE_BACKWARD_INPUT,
+)
+_IN_ROUNDS = (*_FORWARDS, *_BACKWARDS)
 _NOBODY = -1
 
 
@@ -49,8 +57,10 @@ class Wiring:
 def wire(streams: EngineStreams, job: JobSpec) -> Wiring:
     """Connect the streams."""
     opcode = streams.opcode
-    sends, gathers = streams.is_any(SENDS), streams.is_any(_GATHERS)
-    takes_part = sends | gathers | streams.is_any((*WORK, Opcode.OPTIMIZER))
+    # Where peers share experts, rounds are gatherings too, of those that hold the chunk.
+    in_rounds = _IN_ROUNDS if job.slots else ()
+    sends, gathers = streams.is_any(SENDS), streams.is_any((*_GATHERS, *in_rounds))
+    takes_part = sends | gathers | streams.is_any((*WORK, *SERVICE, Opcode.OPTIMIZER))
     row = np.flatnonzero(takes_part)
     step_of_row = np.cumsum(takes_part) - 1
     send_of_receive, unreceived = _messages(streams, job)
@@ -133,12 +143,15 @@ def _gatherings(streams: EngineStreams, job: JobSpec, gathers: Mask) -> tuple[Co
     is_tied &= streams.opcode[rows] == Opcode.REDUCE
     group = np.where(is_tied, last_group, streams.chunk[rows] + 1)
     group = np.where(streams.opcode[rows] == Opcode.BARRIER, 0, group)
-    nth = _numbered(worker * (job.chunks + 2) + group, len(streams)) % (len(streams) + 1)
-    key = group * (len(streams) + 1) + nth
+    # The n-th round of forwards is not the n-th of backwards, nor a reduction.
+    kind = np.select([streams.is_any(which)[rows] for which in (_FORWARDS, _BACKWARDS)], [1, 2], 0)
+    kind = kind * (job.chunks + 2) + group
+    nth = _numbered(worker * 3 * (job.chunks + 2) + kind, len(streams)) % (len(streams) + 1)
+    key = kind * (len(streams) + 1) + nth
     keys, number = np.unique(key, return_inverse=True)
     gathering = np.full(len(streams), _NOBODY, dtype=np.int64)
     gathering[rows] = number
-    groups = keys // (len(streams) + 1)
+    groups = keys // (len(streams) + 1) % (job.chunks + 2)
     if job.groups:
         return gathering, _members_of_groups(streams, job, groups)
     holder = np.array([_NOBODY, *job.chunk_stages, _NOBODY], dtype=np.int64)[groups]

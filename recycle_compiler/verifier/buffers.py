@@ -8,8 +8,13 @@ from recycle_compiler.verifier.plan import MISSING, CheckedPlan, Column
 from recycle_compiler.verifier.report import VerifierRule, Violation
 from recycle_runtime.plan.isa import NONE, RECEIVES, USES_BUFFER, Opcode
 
-_TAKES = (Opcode.LOAD, Opcode.FORWARD)
-_FREES = (Opcode.BACKWARD, Opcode.BACKWARD_WEIGHT)
+_TAKES = (Opcode.LOAD, Opcode.FORWARD, Opcode.SERVE_FORWARD)
+_FREES = (
+    Opcode.BACKWARD,
+    Opcode.BACKWARD_WEIGHT,
+    Opcode.SERVE_BACKWARD,
+    Opcode.SERVE_BACKWARD_WEIGHT,
+)
 _SENDS = (Opcode.SEND_ACTIVATION, Opcode.SEND_GRADIENT)
 
 _Use = tuple[int, int, int, int]
@@ -17,7 +22,8 @@ _Use = tuple[int, int, int, int]
 
 
 def check_buffers(plan: CheckedPlan) -> Iterator[Violation]:
-    """A buffer belongs to one micro-batch from its load or forward to the end of its backward."""
+    """A buffer belongs to one micro-batch from its load or forward to the end of its backward; or to a round
+    that its worker serves."""
     table = plan.table
     taken_by: dict[int, tuple[int, int, int]] = {}
     held: set[int] = set()
@@ -62,7 +68,7 @@ def check_inboxes(plan: CheckedPlan) -> Iterator[Violation]:
 
 
 def _uses(plan: CheckedPlan, number: Column, rows: Column) -> Iterator[_Use]:
-    """In stream order, worker after worker."""
+    """In stream order, worker after worker. What is served has a unit of its own, less than any other."""
     numbers = number[rows]
     place = plan.table.worker[rows] * (int(numbers.max(initial=0)) + 1) + numbers
     work = plan.unit()[rows] * plan.job.chunks + plan.table.chunk[rows]

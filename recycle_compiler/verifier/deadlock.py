@@ -14,6 +14,7 @@ import numpy as np
 from recycle_compiler.verifier.messages import Direction, channels, rank_within
 from recycle_compiler.verifier.plan import MISSING, CheckedPlan, Column
 from recycle_compiler.verifier.report import VerifierRule, Violation
+from recycle_compiler.verifier.rounds import meetings
 from recycle_runtime.plan.isa import Opcode
 
 
@@ -113,8 +114,8 @@ class WorkerProgress:
 
 _NAMED_IN_A_CHAIN = 6
 _EVERYBODY = 0
-"""The group that meets at a barrier; those who hold chunk c are group c + 1, those who hold a tied one the
-last group."""
+"""The group that meets at a barrier; those who hold chunk c are group c + 1, those who hold a tied one come
+next. Then follow, for each chunk, its rounds of forwards and of backwards."""
 
 
 def check_deadlock(plan: CheckedPlan, both: tuple[Direction, Direction]) -> Iterator[Violation]:
@@ -151,20 +152,29 @@ def _steps(plan: CheckedPlan, both: tuple[Direction, Direction]) -> WaitingSteps
     channel[gather] = table.chunk[gather] + 1
     rows = np.flatnonzero(barrier | reduce | gather)
     rank[rows] = rank_within(table.worker[rows] * (plan.job.chunks + 2) + channel[rows])
-    rows = np.flatnonzero(action >= 0)
+    alone = np.flatnonzero(action >= 0)
+    # Who comes to a round has taken its message before.
+    together = meetings(plan)
+    meets = np.flatnonzero(together.number >= 0)
+    rows = np.concatenate([alone, meets])
+    order = np.argsort(rows, kind="stable")
+    in_round = np.arange(len(rows))[order] >= len(alone)
+    rows = rows[order]
+    first_round = plan.job.chunks + 2
     here = np.bincount([worker.stage for worker in table.workers], minlength=plan.job.stages)
     holders = np.array([here[list(stages)].sum() for stages in plan.job.holders], dtype=np.int64)
     return WaitingSteps(
         row=rows.tolist(),
-        action=action[rows].tolist(),
-        channel=channel[rows].tolist(),
-        rank=rank[rows].tolist(),
-        other=other[rows].tolist(),
+        action=np.where(in_round, Action.GATHER, action[rows]).tolist(),
+        channel=np.where(in_round, first_round + together.line[rows], channel[rows]).tolist(),
+        rank=np.where(in_round, together.rank[rows], rank[rows]).tolist(),
+        other=np.where(in_round, MISSING, other[rows]).tolist(),
         bounds=np.searchsorted(rows, table.offsets).tolist(),
         group_size=[
             len(table.workers),
             *holders.tolist(),
             sum(holders.tolist()[chunk] for chunk in plan.job.tied_chunks),
+            *np.repeat(holders, 2).tolist(),
         ],
     )
 
@@ -196,7 +206,9 @@ def _waits(plan: CheckedPlan, machine: WorkerProgress, stuck: list[int]) -> dict
 def _first_absent(plan: CheckedPlan, group: int, present: list[int]) -> int:
     arrived = set(present)
     all_workers = range(len(plan.table.workers))
+    first_round = plan.job.chunks + 2
     chunks = plan.job.tied_chunks if group == plan.job.chunks + 1 else (group - 1,)
+    chunks = ((group - first_round) // 2,) if group >= first_round else chunks
     stages = {stage for chunk in chunks for stage in plan.job.holders[chunk]}
     members = (
         worker for worker in all_workers if group == _EVERYBODY or plan.table.workers[worker].stage in stages

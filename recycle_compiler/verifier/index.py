@@ -11,7 +11,7 @@ from recycle_compiler.verifier.shards import wrong_steps
 
 _SHAPE = (
     *("stages", "pipelines", "tensor", "microbatches", "chunk_stages"),
-    *("cut", "tied_chunks", "groups", "owners"),
+    *("cut", "tied_chunks", "groups", "owners", "slots", "placed_every"),
 )
 """What the index of a bundle and its job both say."""
 _LARGEST_GRID = 1_000_000

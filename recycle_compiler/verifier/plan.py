@@ -26,6 +26,13 @@ MOST_OF_A_KIND = 1000
 """Violations of one kind in one plan: a file of a few kilobytes can have millions."""
 
 COMPUTE = (Opcode.FORWARD, Opcode.BACKWARD, Opcode.BACKWARD_INPUT, Opcode.BACKWARD_WEIGHT)
+SERVE = (
+    Opcode.SERVE_FORWARD,
+    Opcode.SERVE_BACKWARD,
+    Opcode.SERVE_BACKWARD_INPUT,
+    Opcode.SERVE_BACKWARD_WEIGHT,
+)
+"""Service for peers in a round, in the order of `COMPUTE`; it takes the same times and memory."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -196,6 +203,16 @@ class PlanSource(Protocol):
     @property
     def owners(self) -> int:
         """Owners of each shard of the optimizer's state; 0 where it is whole."""
+        ...
+
+    @property
+    def slots(self) -> int:
+        """Slots of each worker for experts; 0 where peers share none."""
+        ...
+
+    @property
+    def placed_every(self) -> int:
+        """Steps after which experts are placed anew; 0: never."""
         ...
 
     @property

@@ -1,7 +1,8 @@
 """When everything happens: streams hold no times, so they are replayed with the times of the job.
 
 A compute instruction starts as soon as the one before it on its worker has ended, the message that
-it consumes has arrived, and the window of its stage is open.
+it consumes has arrived, and the window of its stage is open. Where peers share experts, those that hold a
+chunk go through its rounds together: each begins when the last of them is there.
 """
 
 from collections.abc import Iterator
@@ -9,8 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from recycle_compiler.verifier.plan import COMPUTE, MISSING, CheckedPlan, Column, Mask
+from recycle_compiler.verifier.plan import COMPUTE, MISSING, SERVE, CheckedPlan, Column, Mask
 from recycle_compiler.verifier.report import VerifierRule, Violation
+from recycle_compiler.verifier.rounds import RoundMeetings, meetings
 from recycle_runtime.plan.isa import Opcode
 
 
@@ -38,9 +40,10 @@ class ReplayedTimes:
 
 def replay(plan: CheckedPlan) -> tuple[list[Violation], ReplayedTimes]:
     """The times of a plan, and a violation for each worker that is blocked."""
-    rows = np.flatnonzero(plan.table.is_any(*COMPUTE))
+    rows = np.flatnonzero(plan.table.is_any(*COMPUTE, *SERVE))
     producer, arrival_lag = _waits(plan, rows)
-    start, end = _run(plan, rows, producer, arrival_lag)
+    together = meetings(plan)
+    start, end = _run(plan, rows, producer, arrival_lag, together)
     violations = list(_stuck(plan, rows, producer, end))
     reduce_start, optimizer_end = _finish(plan, rows, end)
     return violations, ReplayedTimes(rows, start, end, reduce_start, optimizer_end)
@@ -74,11 +77,15 @@ def _durations(plan: CheckedPlan, rows: Column) -> Column:
     by_opcode[Opcode.BACKWARD_INPUT] = job.backward_input
     by_opcode[Opcode.BACKWARD_WEIGHT] = job.backward_weight
     by_opcode[Opcode.BACKWARD] = np.add(job.backward_input, job.backward_weight)
+    by_opcode[list(SERVE)] = by_opcode[list(COMPUTE)]
     return by_opcode[plan.table.opcode[rows], plan.table.chunk[rows]]
 
 
-def _run(plan: CheckedPlan, rows: Column, producer: Column, arrival_lag: Column) -> tuple[Column, Column]:
-    """Go through each stream as far as possible; whoever ends an op wakes those who wait for it."""
+def _run(
+    plan: CheckedPlan, rows: Column, producer: Column, arrival_lag: Column, together: RoundMeetings
+) -> tuple[Column, Column]:
+    """Go through each stream as far as possible; whoever ends an op wakes those who wait for it, and the last
+    to come to a round its peers."""
     table = plan.table
     duration: list[int] = _durations(plan, rows).tolist()
     producers: list[int] = producer.tolist()
@@ -90,6 +97,8 @@ def _run(plan: CheckedPlan, rows: Column, producer: Column, arrival_lag: Column)
     start = [MISSING] * len(rows)
     end = [MISSING] * len(rows)
     sleepers: dict[int, list[int]] = {}
+    rounds: list[int] = together.number[rows].tolist()
+    arrived: dict[int, dict[int, int]] = {}
     ready = list(range(len(table.workers)))
     while ready:
         worker = ready.pop()
@@ -102,6 +111,16 @@ def _run(plan: CheckedPlan, rows: Column, producer: Column, arrival_lag: Column)
                     cursor[worker] = op
                     break
                 now = max(now, end[source] + lags[op])
+            if rounds[op] >= 0:
+                there = arrived.setdefault(rounds[op], {})
+                is_late = worker not in there
+                there[worker] = max(now, there.get(worker, now))
+                if len(there) < together.size[rounds[op]]:
+                    cursor[worker] = op
+                    break
+                if is_late:
+                    ready += [other for other in there if other != worker]
+                now = max(there.values())
             start[op] = now
             now += duration[op]
             end[op] = now
@@ -118,7 +137,12 @@ def _stuck(plan: CheckedPlan, rows: Column, producer: Column, end: Column) -> It
     stuck = np.flatnonzero(end < 0)
     _, first = np.unique(table.worker[rows[stuck]], return_index=True)
     for op in stuck[first].tolist():
-        row, source = int(rows[op]), int(rows[producer[op]])
+        row = int(rows[op])
+        if producer[op] < 0 or end[producer[op]] >= 0:
+            message = f"{table.name(row)} waits for a round that some worker of its chunk never comes to"
+            yield plan.at(VerifierRule.REPLAY_STUCK, row, message)
+            continue
+        source = int(rows[producer[op]])
         worker, position = table.place(source)
         message = (
             f"{table.name(row)} waits for {table.name(source)} at {position} of {worker}, which never runs"

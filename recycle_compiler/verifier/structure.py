@@ -7,6 +7,7 @@ import numpy as np
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.verifier.plan import (
     COMPUTE,
+    SERVE,
     CheckedPlan,
     Column,
     Grid,
@@ -156,7 +157,7 @@ def _follows(plan: CheckedPlan, earlier: str, before: Grid, later: str, after: G
 def _techniques(plan: CheckedPlan) -> Iterator[Violation]:
     table = plan.table
     if not plan.job.techniques.decouple:
-        for row in where(table.is_any(Opcode.BACKWARD_INPUT, Opcode.BACKWARD_WEIGHT)):
+        for row in where(table.is_any(*COMPUTE[2:], *SERVE[2:])):
             yield plan.at(VerifierRule.TECHNIQUE_OFF, row, f"{table.name(row)}: decouple is off")
     if not plan.job.techniques.adaptive:
         yield from _whole_pipelines(plan)

@@ -10,8 +10,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from recycle_compiler.verifier.plan import (
+    COMPUTE,
     LARGEST,
     MISSING,
+    SERVE,
     CheckedPlan,
     Column,
     Grid,
@@ -154,11 +156,11 @@ def _levels(plan: CheckedPlan, timeline: ReplayedTimes) -> tuple[Column, Column,
     whole = np.array(plan.job.activation, dtype=np.int64)[chunk]
     kept = np.array(plan.job.kept_for_weight, dtype=np.int64)[chunk]
     change = np.select(
-        [opcode == Opcode.FORWARD, opcode == Opcode.BACKWARD, opcode == Opcode.BACKWARD_INPUT],
+        [np.isin(opcode, pair) for pair in zip(COMPUTE[:3], SERVE[:3], strict=True)],
         [whole, -whole, kept - whole],
         default=-kept,
     )
-    time = np.where(opcode == Opcode.FORWARD, start, end)
+    time = np.where(np.isin(opcode, (Opcode.FORWARD, Opcode.SERVE_FORWARD)), start, end)
     # What is released at a moment makes room for what is taken at that same moment.
     order = np.lexsort((change, time, worker))
     held = np.cumsum(change[order])

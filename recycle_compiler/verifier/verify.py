@@ -21,6 +21,7 @@ from recycle_compiler.verifier.plan import (
 )
 from recycle_compiler.verifier.replay import replay
 from recycle_compiler.verifier.report import PlanReport, VerifierRule, Violation
+from recycle_compiler.verifier.rounds import check_rounds
 from recycle_compiler.verifier.shards import job_of_plan
 from recycle_compiler.verifier.structure import check_fields, check_finish, check_structure
 from recycle_compiler.verifier.times import (
@@ -93,6 +94,7 @@ def verify_plan(source: PlanSource, index: int) -> PlanReport:
 
 def _verify(plan: CheckedPlan, violations: list[Violation], instructions: int) -> PlanReport:
     violations += check_structure(plan)
+    violations += check_rounds(plan)
     violations += check_finish(plan)
     traffic = links(plan)
     violations += check_messages(plan, traffic)
@@ -170,6 +172,8 @@ def _too_many(source: PlanSource, index: int, job: JobSpec) -> str | None:
     """Nor one with far more than it can need, of which nothing is even decoded."""
     units = job.pipelines * job.microbatches
     most = _MOST_PER_OP * job.chunks * (units + job.workers)
+    # All workers of a chunk are in each round of it, and none has fewer than one micro-batch.
+    most *= job.pipelines if job.slots else 1
     found = sum(source.length(index, worker) for worker in source.workers(index))
     return None if found <= most else f"at most {most} instructions can be needed, found {found}"
 

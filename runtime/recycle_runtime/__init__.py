@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from recycle_runtime.checkpoint.whole_model import CheckpointReader as CheckpointReader
     from recycle_runtime.checkpoint.whole_model import CheckpointWeights as CheckpointWeights
     from recycle_runtime.data.batches import Batches as Batches
+    from recycle_runtime.experts.mixture import MixtureOfExperts as MixtureOfExperts
+    from recycle_runtime.experts.sharing import share_experts as share_experts
     from recycle_runtime.trainer.report import Report as Report
     from recycle_runtime.trainer.trainer import SaveError as SaveError
     from recycle_runtime.trainer.trainer import Trainer as Trainer
@@ -25,6 +27,8 @@ _PUBLIC = {
     "CheckpointReader": "recycle_runtime.checkpoint.whole_model",
     "Report": "recycle_runtime.trainer.report",
     "Batches": "recycle_runtime.data.batches",
+    "MixtureOfExperts": "recycle_runtime.experts.mixture",
+    "share_experts": "recycle_runtime.experts.sharing",
     "mesh": "recycle_runtime.transport.rank_mesh",
 }
 

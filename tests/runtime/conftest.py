@@ -16,6 +16,7 @@ job disturbed {{
 }}
 """
 _SHARDED = "optimizer { state = sharded  owners = 2 }"
+_EXPERTS = f"{_SHARDED}  experts {{ slots = 4  every = 1 }}"
 
 
 def _compiled(folder: Path, name: str, **fields: object) -> str:
@@ -58,6 +59,15 @@ def sharded_with_barrier(tmp_path_factory: pytest.TempPathFactory) -> str:
     techniques = f"techniques {{ adaptive  decouple }} {_SHARDED}"
     return _compiled(
         folder, "barrier", stages=2, pipelines=3, microbatches=2, failures=2, techniques=techniques
+    )
+
+
+@pytest.fixture(scope="session")
+def experts(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Two stages, three pipelines, staggered steps, experts placed anew in every step."""
+    folder = tmp_path_factory.mktemp("experts")
+    return _compiled(
+        folder, "experts", stages=2, pipelines=3, microbatches=3, failures=2, techniques=_EXPERTS
     )
 
 

@@ -15,7 +15,7 @@ _LONGEST = 1e15
 """Microseconds, some thirty years: no time of a run is larger."""
 _LARGEST_STEP = 1 << 53
 _WORKER = re.compile(r"(\d{1,9}):(\d{1,9})", re.ASCII)
-_OP = re.compile(r"[FBIW]\d{1,9}\.\d{1,9}|[RO]", re.ASCII)
+_OP = re.compile(r"[FBIW]\d{1,9}\.\d{1,9}|[ROG]", re.ASCII)
 _BEGIN, _END, _WHOLE = "B", "E", "X"
 """Phases of events that take time."""
 _SHOWN = 40
@@ -158,7 +158,7 @@ def _ops(events: list[Any], data: dict[tuple[Worker, int], float]) -> Iterable[R
         is_wait = category in (WAIT, DATA)
         if row["ph"] != _WHOLE or not (is_wait or (isinstance(name, str) and _OP.fullmatch(name))):
             raise TraceError(
-                f"event {number} is no op of a plan: {_shown(name)}; they are like F0.3, R and O"
+                f"event {number} is no op of a plan: {_shown(name)}; they are like F0.3, R, O and G"
             )
         worker, step = _place(row, number)
         start, length = _time(row, "ts", number), _time(row, "dur", number)

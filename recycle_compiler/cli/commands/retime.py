@@ -13,7 +13,7 @@ from recycle_compiler.cli.bundles import schedule_of
 from recycle_compiler.cli.options.planning import add_slow_argument
 from recycle_compiler.cli.options.plans import OWN, Picked, add_plan_arguments, check_workers, pick_plan
 from recycle_compiler.frontend import load_job
-from recycle_compiler.ir.failure import Worker, failure_set
+from recycle_compiler.ir.failure import Worker, failed_per_stage, failure_set
 from recycle_compiler.ir.groups import AnyLayout, GroupedLayout, any_layout_of, job_of_groups
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.layout import halved, job_of_layout, own_layout
@@ -40,6 +40,8 @@ def run(arguments: Namespace, output: Output) -> int:
     if gone := sorted(set(slow) & set(streams.failed)):
         why = "has no such worker" if streams.job.is_recut else "counts it as failed"
         raise UsageError(f"worker {gone[0]} cannot be slow: this plan {why}")
+    # Who is left steps more of a sharded state.
+    job = job.left_by(failed_per_stage(streams.failed, job.stages))
     step = retimed_step(schedule_of(streams, arguments.bundle), job, slow)
     planned = streams.claims.period
     if arguments.json:
@@ -107,3 +109,7 @@ def _check_shape(planned: JobSpec, times: JobSpec, path: str, times_path: str) -
         raise UserError(f"{times_path}: times in {times.unit} and a plan in {planned.unit} do not compare")
     if planned.techniques.stagger != times.techniques.stagger:
         raise UserError(f"{times_path}: one of job and plan staggers its optimizer, the other does not")
+    if bool(planned.owners) != bool(times.owners):
+        raise UserError(
+            f"{times_path}: one of job and plan has the optimizer's state in shards, the other whole"
+        )

@@ -20,7 +20,8 @@ from recycle_runtime.checkpoint.dcp_reader import TensorReader
 from recycle_runtime.checkpoint.manifest import Manifest
 from recycle_runtime.checkpoint.storage import ShardFiles, open_shard
 from recycle_runtime.execution.layer import SLICES
-from recycle_runtime.state.names import CheckpointError
+from recycle_runtime.execution.resident_experts import EXPERTS, FIRST, WEIGHTS
+from recycle_runtime.state.names import CheckpointError, optimizers_of
 from recycle_runtime.state.tree import put_together
 from recycle_runtime.weights.tensor_bytes import size_of
 
@@ -46,6 +47,18 @@ class _Place(NamedTuple):
         return torch.cat(pieces, self.dim) if len(pieces) > 1 else pieces[0]
 
 
+class _Stack(NamedTuple):
+    """Of experts: parts in order, which lie with the shards of their optimizer."""
+
+    parts: tuple[_Place, ...]
+
+    def read(self) -> torch.Tensor:
+        return torch.cat([part.read() for part in self.parts])
+
+    def described(self) -> torch.Tensor:
+        return torch.cat([part.described() for part in self.parts])
+
+
 class CheckpointWeights(Mapping[str, torch.Tensor]):
     """Parameters and buffers by name; CheckpointError if this is no complete checkpoint."""
 
@@ -67,7 +80,7 @@ class CheckpointWeights(Mapping[str, torch.Tensor]):
         self._dtype: torch.dtype | None = None if dtype is None else getattr(torch, dtype)
         self.folder = newest_in(Path(folder))
         self.manifest = Manifest.read(self.folder)
-        self._places: dict[str, _Place] = {}
+        self._places: dict[str, _Place | _Stack] = {}
         self._has_average = False
         self.is_whole = True
         """False if only the program knows how to join the slices of ranks: then there are the first's."""
@@ -76,7 +89,8 @@ class CheckpointWeights(Mapping[str, torch.Tensor]):
         for name in self.manifest.shape.shards:
             if name.endswith(first):
                 each = [f"{name.removesuffix(first)}-part-{rank}" for rank in ranks]
-                self._add([open_shard(self.folder / one, self.manifest.shards[one]) for one in each])
+                self._add(self._opened(each))
+                self._add_experts(each)
         if average and not self._has_average:
             raise CheckpointError(
                 f"{self.folder}: it holds no average of weights, which is what `moves_with_steps` keeps"
@@ -102,6 +116,25 @@ class CheckpointWeights(Mapping[str, torch.Tensor]):
 
     def _converted(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor if self._dtype is None or not tensor.is_floating_point() else tensor.to(self._dtype)
+
+    def _opened(self, names: list[str]) -> list[ShardFiles]:
+        return [open_shard(self.folder / name, self.manifest.shards[name]) for name in names]
+
+    def _add_experts(self, names: list[str]) -> None:
+        """Those of a layer or stage, on all ranks that are read."""
+        found: dict[str, list[tuple[int, _Place]]] = {}
+        prefix = ""
+        for each in zip(*(optimizers_of(name, self.manifest.shards) for name in names), strict=True):
+            shards = self._opened(list(each))
+            prefix = str(shards[0].about.get("name", ""))
+            slices = _slices(self._opened(names)) or {}
+            for own, (first, stored) in _expert_names(shards[0]).items():
+                whole = own in slices
+                place = _Place(tuple(shards) if whole else (shards[0],), stored, slices.get(own, 0))
+                found.setdefault(own, []).append((first, place))
+        for own, parts in found.items():
+            parts.sort(key=lambda part: part[0])
+            self._places[f"{prefix}.{own}" if prefix else own] = _Stack(tuple(part for _, part in parts))
 
     def _add(self, shards: list[ShardFiles]) -> None:
         """Those of all ranks that are read."""
@@ -162,6 +195,16 @@ def _slices(shards: list[ShardFiles]) -> dict[str, int] | None:
         return {name: int(each["dim"]) for name, each in found.items()}
     except KeyError:
         return None
+
+
+def _expert_names(shard: ShardFiles) -> dict[str, tuple[int, str]]:
+    """Of a shard of optimizer state, stacked parameters: the first row that it has, and their names there."""
+    try:
+        rows = cast(dict[str, Any], shard.tree_of("state")).get(EXPERTS, {"dict": []})["dict"]
+        parts = {name: dict(cast(list[Any], part["dict"])) for name, part in rows}
+        return {name: (int(part[FIRST]), str(part[WEIGHTS]["tensor"])) for name, part in parts.items()}
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise CheckpointError(f"{shard.folder}: damaged: it describes no experts") from None
 
 
 def _model_names(shard: ShardFiles) -> dict[str, str]:

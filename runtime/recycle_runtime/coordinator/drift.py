@@ -2,11 +2,12 @@
 
 Each worker says the median time of its ops of each kind, step by step; here they are smoothed. A stage takes
 as long as its typical worker, the lower of two in the middle, so that one who is slow does not count for its
-peers. A reduction ends for all when the last one has come to it, so the shortest time is the one.
+peers. A reduction, or a gather, ends for all when the last one has come to it, so the shortest time is the
+one.
 """
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from statistics import median, median_low
 
 from recycle_runtime.coordinator.measured_job import JobText, StageTimes
@@ -18,10 +19,12 @@ _LARGEST_CHANGE = 4.0
 """In one step; a process that was held up for a moment has not become slower."""
 ENOUGH_SAMPLES = 5
 _NANOSECOND = 1e-9
+_OF_PEERS = ("R", "G")
+"""Ops that peers make together."""
 
 
 class SmoothedTimes:
-    """Smoothed seconds of each kind of op (F, B, I, W, R, O) on each worker."""
+    """Smoothed seconds of each kind of op (F, B, I, W, R, O, G) on each worker."""
 
     def __init__(self) -> None:
         self._seconds: dict[Worker, dict[str, float]] = {}
@@ -56,7 +59,7 @@ class SmoothedTimes:
             if self._samples[worker] >= ENOUGH_SAMPLES:
                 for kind, seconds in known.items():
                     found.setdefault(kind, []).append(seconds)
-        return {kind: min(all_) if kind == "R" else median_low(all_) for kind, all_ in found.items()}
+        return {kind: min(all_) if kind in _OF_PEERS else median_low(all_) for kind, all_ in found.items()}
 
     def factor(self, worker: Worker) -> float | None:
         """How many times longer than for its peers the same ops take; None if it is not known."""
@@ -80,7 +83,7 @@ class SmoothedTimes:
             for _, known in peers:
                 for kind, seconds in known.items():
                     of_kind.setdefault(kind, []).append(seconds)
-            ordered = {kind: sorted(found) for kind, found in of_kind.items() if kind != "R"}
+            ordered = {kind: sorted(found) for kind, found in of_kind.items() if kind not in _OF_PEERS}
             for worker, known in peers:
                 mine = theirs = 0.0
                 for kind in known.keys() & ordered.keys():
@@ -113,8 +116,13 @@ def calibrated(job: JobText, ops: SmoothedTimes) -> float | None:
     return median(ratios) if ratios else None
 
 
-def measured_times(job: JobText, ops: SmoothedTimes, tick: float) -> StageTimes | None:
-    """Ticks of ops as measured; None until every stage has been. Ops that no worker runs are as planned."""
+def measured_times(
+    job: JobText, ops: SmoothedTimes, tick: float, gone: Sequence[int] = ()
+) -> StageTimes | None:
+    """Ticks of ops as measured; None until every stage has been. Ops that no worker runs are as planned.
+
+    `gone`: how many cells of each stage are empty. Of a sharded state the others step more then.
+    """
     rows: list[tuple[int, ...]] = []
     for stage in range(job.stages):
         measured = {kind: round(seconds / tick) for kind, seconds in ops.of_stage(stage).items()}
@@ -126,9 +134,13 @@ def measured_times(job: JobText, ops: SmoothedTimes, tick: float) -> StageTimes 
             measured["W"] = measured["B"] - measured["I"]
         work = (max(1, measured.get(kind, planned[kind])) for kind in ("F", "I", "W"))
         optimizer = measured.get("O", job.times.optimizer[stage])
-        rows.append((*work, optimizer, measured.get("R", job.times.reduce[stage])))
-    forward, back, weight, optimizers, reductions = zip(*rows, strict=True)
-    return StageTimes(forward, back, weight, optimizers, reductions)
+        row = [*work, optimizer, measured.get("R", job.times.reduce[stage])]
+        if job.owners:
+            if "O" in measured and gone:
+                row[3] = optimizer * job.owned(stage) // job.owned(stage, gone[stage])
+            row.append(measured.get("G", job.times.gather[stage]))
+        rows.append(tuple(row))
+    return StageTimes(*zip(*rows, strict=True))
 
 
 def shift(before: StageTimes, now: StageTimes, microbatches: int) -> tuple[float, int]:
@@ -164,4 +176,5 @@ def _work(times: StageTimes, stage: int) -> dict[str, int]:
 
 def _loads(times: StageTimes, stage: int, microbatches: int) -> tuple[int, ...]:
     work = (times.forward[stage], times.backward_input[stage], times.backward_weight[stage])
-    return (*(microbatches * ticks for ticks in work), times.optimizer[stage], times.reduce[stage])
+    once = (row[stage] for row in (times.optimizer, times.reduce, times.gather) if row)
+    return (*(microbatches * ticks for ticks in work), *once)

@@ -28,9 +28,18 @@ class StageTimes(NamedTuple):
     backward_input: tuple[int, ...]
     backward_weight: tuple[int, ...]
     optimizer: tuple[int, ...]
+    """Of a worker while nobody has failed; with a sharded state it steps its own shards."""
     reduce: tuple[int, ...]
+    gather: tuple[int, ...] = ()
+    """Of weights, with a sharded state; empty without."""
+
+    def written(self) -> dict[str, tuple[int, ...]]:
+        """By the names that a job has for them, without what is not in it."""
+        return {name: ticks for name, ticks in self._asdict().items() if ticks}
 
 
+_OF_PEERS = ("reduce", "gather")
+"""Given as so many peers take them."""
 _OF_A_MICROBATCH = ("forward", "backward_input", "backward_weight")
 _MILLION = 1_000_000
 
@@ -54,7 +63,16 @@ class JobText:
         """Whether it says what each layer costs: the job that a bundle is for, if it can be cut anew."""
         self.parts = int(self._fields.get("parts", ["1"])[0])
         """Into how many parts micro-batches are split."""
-        self.times = StageTimes(*(tuple(map(int, self._fields[name])) for name in StageTimes._fields))
+        self.owners = int(self._fields.get("owners", ["0"])[0])
+        """Of each shard of the optimizer's state; 0 where it is whole."""
+        names = (name for name in StageTimes._fields if name != "gather" or self.owners)
+        self.times = StageTimes(*(self._numbers(name) for name in names))
+
+    def owned(self, stage: int, gone: int = 0) -> int:
+        """Of the shards of a stage, how many a worker owns at most when so many cells of it are empty."""
+        shards = self._numbers("shards")[stage]
+        lost = max(0, gone - (self._numbers("absent") or (0,) * self.stages)[stage])
+        return min(shards, -(-self.owners * shards // max(1, shards - lost)))
 
     def parameter_bytes(self, stage: int) -> int:
         """What a worker that moves to this stage copies; 0 if the profile does not say."""
@@ -102,15 +120,26 @@ class JobText:
             return self._text_in_layers(self._by_layer(times, under or self))
         return self._text_in_stages(times)
 
+    def _numbers(self, name: str) -> tuple[int, ...]:
+        return tuple(map(int, self._fields.get(name, ())))
+
+    def _step_of_all(self, stage: int, share: int) -> int:
+        """Ticks of a step of all shards, of which a worker takes so many for its own."""
+        return share * self._numbers("shards")[stage] // self.owned(stage) if self.owners else share
+
     def _text_in_stages(self, times: StageTimes) -> str:
         fields = self._fields
+        whole = (self._step_of_all(stage, share) for stage, share in enumerate(times.optimizer))
+        times = times._replace(optimizer=tuple(whole))
         settings = [f"unit = {'slot' if self.is_abstract else 'us'}"]
-        for name, ticks in times._asdict().items():
+        for name, ticks in times.written().items():
             settings.append(f"{name} = {_list([_thousandths(_within(tick)) for tick in ticks])}")
         if self.stages > 1:
             settings.append(f"transfer = {_list([_thousandths(int(word)) for word in fields['transfer']])}")
         for name in ("activation", "kept_for_weight"):
             settings.append(f"{name} = {self._amounts([int(word) for word in fields[name]])}")
+        if self.owners:
+            settings.append(f"sharded = {self._amounts([*self._numbers('state')])}")
         return self._text(
             "profile {\n    " + "\n    ".join(settings) + "\n  }",
             f"memory {{ capacity = {self._capacity()} }}",
@@ -119,10 +148,12 @@ class JobText:
     def _by_layer(self, times: StageTimes, under: "JobText") -> StageTimes:
         """Times of each layer, whose sums are those of the stages."""
         found: dict[str, tuple[int, ...]] = {}
-        for name, of_stages in times._asdict().items():
+        whole = (under._step_of_all(stage, share) for stage, share in enumerate(times.optimizer))
+        for name, of_stages in times._replace(optimizer=tuple(whole)).written().items():
             planned = self._layers(name)
-            if name == "reduce":
-                planned = [_as_many_take(whole, self._pipelines) for whole in planned]
+            if name in _OF_PEERS:
+                owners = self.owners if name == "reduce" else 0
+                planned = [_as_many_take(whole, self._pipelines, owners) for whole in planned]
             row: list[int] = []
             for stage, (first, past) in enumerate(stage_ranges(under.cut)):
                 here = planned[first:past]
@@ -133,8 +164,8 @@ class JobText:
 
     def _of_this_job(self, name: str, measured: int, stage: int, planned: int, under: "JobText") -> int:
         """What was measured of a stage of another cut, with micro-batches whole and as many peers as here."""
-        if name == "reduce" and under is not self:
-            before = under.times.reduce[stage]
+        if name in _OF_PEERS and under is not self:
+            before = getattr(under.times, name)[stage]
             return planned * measured // before if before else planned
         if name in _OF_A_MICROBATCH and under.parts == 2:
             over = int(self._fields.get("split", ["0"])[0])
@@ -143,12 +174,14 @@ class JobText:
 
     def _text_in_layers(self, times: StageTimes) -> str:
         settings = [f"unit = {'slot' if self.is_abstract else 'us'}"]
-        for name, ticks in times._asdict().items():
+        for name, ticks in times.written().items():
             settings.append(f"{name} = {_list([_thousandths(_within(tick)) for tick in ticks])}")
         if transfers := self._layers("transfer"):
             settings.append(f"transfer = {_list([_thousandths(tick) for tick in transfers])}")
         for name in ("activation", "kept_for_weight", "resident"):
             settings.append(f"{name} = {self._amounts(self._layers(name))}")
+        if self.owners:
+            settings.append(f"sharded = {self._amounts(self._layers('state'))}")
         settings.append(f"parameters = {_list([f'{size} B' for size in self._layers('parameters')])}")
         (capacity,) = self._fields["layer_capacity"]
         if capacity != "unlimited":
@@ -158,7 +191,9 @@ class JobText:
         )
 
     def _layers(self, name: str) -> list[int]:
-        return [int(word) for word in self._fields[f"layer_{name}"]]
+        """Zeros, where the job does not say it."""
+        words = self._fields.get(f"layer_{name}")
+        return [0] * sum(self.cut) if words is None else list(map(int, words))
 
     def _text(self, costs: str, memory: str) -> str:
         """With everything that is not measured as it is."""
@@ -172,11 +207,12 @@ class JobText:
             redundancy = f"  redundancy = {fields['redundancy'][0]}"
         if "split" in fields:
             split = f"  split = {_decimal(int(fields['split'][0]), 4)}%"
+        state = f"optimizer {{ state = sharded  owners = {self.owners} }}\n  " if self.owners else ""
         blocks = [
             f"parallel {{ pipeline = {pipeline}  data = {data}  tensor = {tensor}{cut}{self._tied()} }}",
             f"batch {{ microbatches = {self.microbatches}{split} }}",
             costs,
-            memory,
+            f"{state}{memory}",
             f"techniques {{ {'  '.join(fields['techniques'])} }}",
             f"tolerate {{ failures = {fields['failures'][0]}{redundancy} }}",
             f"solver {{ time_limit = {_decimal(limit, 9)} s  gap = {_decimal(solver['gap_ppm'], 4)}%  "
@@ -199,8 +235,13 @@ class JobText:
         # Where only some stages have a limit, the others get one that holds the whole iteration.
         units = self._pipelines * self.microbatches
         whole = [int(word) * units for word in self._fields["activation"]]
-        found = (most if word == "unlimited" else int(word) for word, most in zip(words, whole, strict=True))
-        return self._amounts(list(found))
+        found = [most if word == "unlimited" else int(word) for word, most in zip(words, whole, strict=True)]
+        if self.owners:
+            # With the shards that a worker keeps, which were taken off.
+            shards = self._numbers("shards")
+            for stage, state in enumerate(self._numbers("state")):
+                found[stage] += -(-state * self.owned(stage) // shards[stage])
+        return self._amounts(found)
 
     def _amounts(self, amounts: list[int]) -> str:
         if self._fields["units"][1] == "byte":
@@ -208,9 +249,10 @@ class JobText:
         return _list([_thousandths(amount) for amount in amounts])
 
 
-def _as_many_take(whole: int, workers: int) -> int:
-    """Of a sum that takes very many workers `whole` ticks."""
-    return -(-whole * (workers - 1) // workers)
+def _as_many_take(whole: int, workers: int, owners: int) -> int:
+    """Of a sum that takes very many workers `whole` ticks; a part more for every owner after the first."""
+    further = max(0, min(owners, workers) - 1)
+    return -(-whole * (workers - 1 + further) // workers)
 
 
 def _shared_out(amount: int, weights: Sequence[int], least: int) -> list[int]:

@@ -232,7 +232,9 @@ class MeasuredPlans:
             return
         planned = self.job if book.is_own else JobText(book.first.job_text)
         self._tick = self._tick or calibrated(planned, self.ops)
-        times = None if self._tick is None else measured_times(planned, self.ops, self._tick)
+        gone = [cell for cell in book.grid if cell not in assignment.roles]
+        lost = [sum(cell[1] == stage for cell in gone) for stage in range(planned.stages)]
+        times = None if self._tick is None else measured_times(planned, self.ops, self._tick, lost)
         if times is None:
             return
         in_use = JobText(book.bundles[assignment.bundle].job_text)
@@ -248,7 +250,6 @@ class MeasuredPlans:
         names = self._names
         named = {names[cell]: by for cell, by in slow.items()}
         self._about = why_replan(change, most, named, [names[cell] for cell in known])
-        gone = [cell for cell in book.grid if cell not in assignment.roles]
         text = self.job.with_times(times, planned)
         plan = self._in_use(assignment, {cell: by for cell, by in slow.items() if cell not in idle})
         may_recut = self.job.is_in_layers and self._recuts.can_move_layers

@@ -12,10 +12,11 @@ from recycle_runtime.coordinator.participant import Asked, Hears, Memory, Partic
 from recycle_runtime.options.run import MAX_SKIPPED
 from recycle_runtime.plan.worker_ids import Worker
 from recycle_runtime.protocol.messages.members import Member
-from recycle_runtime.protocol.messages.steps import Settled, StepSettled
+from recycle_runtime.protocol.messages.steps import ROUTER, Settled, StepSettled
 
 _WORDS = {
     "data": "the data of micro-batch {}",
+    ROUTER: "the router of {1} for micro-batch {0}",
     "forward": "the forward of micro-batch {}",
     "loss": "the loss of micro-batch {}",
     "backward": "the backward of micro-batch {}",
@@ -115,7 +116,7 @@ def _first(said: dict[Member, Settled], stage_of: StageOf) -> str:
         (not_finite.what, stage_of(member.worker) or 0, not_finite.microbatch, member.worker)
         for member, settled in said.items()
         for not_finite in settled.not_finite
-        if not_finite.what in _WORDS
+        if _kind(not_finite.what)[0] in _WORDS
     ]
     values = [each for each in found if each[0] != "backward"]
     if values:
@@ -125,4 +126,10 @@ def _first(said: dict[Member, Settled], stage_of: StageOf) -> str:
     else:
         return "a gradient of a weight is not finite"
     where = f"on stage {stage} (worker {name_of(worker)})"
-    return f"{_WORDS[what].format(microbatch)} {where} is the first that is not finite"
+    kind, name = _kind(what)
+    return f"{_WORDS[kind].format(microbatch, name)} {where} is the first that is not finite"
+
+
+def _kind(what: str) -> tuple[str, str]:
+    """What was computed, and of which router where it was one."""
+    return (ROUTER, what.removeprefix(ROUTER)) if what.startswith(ROUTER) else (what, "")

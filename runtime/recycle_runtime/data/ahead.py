@@ -5,6 +5,8 @@ that asks, which shows whether drawing uses them; and if a later one does, that 
 again where it is asked for. Data of that kind is drawn without haste in the background only by processes,
 which have random numbers of their own.
 
+Whoever draws in the background also makes an item ready for the device, so that nobody waits for that either.
+
 Python ends without its background threads, and one that is inside torch then takes the process down with it.
 So they are asked to end, and waited for, before that.
 """
@@ -27,6 +29,15 @@ _log = logging.getLogger(__name__)
 
 Get = Callable[[int], Any]
 """Gives a micro-batch by its number in the whole run, as the user's code makes it."""
+
+
+Ready = Callable[[Any], Any]
+"""Makes an item ready for the device, in the background."""
+
+
+def as_drawn(item: Any) -> Any:
+    """Nothing is to be done."""
+    return item
 
 
 class Raised:
@@ -53,8 +64,8 @@ UNSURE: Any = object()
 class Ahead:
     """Items by number; those that are expected are there when they are asked for, if all goes well."""
 
-    def __init__(self, backstage: Backstage) -> None:
-        self._backstage = backstage
+    def __init__(self, backstage: Backstage, ready: Ready = as_drawn) -> None:
+        self._backstage, self._ready = backstage, ready
         self._changed = threading.Condition()
         self._wanted: deque[int] = deque()
         self._under_way: set[int] = set()
@@ -108,7 +119,8 @@ class Ahead:
         """By the thread, until nothing is wanted."""
         while True:
             try:
-                for number, item in self._backstage.draw(iter(self._next, None)):
+                for number, drawn in self._backstage.draw(iter(self._next, None)):
+                    item = drawn if drawn is UNSURE or isinstance(drawn, Raised) else self._ready(drawn)
                     with self._changed:
                         self._under_way.discard(number)
                         self._there[number] = item
@@ -196,10 +208,12 @@ class _Watch(TorchDispatchMode):
 class DrawnAhead:
     """Items of one source by number, for the thread that runs the model."""
 
-    def __init__(self, get: Get, seed: int, processes: Backstage | None = None) -> None:
-        self._get, self._seed = get, seed
+    def __init__(
+        self, get: Get, seed: int, processes: Backstage | None = None, ready: Ready = as_drawn
+    ) -> None:
+        self._get, self._seed, self._ready = get, seed, ready
         self._turn = threading.Lock()
-        self._ahead = None if processes is None else Ahead(processes)
+        self._ahead = None if processes is None else Ahead(processes, ready)
         self._is_random = False
         self._expected: Sequence[int] = ()
 
@@ -237,6 +251,6 @@ class DrawnAhead:
             )
             self._is_random, self._ahead = True, None
         elif not self._is_random and self._ahead is None:
-            self._ahead = Ahead(InThread(self._get, self._turn))
+            self._ahead = Ahead(InThread(self._get, self._turn), self._ready)
             self._ahead.expect([each for each in self._expected if each != number])
         return item

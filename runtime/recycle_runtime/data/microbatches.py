@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from recycle_runtime.data.ahead import Ready, as_drawn
 from recycle_runtime.data.items import Item, ItemSpec
 from recycle_runtime.data.reading import Reader, reader_of
 from recycle_runtime.data.sources import Indexed, Source, Stream, as_source, source_of
@@ -54,8 +55,9 @@ class MicroBatches:
         *,
         first_step: int = 0,
         first_item: int = 0,
+        ready: Ready = as_drawn,
     ) -> None:
-        self._program, self._seed, self._per_step = program, seed, per_step
+        self._program, self._seed, self._per_step, self._ready = program, seed, per_step, ready
         self._lock = threading.Lock()
         self._given: list[_Given] = []
         """In the order of their steps; other threads look at it: the list is replaced, and never changed."""
@@ -115,7 +117,9 @@ class MicroBatches:
     def _reader_of(self, source: Source) -> Reader:
         """The first one looks whether data can be drawn by number; a script may give more of them."""
         compares, self._compares = self._compares, False
-        return reader_of(self._program.path, source, self._seed, self._per_step, compares=compares)
+        return reader_of(
+            self._program.path, source, self._seed, self._per_step, compares=compares, ready=self._ready
+        )
 
     @property
     def per_step(self) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from recycle_runtime.data.ahead import DrawnAhead
+from recycle_runtime.data.ahead import DrawnAhead, Ready, as_drawn
 from recycle_runtime.data.items import Item, checked, plain_item, same_values
 from recycle_runtime.data.private_random import PrivateRandom, item_seed, seeded
 from recycle_runtime.data.processes import ProcessBackstage
@@ -77,10 +77,18 @@ class Reader(Protocol):
     def close(self) -> None: ...
 
 
-def reader_of(path: Path, source: Source, seed: int, per_step: int, *, compares: bool = False) -> Reader:
+def reader_of(
+    path: Path,
+    source: Source,
+    seed: int,
+    per_step: int,
+    *,
+    compares: bool = False,
+    ready: Ready = as_drawn,
+) -> Reader:
     """What suits the source. `compares`: its first micro-batches are drawn twice, and must be the same."""
     if isinstance(source, Indexed):
-        return IndexedReader(path, source, seed, per_step, compares=compares)
+        return IndexedReader(path, source, seed, per_step, compares=compares, ready=ready)
     return StreamReader(path, source, seed, per_step)
 
 
@@ -88,13 +96,20 @@ class IndexedReader:
     """Draws what is asked for, and what is expected, and nothing else."""
 
     def __init__(
-        self, path: Path, source: Indexed, seed: int, per_step: int, *, compares: bool = False
+        self,
+        path: Path,
+        source: Indexed,
+        seed: int,
+        per_step: int,
+        *,
+        compares: bool = False,
+        ready: Ready = as_drawn,
     ) -> None:
         self._path, self._source = path, source
         processes = None
         if source.processes is not None:
             processes = ProcessBackstage(source.get, seed, source.processes, path, source.called)
-        self._ahead = DrawnAhead(source.get, seed, processes)
+        self._ahead = DrawnAhead(source.get, seed, processes, ready)
         self._items: dict[int, Item] = {}
         self._to_compare = COMPARED if compares else 0
         if source.epoch is not None and source.epoch % per_step:

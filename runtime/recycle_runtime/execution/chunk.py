@@ -7,11 +7,14 @@ modules, optimizers and what undoes their last step are moved, not copied.
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import torch
 
 from recycle_runtime.data.microbatches import MicroBatches
+from recycle_runtime.execution.device_copies import pinned
+from recycle_runtime.execution.expert_counts import ExpertCounts
 from recycle_runtime.execution.forward_random import ForwardRandom
 from recycle_runtime.execution.kept_buffers import LayerBuffers
 from recycle_runtime.execution.layer import Layer
@@ -28,6 +31,7 @@ from recycle_runtime.execution.optimizer import (
 from recycle_runtime.execution.split_backward import Split, prepare
 from recycle_runtime.execution.tied import tied_here
 from recycle_runtime.execution.ways import way_of, ways_text
+from recycle_runtime.experts.shared import SharedExperts
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Opcode
 from recycle_runtime.program.cutting import Stage
@@ -63,6 +67,8 @@ class Setting:
     """Whose memory holds what undoes a step."""
     shards: int = 0
     """Of each layer's optimizer state; 0: it is in one piece."""
+    slots: int = 0
+    """Of each mixture of experts, those that this process computes; 0: all."""
 
     @property
     def undo_on_host(self) -> bool:
@@ -77,6 +83,7 @@ class Setting:
             self.program.parallelize(module.to(self.device), mesh),
             undo_on_host=self.undo_on_host,
             shards=self.shards,
+            slots=self.slots,
             has_ranks=self.group is not None,
         )
 
@@ -140,6 +147,7 @@ class Chunk:
             _log.warning("chunk %d: parallelize distributes nothing of it, so every rank does all", number)
         self.buffers = LayerBuffers([layer.buffers for layer in self.layers])
         self.statistics = NormStatistics(self.module)
+        self.expert_counts = ExpertCounts(self.module)
         options = StepOptions(
             clip_norm=setting.program.clip_norm,
             clip_value=setting.program.clip_value,
@@ -154,6 +162,7 @@ class Chunk:
             tensor_parallel_rank=setting.tp_rank,
             undo=LayerUndo(stepped),
             tied=tied_here(setting.program, bundle, number, self.layers),
+            stacked=[each.parameter for layer in self.layers for each in layer.experts.stacked.values()],
         )
 
     @property
@@ -275,6 +284,22 @@ class Chunk:
             return self.module(*inputs)
         return self.module(*(as_computed(tensor) for tensor in inputs))
 
+    @cached_property
+    def routers(self) -> list[tuple[str, SharedExperts]]:
+        """Experts of every mixture, and the mixture's name in the model."""
+        return [
+            (f"{layer.title}.{name}".removesuffix(".").removesuffix(".experts"), each)
+            for layer in self.layers
+            for name, each in layer.module.named_modules()
+            if isinstance(each, SharedExperts)
+        ]
+
+    def serve(self) -> tuple[torch.Tensor, ...]:
+        """Take part in a forward of the peers without a micro-batch: what its mixtures of experts give, in
+        their order."""
+        with self.program.precision.computing(self.setting.device):
+            return tuple(layer.serve() for layer in self.expert_counts.layers)
+
     @property
     def drawn_from(self) -> list[int]:
         """Numbers of layers that may draw random numbers; that of the chunk, where it is one whole stage."""
@@ -338,12 +363,11 @@ def build_chunks(
     optimizer state where the bundle is a re-cut: as many as the job has pipelines.
     """
     count = bundle.pipelines if shards is None else shards
-    setting = Setting(
-        program, seed, device, tp_rank, group, recoverable, graphs, undo, count if bundle.owners else 0
-    )
+    shards = count if bundle.owners else 0
+    setting = Setting(program, seed, device, tp_rank, group, recoverable, graphs, undo, shards, bundle.slots)
     numbers = chunks_of(bundle, stage)
     count = bundle.pipelines * bundle.microbatches if per_step is None else per_step
-    data = MicroBatches(program, seed, count)
+    data = MicroBatches(program, seed, count, ready=lambda item: pinned(item, device))
     return {
         number: Chunk(setting, bundle, number, _layers(setting, bundle, number), data) for number in numbers
     }

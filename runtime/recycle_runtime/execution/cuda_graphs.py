@@ -11,14 +11,17 @@ graphs belongs to a chunk and a buffer: another plan that uses the same buffers 
 Capturing waits until no eager work is alive, since a graph must not depend on anything outside. The device's
 random numbers are those that eager forwards draw (see `forward_random`). What cannot be captured stays eager,
 and one line in the log says why: forwards that draw random numbers on the host, and whatever asks the device
-for a number. Other shapes than those captured are computed eagerly.
+for a number, with the line that does. The first forward of a buffer may wait: there libraries set themselves
+up, and constants come to the device. Other shapes than those captured are computed eagerly.
 """
 
+import inspect
 import logging
 import threading
 import warnings
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
@@ -29,9 +32,12 @@ from recycle_runtime.execution.shapes import as_tuple
 from recycle_runtime.program.copies import has_hooks
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.glue_reads import captured_reads
+from recycle_runtime.program.user_frames import Frame, frames_of, frames_text, place_text, without_torch
 
 _USES = 2
 """Eager uses of a buffer before it is captured: libraries set themselves up in the first."""
+_FRAMES = 8
+"""Of the stack of what cannot be captured, in an error."""
 
 _WAITS = "synchronizing CUDA operation"
 _PROTOTYPE = "Synchronization debug mode"
@@ -184,8 +190,10 @@ class ChunkGraphs:
         self._chunk = chunk
         self._made: dict[tuple[int, InputSpec], GraphedWork] = chunk.graphs
         self._seen: dict[tuple[int, InputSpec], int] = {}
-        self._waits = False
-        """Whether a forward has waited for the device."""
+        self._is_first_use = False
+        """Whether the forward that is computed eagerly now is the first of its buffer."""
+        self._waits: tuple[Frame, ...] = ()
+        """Where a forward has waited for the device."""
         self._why_not = ""
         """What a micro-batch had that cannot be copied into a graph's memory."""
 
@@ -199,7 +207,8 @@ class ChunkGraphs:
             return None
         found = self._made.get((buffer, look))
         if found is None:
-            self._seen[buffer, look] = self._seen.get((buffer, look), 0) + 1
+            uses = self._seen[buffer, look] = self._seen.get((buffer, look), 0) + 1
+            self._is_first_use = uses == 1
         return found
 
     @contextmanager
@@ -208,25 +217,14 @@ class ChunkGraphs:
         if self._chunk.cannot_capture or not self._seen:
             yield
             return
-        own, show = threading.get_ident(), warnings.showwarning
-
-        def take(message: Warning | str, *about: Any) -> None:
-            """Other threads wait for the device as they like."""
-            text = str(message)
-            if _WAITS in text:
-                self._waits = self._waits or threading.get_ident() == own
-            elif _PROTOTYPE not in text:
-                show(message, *about)
-
-        with warnings.catch_warnings():
-            warnings.simplefilter("always")
-            warnings.showwarning = take
-            torch.cuda.set_sync_debug_mode("warn")
-            try:
-                with self._chunk.random.watching():
-                    yield
-            finally:
-                torch.cuda.set_sync_debug_mode("default")
+        with self._chunk.random.watching():
+            if self._is_first_use:
+                yield
+                return
+            with _noticing_waits() as waits:
+                yield
+        if waits and not self._waits:
+            self._waits = waits[0]
 
     def between_steps(self) -> None:
         """Capture what is due: no eager work is alive now."""
@@ -239,7 +237,7 @@ class ChunkGraphs:
         if not due and not self._why_not:
             return
         if why := self._refused():
-            self._give_up(why)
+            self._give_up(why, self._waits)
             return
         torch.cuda.synchronize()
         for key in due:
@@ -247,7 +245,8 @@ class ChunkGraphs:
             try:
                 self._made[key] = GraphedWork(self._chunk, key[1])
             except Exception as error:
-                self._give_up(" ".join(str(error).split())[:200] or type(error).__name__)
+                words = " ".join(str(error).split())[:200] or type(error).__name__
+                self._give_up(words, without_torch(frames_of(error)))
                 return
         _log.info("chunk %d: captured %d buffers as CUDA graphs", self._chunk.number, len(due))
 
@@ -266,16 +265,55 @@ class ChunkGraphs:
             return "its forwards may talk to other tensor-parallel ranks"
         return "its forwards wait for the device, as .item() does" if self._waits else ""
 
-    def _give_up(self, why: str) -> None:
+    def _give_up(self, why: str, frames: Sequence[Frame]) -> None:
+        if frames:
+            why = f"{why}: {place_text(frames[-1])}"
         self._chunk.cannot_capture = why
         self._made.clear()
         self._seen.clear()
         if self._chunk.setting.graphs == "on":
             what = f"{self._chunk.program.path}: chunk {self._chunk.number}"
+            stack = frames_text(frames[-_FRAMES:])
             raise ProgramError(
-                f"{what} cannot be captured as CUDA graphs: {why}", "--cuda-graphs auto computes it without"
+                f"{what} cannot be captured as CUDA graphs: {why}" + (f"\n{stack}" if stack else ""),
+                "--cuda-graphs auto computes it without",
             )
         _log.warning("chunk %d is not captured as CUDA graphs: %s", self._chunk.number, why)
+
+
+@contextmanager
+def _noticing_waits() -> Generator[list[tuple[Frame, ...]]]:
+    """The stacks of whatever waits for the device in this thread; other threads wait as they like."""
+    found: list[tuple[Frame, ...]] = []
+    own, show = threading.get_ident(), warnings.showwarning
+
+    def take(message: Warning | str, *about: Any) -> None:
+        text = str(message)
+        if _WAITS in text:
+            if threading.get_ident() == own:
+                found.append(without_torch(_stack(inspect.currentframe())))
+        elif _PROTOTYPE not in text:
+            show(message, *about)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = take
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield found
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+
+def _stack(frame: FrameType | None) -> tuple[Frame, ...]:
+    """From the outermost to this one, without this module's."""
+    found: list[Frame] = []
+    while frame is not None and frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    while frame is not None:
+        found.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+        frame = frame.f_back
+    return tuple(reversed(found))
 
 
 def _end_broken(graph: Any, numbers: Any) -> None:

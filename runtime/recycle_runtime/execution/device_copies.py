@@ -9,10 +9,24 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from recycle_runtime.transport.interface import Pending
 
 _streams: dict[tuple[torch.device, str], torch.cuda.Stream] = {}
+
+
+def pinned(value: Any, device: torch.device) -> Any:
+    """The same with tensors in memory that a device can read by itself; for any thread."""
+    if device.type != "cuda":
+        return value
+    with torch.cuda.device(device):
+        return tree_map_only(torch.Tensor, _pinned, value)
+
+
+def _pinned(tensor: torch.Tensor) -> torch.Tensor:
+    is_plain = type(tensor) is torch.Tensor and tensor.is_cpu and tensor.layout is torch.strided
+    return tensor.pin_memory() if is_plain and not tensor.requires_grad else tensor
 
 
 def to_device(tensors: Sequence[torch.Tensor], device: torch.device) -> list[torch.Tensor]:

@@ -3,8 +3,8 @@
 Parameters, optimizer state, options of groups, schedules and averages. Gradients are summed with the same
 bits on every peer, and all that follows is computed alike, so peers of a chunk are equal bit by bit after
 every settled step; also one that joined, since it has made the same steps. Of optimizer state in shards,
-owners of the same shard are. Buffers are left out: running
-statistics are a worker's own.
+owners of the same shard are, and weights of experts are compared there alone: their slots differ. Buffers are
+left out: running statistics are a worker's own.
 
 A tensor becomes the sum of its words as integers: one read of it on its device, and one wait for them all.
 """
@@ -35,11 +35,15 @@ def digest_of(layers: Iterable[Layer]) -> dict[str, str]:
 
 def _fields(layer: Layer) -> Iterator[tuple[str, Any]]:
     frozen = ((name, value) for name, value in layer.module.named_parameters() if not value.requires_grad)
-    for name, value in (*frozen, *zip(layer.parameter_names, layer.parameters, strict=True)):
-        yield name, value
+    yield from frozen
+    for number, (name, value) in enumerate(zip(layer.parameter_names, layer.parameters, strict=True)):
+        if number not in layer.experts.stacked:
+            yield name, value
     if layer.stepped is not None:
         yield from _of_optimizer(layer, layer.stepped, layer.parameters)
     for shard, made in layer.owned.items():
+        for number in layer.experts.stacked:
+            yield f"{OF_SHARD}{shard}: {layer.parameter_names[number]}", made.rows[number]
         for name, value in _of_optimizer(layer, made, made.rows):
             yield f"{OF_SHARD}{shard}: {name}", value
 

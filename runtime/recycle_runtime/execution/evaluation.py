@@ -19,9 +19,11 @@ from recycle_runtime.execution.handlers import Buffer, OpHandlers
 from recycle_runtime.execution.interpreter import Interpreter
 from recycle_runtime.execution.shapes import as_tuple
 from recycle_runtime.plan.isa import NONE, Instruction, Opcode
+from recycle_runtime.plan.plan_book import without_microbatch
 from recycle_runtime.program.named_inputs import with_host_text
 
 _FORWARD = frozenset({Opcode.LOAD, Opcode.RECV_ACTIVATION, Opcode.FORWARD, Opcode.SEND_ACTIVATION})
+_ROUNDS = frozenset({Opcode.FORWARD, Opcode.SERVE_FORWARD})
 
 
 class EvaluationData(Protocol):
@@ -39,13 +41,18 @@ class EvaluationData(Protocol):
         ...
 
 
-def forward_only(stream: Iterable[Instruction], microbatches: int, items: int) -> list[Instruction]:
-    """What is left of a stream for the forwards of its first `items` micro-batches of the step."""
-    return [
-        instruction
-        for instruction in stream
-        if instruction.opcode in _FORWARD and _index(instruction, microbatches) < items
-    ]
+def forward_only(
+    stream: Iterable[Instruction], microbatches: int, items: int, *, in_rounds: bool = False
+) -> list[Instruction]:
+    """What is left of a stream for the forwards of its first `items` micro-batches of the step. `in_rounds`:
+    peers make their forwards together, so one without a micro-batch serves the others."""
+    found: list[Instruction] = []
+    for step in stream:
+        if step.opcode in _FORWARD and _index(step, microbatches) < items:
+            found.append(step)
+        elif in_rounds and step.opcode in _ROUNDS:
+            found.append(without_microbatch(step))
+    return found
 
 
 class EvaluationHandlers(OpHandlers):
@@ -82,6 +89,9 @@ class EvaluationHandlers(OpHandlers):
             buffer.outputs = as_tuple(output)
             self._shapes[chunk.number].show(self._signature(instruction), buffer.outputs)
 
+    def serve_forward(self, instruction: Instruction) -> None:
+        self._chunks[instruction.chunk].serve()
+
     def send_activation(self, instruction: Instruction) -> None:
         outputs = self._buffers.pop(instruction.buffer).outputs
         # The transport holds what it sends until all is flushed: nobody waits for a receiver meanwhile.
@@ -100,6 +110,8 @@ def evaluate(
     stream: Sequence[Instruction],
     slots: int,
     microbatches: int,
+    *,
+    in_rounds: bool = False,
 ) -> float | None:
     """What this worker adds to the sum of losses over all items; None where losses are not computed.
 
@@ -111,7 +123,8 @@ def evaluate(
     with torch.no_grad(), _evaluating(chunks.values()):
         for first in range(0, data.count, slots):
             handlers.first = first
-            interpreter(forward_only(stream, microbatches, data.count - first)).run(first)
+            left = forward_only(stream, microbatches, data.count - first, in_rounds=in_rounds)
+            interpreter(left).run(first)
             total += handlers.end() or 0.0
             handlers.drop()
     return None if handlers.loss is None else total

@@ -32,6 +32,7 @@ from recycle_runtime.plan.isa import NONE, Instruction, Opcode
 from recycle_runtime.plan.worker_ids import Worker, numbered_worker
 from recycle_runtime.program.cutting import Stage
 from recycle_runtime.program.named_inputs import with_host_text
+from recycle_runtime.protocol.messages.steps import ROUTER
 from recycle_runtime.transport.interface import Arrival, Pending, Transport
 
 GRADIENTS_UNDER_WAY = 2
@@ -75,7 +76,7 @@ class JobShape(Protocol):
 class Buffer:
     """What a buffer holds: one micro-batch of one chunk."""
 
-    __slots__ = ("gradients", "graph", "inputs", "outputs", "sent", "share", "target", "work")
+    __slots__ = ("gradients", "graph", "inputs", "outputs", "sent", "served", "share", "target", "work")
 
     def __init__(self) -> None:
         self.inputs: tuple[torch.Tensor, ...] = ()
@@ -89,6 +90,8 @@ class Buffer:
         self.work: WeightWork | GraphedWork | None = None
         self.graph: GraphedWork | None = None
         """What computes it, where that was captured."""
+        self.served: list[WeightWork] = []
+        """Of a round that was served: what the weights of each mixture of experts still need."""
 
 
 class _Delivery(NamedTuple):
@@ -160,6 +163,9 @@ class OpHandlers:
             for number, chunk in chunks.items()
             if can_capture and chunk.setting.graphs != "off"
         }
+        for number, graphs in self._graphs.items():
+            if chunks[number].expert_counts.layers:
+                graphs.refuse("its experts compute as many tokens as a router sends them")
         self.finiteness = Finiteness()
         self.samples = self.tokens = 0
         """That were loaded for the step so far."""
@@ -189,6 +195,7 @@ class OpHandlers:
         for chunk in self._chunks.values():
             chunk.buffers.begin(step)
             chunk.statistics.begin(self._job.pipelines * self._job.microbatches)
+            chunk.expert_counts.begin()
             chunk.split.refresh()
         self._step = step
         self.finiteness.begin(step)
@@ -273,6 +280,8 @@ class OpHandlers:
         buffer.graph = self._graph_for(instruction, buffer)
         index = self._index(instruction)
         chunk.statistics.before_forward(index)
+        if chunk.expert_counts.layers:
+            chunk.expert_counts.before_forward(self._loss_share(chunk, instruction))
         if buffer.graph is not None:
             buffer.graph.forward(buffer.inputs, buffer.target, self._now, index)
             buffer.outputs, buffer.share = buffer.graph.outputs, None
@@ -280,6 +289,9 @@ class OpHandlers:
             buffer.outputs = self._computed(chunk, instruction, buffer)
         chunk.statistics.after_forward(index)
         buffer.target = None
+        for name, experts in chunk.routers:
+            if experts.router_sum is not None:
+                self._note(instruction, f"{ROUTER}{name}", (experts.router_sum,))
         self._note(instruction, "loss" if chunk.is_last else "forward", buffer.outputs)
         if chunk.is_last:
             self._add_loss(buffer.outputs[0].detach(), 1.0 if buffer.share is None else buffer.share)
@@ -417,6 +429,27 @@ class OpHandlers:
             watch := self._watches.pop(chunk.number, None)
         ):
             self._steps.begin_sums(chunk.number, watch.complete)
+
+    def serve_forward(self, instruction: Instruction) -> None:
+        chunk = self._chunks[instruction.chunk]
+        self._buffers[instruction.buffer] = buffer = Buffer()
+        buffer.outputs = chunk.serve()
+
+    def serve_backward(self, instruction: Instruction) -> None:
+        chunk, served = self._chunks[instruction.chunk], self._buffers.pop(instruction.buffer).outputs
+        for output in reversed(served):
+            chunk.split.backward([output], [torch.zeros_like(output)])
+
+    def serve_backward_input(self, instruction: Instruction) -> None:
+        buffer, chunk = self._buffers[instruction.buffer], self._chunks[instruction.chunk]
+        served, buffer.outputs = buffer.outputs, ()
+        buffer.served = [
+            chunk.split.backward_input([output], [torch.zeros_like(output)]) for output in reversed(served)
+        ]
+
+    def serve_backward_weight(self, instruction: Instruction) -> None:
+        for work in self._buffers.pop(instruction.buffer).served:
+            work.run()
 
     def barrier(self, _: Instruction) -> None:
         if not self._steps.meets_all:

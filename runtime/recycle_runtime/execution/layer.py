@@ -35,7 +35,8 @@ from recycle_runtime.execution.optimizer.shards import (
     stepped_rows,
     stored_whole,
 )
-from recycle_runtime.execution.optimizer.undo import groups_of
+from recycle_runtime.execution.optimizer.undo import copied_options, groups_of, options_of
+from recycle_runtime.execution.resident_experts import EXPERTS, ResidentExperts, whole_experts
 from recycle_runtime.program.copies import has_hooks
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.layers import name_prefix
@@ -62,9 +63,11 @@ class Layer:
         *,
         undo_on_host: bool = False,
         shards: int = 0,
+        slots: int = 0,
         has_ranks: bool = False,
     ) -> None:
-        """`has_ranks`: other tensor-parallel ranks have this layer too."""
+        """`slots`: this process has so many experts of each mixture in it, beside those whose shards it owns;
+        0: all. `has_ranks`: other tensor-parallel ranks have this layer too."""
         self._has_ranks = has_ranks
         self._program, self._undo_on_host = program, undo_on_host
         self.number, self.module = number, module
@@ -101,11 +104,18 @@ class Layer:
         """True if any shard can be made of what the program has built."""
         self.why_whole = ""
         """Why there are no shards, though some were asked for."""
+        self.experts = ResidentExperts(module, self._own_names, self.parameters, slots if shards else 0)
         if self.parameters:
             self._divide(shards)
+        self._shapes = [parameter.shape for parameter in self.parameters]
+        """Of whole parameters: of experts only those in slots may be here."""
         if self.parameters and not self.shards:
             values, self._values = self._values, None
             self.stepped = self._optimizer(self.parameters, values)
+        if self.shards and self.experts and self.experts.stacked.keys() <= set(self._order):
+            self.experts.take_slots()
+        else:
+            self.experts.stacked.clear()
         self.buffers = BufferHistory(module)
 
     @property
@@ -117,6 +127,14 @@ class Layer:
     def optimizer(self) -> torch.optim.Optimizer | None:
         """The one of the layer; of one in shards that of the first shard that is owned here."""
         return next((each.optimizer for each in self.steppers), None)
+
+    @property
+    def options(self) -> list[dict[str, Any]]:
+        """Of the groups of its optimizer; as the program makes it, where it is in shards that others own."""
+        if (optimizer := self.optimizer) is not None:
+            return copied_options(optimizer)
+        groups = self._groups(all_rows(self._shapes)) if self.shards else None
+        return [options_of(group) for group in groups or ()]
 
     @property
     def steppers(self) -> list[LayerOptimizer]:
@@ -133,6 +151,7 @@ class Layer:
     def make_whole(self) -> None:
         """Keep the optimizer in one piece after all: another layer of the chunk has to."""
         if self.shards:
+            self.experts.give_back()
             self.shards, values, self._values = (), self._values, None
             self.stepped = self._optimizer(self.parameters, values)
 
@@ -145,8 +164,11 @@ class Layer:
         self.owned[shard] = made
         if state is not None:
             made.load(state["state"])
+            self.experts.load_owned(state["state"].get(EXPERTS, {}), made.rows)
         elif self.waiting is not None:
             read = rows_of_shards(self.waiting, self.shards[shard], self._shapes, self._order)
+            values = made.rows if made.masters is None else made.masters.parameters
+            self.experts.load_stored(self.waiting, self.shards[shard], values)
             made.load(_with_masters(read, made))
 
     def beside(self, shard: int, state: dict[str, Any]) -> LayerOptimizer | None:
@@ -177,8 +199,12 @@ class Layer:
         rows = self.shards[shard]
         if not any(rows):
             return None
-        pairs = zip(self.parameters, rows, strict=True)
-        weights = [stepped_rows(*each, is_apart=is_apart) for each in pairs]
+        weights = [
+            self.experts.rows(number, each, is_empty=is_apart)
+            if number in self.experts.stacked
+            else stepped_rows(parameter, each, is_apart=is_apart)
+            for number, (parameter, each) in enumerate(zip(self.parameters, rows, strict=True))
+        ]
         if values is not None:
             values = [each.of(value) for each, value in zip(rows, values, strict=True)]
         elif self._master_types:
@@ -208,6 +234,7 @@ class Layer:
     def forget_values(self) -> None:
         """All shards that are to be owned here have been made."""
         self._values = self.waiting = None
+        self.experts.forget()
         self.is_as_built = False
 
     def shard_state(self, shard: int, *, with_weights: bool = False) -> dict[str, Any]:
@@ -216,13 +243,15 @@ class Layer:
         made = self.owned.get(shard)
         rows = [list(each) for each in self.shards[shard]]
         state: dict[str, Any] = {"rows": rows, "state": {} if made is None else made.state()}
+        if made is not None and self.experts:
+            state["state"][EXPERTS] = self.experts.owned_state(self.shards[shard], made.rows)
         if with_weights:
             state["weights"] = [row.detach() for row in _rows_alone(made)]
         return state
 
     def state(self) -> dict[str, Any]:
         """Everything that makes this layer what it is, between two steps, but shards; nothing is copied."""
-        state: dict[str, Any] = {"model": local_state(self.module), "optimizer": None}
+        state: dict[str, Any] = {"model": self.experts.without(local_state(self.module)), "optimizer": None}
         if self._has_ranks and not any(map(is_slice_by_hand, self.parameters)):
             state[SLICES] = slices_of(self.module)
         return state if self.stepped is None else {**state, **self.stepped.state()}
@@ -235,15 +264,19 @@ class Layer:
         model: dict[str, Any] = state["model"]
         if is_stepping and self.shards:
             model = {**model, **dict(zip(self._own_names, self.parameters, strict=True))}
+        given: list[StoredShard] = state.get("shards") or []
+        model = self._with_experts(model, given)
         load_local_state(self.module, model)
         self.buffers.forget()
         if self.stepped is None and not self.shards:
             return
-        given: list[StoredShard] = state.get("shards") or []
         if not given and state["optimizer"] is not None:
             given = [stored_whole(state, self._shapes)]
         # A state without masters was trained in another precision: its weights are the values.
-        values = [model[name] for name in self._own_names]
+        values = [
+            self.experts.whole(number) if number in self.experts.stacked else model[name]
+            for number, name in enumerate(self._own_names)
+        ]
         if self.stepped is not None:
             if state["optimizer"] is None:
                 state = rows_of_shards(given, all_rows(self._shapes), self._shapes, self._order)
@@ -258,6 +291,15 @@ class Layer:
                 pairs = zip(values, self._master_types, strict=True)
                 self._values = [value.to(dtype) for value, dtype in pairs]
 
+    def _with_experts(self, model: dict[str, Any], given: Sequence[StoredShard]) -> dict[str, Any]:
+        """The state of a module whose experts, if any, may be with the shards of their optimizer."""
+        if self.experts:
+            self.experts.take(model)
+            return {**model, **self.experts.here()}
+        if set(self._own_names) <= model.keys():
+            return model
+        return {**model, **whole_experts(given, self._own_names, self._shapes)}
+
     @property
     def state_bytes(self) -> int:
         """About how many bytes a peer sends: parameters, buffers, an optimizer's state in one piece."""
@@ -269,10 +311,6 @@ class Layer:
         """About how many bytes an owner of this shard sends."""
         made = self.owned.get(shard)
         return 0 if made is None else made.state_bytes + sum(map(bytes_in, _rows_alone(made)))
-
-    @property
-    def _shapes(self) -> list[torch.Size]:
-        return [parameter.shape for parameter in self.parameters]
 
     def _divide(self, shards: int) -> None:
         """Find out how, if shards are asked for; whoever cannot be divided stays in one piece."""
@@ -315,7 +353,7 @@ class Layer:
 
     def _has_same_groups(self, shards: Sequence[Shard]) -> bool:
         """True if the optimizer of every shard has the groups that the layer's would have."""
-        whole = self._groups(all_rows(self._shapes))
+        whole = self._groups(all_rows([parameter.shape for parameter in self.parameters]))
         return all(self._groups(rows) == whole for rows in shards if any(rows))
 
     @cached_property

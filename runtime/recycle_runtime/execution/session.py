@@ -155,6 +155,7 @@ class Session:
             role.stream,
             bundle.pipelines * bundle.microbatches,
             bundle.microbatches,
+            in_rounds=bundle.slots > 0,
         )
 
     def settle(self) -> None:

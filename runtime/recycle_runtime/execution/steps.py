@@ -46,6 +46,10 @@ class Owners(Protocol):
         """Weights go from owners to all peers."""
         ...
 
+    def stepped(self) -> None:
+        """A step is made: the same, to where the next one wants them."""
+        ...
+
     @property
     def is_complete(self) -> bool:
         """True if all shards are where they should be."""
@@ -123,6 +127,7 @@ class WorkerSteps:
         sums = partial(self._transport.start_peer_sums, chunk) if self._ownership else None
         # Before gradients are there, with which the step may be made without this group.
         self._chunks[chunk].statistics.finish(partial(start, chunk))
+        self._chunks[chunk].expert_counts.finish(partial(start, chunk))
         self._chunks[chunk].stepper.reduce(partial(start, chunk), tied, sums)
         return True
 
@@ -150,14 +155,14 @@ class WorkerSteps:
         for stepper, known in zip(self._steppers, totals, strict=True):
             stepper.step(together, known)
         while self._gathers:
-            self._ownership[self._gathers.pop(0)].gather()
+            self._ownership[self._gathers.pop(0)].stepped()
 
     def gather(self, chunk: int) -> None:
         """Send weights from the owners of their shards to all peers, once the chunk is stepped."""
         if chunk in self._due:
             self._gathers.append(chunk)
         else:
-            self._ownership[chunk].gather()
+            self._ownership[chunk].stepped()
 
     def validate(self) -> None:
         together = self._sum_of_chunks()

@@ -84,9 +84,10 @@ def describe(instruction: Instruction, worker: Worker, pipelines: int) -> str:
     """One instruction of a worker in words."""
     opcode = instruction.opcode
     chunk = "" if instruction.chunk in (NONE, worker[1]) else f"c{instruction.chunk}"
-    if opcode not in USES_MICROBATCH:
+    if opcode not in USES_BUFFER and opcode not in USES_MICROBATCH:
         return f"{NAMES[opcode]:<16}  {chunk}" if chunk else NAMES[opcode]
-    unit = f"p{instruction.pipeline} m{instruction.microbatch} {chunk}"
+    is_of_one = opcode in USES_MICROBATCH
+    unit = f"p{instruction.pipeline} m{instruction.microbatch} {chunk}" if is_of_one else chunk
     return f"{NAMES[opcode]:<16}  {unit:<8} {_operands(instruction, pipelines)}"
 
 

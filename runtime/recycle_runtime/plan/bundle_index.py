@@ -19,6 +19,8 @@ Numbers are written seven bits to a byte, the lowest first; the upper bit says t
     ties        only if anything follows: how many chunks are tied, and each
     groups      only if anything follows: how many, and for each the stage that holds each chunk
     owners      only where the optimizer's state is sharded: how many workers own each shard
+    experts     only where peers share experts: slots of each worker in each mixture layer, and after how
+                many steps experts are placed anew
 """
 
 from dataclasses import dataclass
@@ -87,6 +89,10 @@ class Index:
     owners: int = 0
     """Owners of each shard of the optimizer's state, all of them where fewer hold it; 0: every
     worker has the whole state."""
+    slots: int = 0
+    """Slots of each worker for experts, in each mixture layer; 0: peers share no experts."""
+    placed_every: int = 0
+    """Steps after which experts are placed anew; 0: never."""
     recut_digests: tuple[bytes, ...] = ()
     """The content hash of each bundle for another cut."""
     plans: tuple[PlanEntry, ...]
@@ -129,13 +135,15 @@ def pack_index(index: Index) -> bytes:
             [len(cells), *skipped, *plan.release, *map(int, claims), plan.bound_over_cuts]
         )
         packed += _pack_numbers([*layout.widths, *layout.lengths]) + layout.digest
-    if index.tied_chunks or index.groups or index.owners:
+    if index.tied_chunks or index.groups or index.owners or index.slots:
         # Readers that know nothing of it refuse what they do not know.
         packed += _pack_numbers([len(index.tied_chunks), *index.tied_chunks])
-    if index.groups or index.owners:
+    if index.groups or index.owners or index.slots:
         packed += _pack_numbers([len(index.groups), *(stage for group in index.groups for stage in group)])
-    if index.owners:
+    if index.owners or index.slots:
         packed += _pack_numbers([index.owners])
+    if index.slots:
+        packed += _pack_numbers([index.slots, index.placed_every])
     return packed
 
 
@@ -157,7 +165,8 @@ def unpack_index(data: bytes) -> Index:
         layouts.append(_unpack_layout(numbers, stages * pipelines - len(plans[-1].failed)))
     tied_chunks = _unpack_tied(numbers, len(chunk_stages)) if numbers.left else ()
     groups = _unpack_groups(numbers, chunk_stages, stages) if numbers.left else ()
-    owners = numbers.next("the number of owners", 1, LARGEST_NUMBER) if numbers.left else 0
+    owners = _unpack_owners(numbers) if numbers.left else 0
+    slots, placed_every = _unpack_experts(numbers) if numbers.left else (0, 0)
     if len({stage for group in groups or (chunk_stages,) for stage in group}) < stages:
         raise BundleError("damaged: a stage has no chunk")
     if numbers.left:
@@ -177,6 +186,8 @@ def unpack_index(data: bytes) -> Index:
         tied_chunks=tied_chunks,
         groups=groups,
         owners=owners,
+        slots=slots,
+        placed_every=placed_every,
         recut_digests=recut_digests,
         plans=tuple(plans),
         layouts=tuple(layouts),
@@ -241,6 +252,18 @@ def _unpack_groups(
     if sum(len(set(group)) for group in groups) > len({stage for group in groups for stage in group}):
         raise BundleError("damaged: two groups share a stage")
     return groups
+
+
+def _unpack_owners(numbers: "_Numbers") -> int:
+    count = numbers.next("the number of owners", 0, LARGEST_NUMBER)
+    if count == 0 and not numbers.left:
+        raise BundleError(f"damaged: the number of owners is 0, which must be from 1 to {LARGEST_NUMBER}")
+    return count
+
+
+def _unpack_experts(numbers: "_Numbers") -> tuple[int, int]:
+    slots = numbers.next("the number of slots for experts", 1, LARGEST_NUMBER)
+    return slots, numbers.next("the number of steps between placements", 0, LARGEST_NUMBER)
 
 
 def _unpack_plan(numbers: "_Numbers", stages: int, pipelines: int, reasons: list[str]) -> PlanEntry:

@@ -41,6 +41,15 @@ class Opcode(IntEnum):
     """Compare with the gradient norm of all chunks; undo and redo the step when it must be."""
     GATHER = 14
     """Send the weights of a chunk from the owners of their shards to all live workers that hold it."""
+    SERVE_FORWARD = 15
+    """Take part in a forward of the chunk's holders without a micro-batch: compute with the experts here what
+    the others send, keep what backward needs in the buffer."""
+    SERVE_BACKWARD = 16
+    """Take part in the whole backward of what was served, free the buffer."""
+    SERVE_BACKWARD_INPUT = 17
+    """Take part in the backward of what was served, as far as others wait for it."""
+    SERVE_BACKWARD_WEIGHT = 18
+    """Compute the gradients of the experts' weights of what was served, free the buffer."""
 
 
 NONE = -1
@@ -66,7 +75,16 @@ class Instruction(NamedTuple):
 
 USES_CHUNK = frozenset(Opcode) - {Opcode.BARRIER, Opcode.VALIDATE}
 """Other opcodes stand once per worker, however many chunks it holds."""
+SERVES = frozenset(
+    {
+        Opcode.SERVE_FORWARD,
+        Opcode.SERVE_BACKWARD,
+        Opcode.SERVE_BACKWARD_INPUT,
+        Opcode.SERVE_BACKWARD_WEIGHT,
+    }
+)
 USES_MICROBATCH = frozenset(Opcode) - {
+    *SERVES,
     Opcode.BARRIER,
     Opcode.REDUCE,
     Opcode.OPTIMIZER,
@@ -82,6 +100,7 @@ USES_BUFFER = frozenset(
         Opcode.BACKWARD_INPUT,
         Opcode.BACKWARD_WEIGHT,
         Opcode.SEND_GRADIENT,
+        *SERVES,
     }
 )
 USES_NEIGHBOUR = frozenset(

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle, BundleError
-from recycle_runtime.plan.isa import Instruction, Opcode
+from recycle_runtime.plan.isa import SERVES, Instruction, Opcode
 from recycle_runtime.plan.moves import Counts, failed_counts
 from recycle_runtime.plan.plan_choice import Planned, best_placement, quickest_fit
 from recycle_runtime.plan.recut import LayerRange, layout_text, stage_ranges
@@ -23,6 +23,13 @@ from recycle_runtime.plan.recut import LayerRange, layout_text, stage_ranges
 _WITHOUT_MICROBATCHES = frozenset(
     {Opcode.BARRIER, Opcode.REDUCE, Opcode.OPTIMIZER, Opcode.GATHER, Opcode.VALIDATE}
 )
+_OF_ROUNDS = _WITHOUT_MICROBATCHES | SERVES
+_SERVED = {
+    Opcode.FORWARD: Opcode.SERVE_FORWARD,
+    Opcode.BACKWARD: Opcode.SERVE_BACKWARD,
+    Opcode.BACKWARD_INPUT: Opcode.SERVE_BACKWARD_INPUT,
+    Opcode.BACKWARD_WEIGHT: Opcode.SERVE_BACKWARD_WEIGHT,
+}
 
 
 class Assignment(NamedTuple):
@@ -309,7 +316,15 @@ def stream_of(bundle: Bundle, plan: int, role: Worker) -> Sequence[Instruction]:
     if role in workers:
         return bundle.stream(plan, role)
     peer = next(worker for worker in workers if worker[1] == role[1])
-    return tuple(step for step in bundle.stream(plan, peer) if step.opcode in _WITHOUT_MICROBATCHES)
+    shared = _OF_ROUNDS if bundle.slots else _WITHOUT_MICROBATCHES
+    steps = map(without_microbatch, bundle.stream(plan, peer))
+    return tuple(step for step in steps if step.opcode in shared)
+
+
+def without_microbatch(step: Instruction) -> Instruction:
+    """Of an instruction that peers run together, the part of one who has no micro-batch."""
+    served = _SERVED.get(step.opcode)
+    return step if served is None else Instruction(served, step.chunk, buffer=step.buffer)
 
 
 def workers_of(bundle: Bundle) -> Counts:

@@ -26,7 +26,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only
 
-_SAME = ("aten::_to_copy", "aten::clone")
+_DERIVED = ("aten::_to_copy", "aten::clone", "aten::stack")
+"""What makes parameters of others: in another precision, or of many experts one."""
 _EMPTY = ("aten::empty", "aten::new_empty", "aten::empty_like", "aten::empty_strided")
 
 
@@ -37,6 +38,8 @@ class _Place:
     size: tuple[int, ...]
     stride: tuple[int, ...]
     offset: int
+    of: "Recipe | None" = None
+    """What fills that memory, where it is not the parameter's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +60,8 @@ class Recipe:
     calls: tuple[_Call, ...] = ()
     values: torch.Tensor | None = None
     """What it was made of, where that was more than memory."""
-    source: "tuple[Recipe, _Call] | None" = None
-    """What it was made from, by this call: the same in another precision."""
+    derived: _Call | None = None
+    """What made it of other parameters."""
     unknown: str = ""
     """The operation that takes other tensors, which are not known here."""
 
@@ -105,19 +108,25 @@ class Recipes(TorchDispatchMode):
         name = func._schema.name
         if name in _EMPTY and not _is_meta(made):
             self._untouched[_memory(made)] = made.new_empty(0).set_(made.untyped_storage())
-        elif name in _SAME:
+        elif name in _DERIVED:
             self._derive(made, func, args, options)
         elif func._schema.is_mutable:
             self._note(func, args, options)
         return made
 
     def _derive(self, made: Any, func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
-        source = self._recipes.get(_memory(args[0]))
-        if source is not None and _memory(made) != _memory(args[0]):
-            call = _Call(func, (_place(args[0]), *args[1:]), options)
-            self._recipes[_memory(made)] = Recipe(
-                made.detach(), source=(source, call), unknown=source.unknown
-            )
+        given = [leaf for leaf in tree_flatten(args)[0] if isinstance(leaf, torch.Tensor)]
+        sources = [self._recipes.get(_memory(tensor)) for tensor in given]
+        known = [recipe for recipe in sources if recipe is not None]
+        if not known or len(known) < len(sources) or _memory(made) in map(_memory, given):
+            return
+
+        def place(tensor: torch.Tensor) -> _Place:
+            return replace(_place(tensor), of=self._recipes[_memory(tensor)])
+
+        call = _Call(func, tree_map_only(torch.Tensor, place, args), options)
+        unknown = next((recipe.unknown for recipe in known if recipe.unknown), "")
+        self._recipes[_memory(made)] = Recipe(made.detach(), derived=call, unknown=unknown)
 
     def _note(self, func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
         for value in _changed(func, args, options):
@@ -188,9 +197,8 @@ def fill(name: str, parameter: torch.Tensor, recipes: Recipes, seed: int) -> tor
 
 def _filled(recipe: Recipe) -> torch.Tensor:
     assert not recipe.unknown, f"initialised by {recipe.unknown} of other tensors"
-    if recipe.source is not None:
-        source, call = recipe.source
-        made = _called(call, _filled(source))
+    if recipe.derived is not None:
+        made = _called(recipe.derived, recipe.like)
     elif recipe.values is not None:
         made = recipe.values.clone()
     else:
@@ -202,7 +210,8 @@ def _filled(recipe: Recipe) -> torch.Tensor:
 
 def _called(call: _Call, memory: torch.Tensor) -> torch.Tensor:
     def real(place: _Place) -> torch.Tensor:
-        return memory.as_strided(place.size, place.stride, place.offset)
+        whole = memory if place.of is None else _filled(place.of)
+        return whole.as_strided(place.size, place.stride, place.offset)
 
     options = {key: value for key, value in call.options.items() if key != "device"}
     arguments: Any = tree_map_only(_Place, real, call.arguments)

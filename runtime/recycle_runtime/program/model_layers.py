@@ -51,7 +51,7 @@ from recycle_runtime.program.forward_trace import (
     user_line,
     watching,
 )
-from recycle_runtime.program.glue_reads import ReadsSeen, out_of_glue, waiting_once
+from recycle_runtime.program.glue_reads import ReadsSeen, out_of_glue
 from recycle_runtime.program.named_inputs import packed, unpacked
 from recycle_runtime.program.outline import LayerCalls, outline
 
@@ -493,8 +493,7 @@ class Body:
         """The text that crossed; on a GPU it is read once for all that look alike."""
         key = None if values[0].device.type == "cpu" else tuple((each.dtype, each.shape) for each in values)
         if key is None or key not in self._inputs:
-            with waiting_once():
-                rows: list[tuple[str | None, str, list[int]]] = unpacked(values[0])
+            rows: list[tuple[str | None, str, list[int]]] = unpacked(values[0])
             made = tuple(_Input(name, getattr(torch, dtype), tuple(shape)) for name, dtype, shape in rows)
             if key is None:
                 return made
@@ -513,8 +512,7 @@ class Body:
         device = next(each.device for each in (*tensors, *leaving))
         if (inputs, device) not in self._texts:
             rows = [[each.name, str(each.dtype).removeprefix("torch."), each.shape] for each in inputs]
-            with waiting_once():
-                self._texts[inputs, device] = packed(rows).to(device)
+            self._texts[inputs, device] = packed(rows).to(device)
         return (self._texts[inputs, device], *whole, *leaving)
 
 

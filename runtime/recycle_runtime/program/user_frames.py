@@ -45,6 +45,18 @@ def user_frames(frames: Iterable[Frame]) -> tuple[Frame, ...]:
     return tuple(kept[-_MOST_FRAMES:])
 
 
+def without_torch(frames: Iterable[Frame]) -> tuple[Frame, ...]:
+    """Without torch's own and Python's: what is left may be the runtime's."""
+    return tuple(frame for frame in frames if frame[0].startswith(f"{_RUNTIME}/") or not _is_ours(frame[0]))
+
+
+def place_text(frame: Frame) -> str:
+    """File, line and function, and the line itself where it can be read."""
+    file, number, function = frame
+    source = linecache.getline(file, number).strip()
+    return f"{file}:{number}, in {function}" + (f": `{source}`" if source else "")
+
+
 def frames_text(frames: Sequence[Frame]) -> str:
     """As Python prints a traceback: place, and the line itself where it can be read."""
     lines: list[str] = []

@@ -23,17 +23,25 @@ import torch
 
 from recycle_runtime.execution.chunk import Answers, Chunk
 from recycle_runtime.execution.layer import Layer
-from recycle_runtime.execution.optimizer import LayerOptimizers, LayerUndo, OwnedPiece, StartPeerSums
+from recycle_runtime.execution.optimizer import (
+    ExpertRow,
+    LayerOptimizers,
+    LayerUndo,
+    OwnedPiece,
+    StartPeerSums,
+)
 from recycle_runtime.execution.optimizer.by_layer import bytes_in
-from recycle_runtime.execution.optimizer.gradients import BUCKET_BYTES
+from recycle_runtime.execution.optimizer.gradient_part import BUCKET_BYTES
 from recycle_runtime.execution.optimizer.shards import elements
 from recycle_runtime.execution.optimizer.undo import Copies
 from recycle_runtime.execution.session import Role
 from recycle_runtime.execution.steps import OwnersLacking
 from recycle_runtime.plan.shard_moves import wanted_owners
+from recycle_runtime.state.expert_places import ExpertPlaces
 from recycle_runtime.state.image import packed, read_image
 from recycle_runtime.state.layer_state import optimizer_shard
 from recycle_runtime.transport.interface import PeerSum, Pending, Transport
+from recycle_runtime.transport.routes import Route, routed
 
 _BYTES_A_STEP = 256 << 20
 """About how much of optimizer state may be copied between two steps."""
@@ -68,10 +76,19 @@ class ShardCopy(NamedTuple):
 class Ownership:
     """One worker's side, for one chunk and one generation."""
 
-    def __init__(self, chunk: Chunk, owners: int, me: int, peers: int, start_sums: StartPeerSums) -> None:
-        """`me` is this worker's number among the `peers` that hold the chunk."""
-        self._chunk, self._owners, self._me, self._peers = chunk, owners, me, peers
-        self._start = start_sums
+    def __init__(
+        self,
+        chunk: Chunk,
+        owners: int,
+        me: int,
+        peers: int,
+        start_sums: StartPeerSums,
+        places: ExpertPlaces | None = None,
+    ) -> None:
+        """`me` is this worker's number among the `peers` that hold the chunk; `places` has their experts, if
+        they share any."""
+        self.chunk, self._owners, self._me, self._peers = chunk, owners, me, peers
+        self._start, self._places = start_sums, places
         self._layers = [layer for layer in chunk.layers if layer.shards]
         self._first = 0
         """Who writes what all have."""
@@ -80,6 +97,10 @@ class Ownership:
         self._wanted: list[tuple[int, ...]] = []
         self._copies: list[ShardCopy] = []
         """Those that are still to be made."""
+        self._rows: dict[ExpertRow, tuple[Layer, int, int]] = {}
+        """Experts: see `_expert_rows`."""
+        self.bytes_given = 0
+        """Of weights of experts, those that were sent to peers."""
         self._lacks_since: float | None = None
         self.on_change: Callable[[OwnersLacking | None], None] | None = None
         """Called when other shards are held here; told when owners are missing, or not any more."""
@@ -88,14 +109,16 @@ class Ownership:
 
     def agree(self) -> None:
         """When a generation begins; all holders of the chunk are here."""
-        for layer in () if self._chunk.is_whole else self._layers:
+        for layer in () if self.chunk.is_whole else self._layers:
             layer.own_nothing()
         held, who = self._exchange()
         able = [number for number, each in enumerate(who) if each.is_whole]
         self._first = able[0]
+        if self._places is not None:
+            self._places.agree(self._first, self.go_on)
         if not self._layers:
             # All have the whole state, and one of them writes it.
-            self._chunk.answers = Answers(self._me == self._first)
+            self.chunk.answers = Answers(self._me == self._first)
             self._tell_change()
             return
         begins = max(each.applied for each in who) == 0
@@ -125,8 +148,10 @@ class Ownership:
     def _place(
         self, layer: Layer, shard: int, wanted: Sequence[int], holders: list[int], makers: Sequence[int]
     ) -> None:
-        """Whoever can make a shard that it should own does so now; the rest is copied later."""
+        """Whoever can make a shard that it should own does so now; the rest is copied later. One that nobody
+        holds, and none of them can make, is made for them."""
         there = [*holders, *(peer for peer in wanted if peer in makers and peer not in holders)]
+        there = there or list(makers[:1])
         if not there:
             raise LostShardError(f"no live worker holds shard {shard} of {layer.title}")
         self._held[layer.number, shard] = sorted(
@@ -149,6 +174,40 @@ class Ownership:
             before = now
         if before is not None:
             before.finish()
+
+    def stepped(self) -> None:
+        """A step is made: weights go to where the next one wants them."""
+        if self._places is not None and self._places.place_anew(self.go_on):
+            self._rows = self._expert_rows()
+            self.chunk.stepper.gradients.place_experts(list(self._rows), self._me)
+        self.gather()
+
+    def _expert_rows(self) -> dict[ExpertRow, tuple[Layer, int, int]]:
+        """Every expert of every stacked parameter, in the order that all peers have: with its layer, and the
+        number of the parameter and of the shard."""
+        found: list[tuple[int, int, int, int, Layer]] = []
+        for layer in self._layers:
+            for shard, rows in enumerate(layer.shards):
+                for number in layer.experts.stacked:
+                    found += [
+                        (layer.number, number, expert, shard, layer)
+                        for expert in range(rows[number].first, rows[number].last)
+                    ]
+        found.sort(key=lambda each: each[:3])
+        made: dict[ExpertRow, tuple[Layer, int, int]] = {}
+        for _, number, expert, shard, layer in found:
+            stacked = layer.experts.stacked[number]
+            placement = stacked.experts.exchange.placement
+            here = placement.peers[self._me]
+            row = ExpertRow(
+                stacked.parameter,
+                expert,
+                tuple(self._held[layer.number, shard]),
+                placement.holders[expert],
+                tuple(slot for slot, each in enumerate(here) if each == expert),
+            )
+            made[row] = layer, number, shard
+        return made
 
     def _together(self) -> list[list[Layer]]:
         """Layers whose weights travel together."""
@@ -178,8 +237,41 @@ class Ownership:
                     # An owner has them: what an abort leaves of a gather must not take their place.
                     others.add(weight, shaped)
             sums.append(PeerSum(memory, (source,), takers))
+        sums += self._expert_copies(layers, own, others)
         own.run()
         return _Gather(self._start(sums) if sums else None, others)
+
+    def _expert_copies(self, layers: Sequence[Layer], own: Copies, others: Copies) -> list[PeerSum]:
+        """Weights of experts, from an owner of each to those who have it in a slot and do not own it."""
+        ways: dict[torch.dtype, list[tuple[ExpertRow, Route]]] = {}
+        for row, (layer, number, shard) in self._rows.items():
+            if layer not in layers:
+                continue
+            mine = None
+            if self._me in row.owners:
+                first = layer.shards[shard][number].first
+                mine = layer.owned[shard].rows[number].detach()[row.expert - first]
+                for slot in row.slots:
+                    own.add(row.parameter.detach()[slot], mine)
+            # Owners take turns: each has the same bits.
+            source = row.owners[row.expert % len(row.owners)]
+            routes = ways.setdefault(row.parameter.dtype, [])
+            routes += [
+                (row, Route(source, taker, row.size, mine if source == self._me else None))
+                for taker in row.holders
+                if taker not in row.owners
+            ]
+        copies = list[PeerSum]()
+        for dtype, found in ways.items():
+            messages = routed([route for _, route in found], self._me, dtype, self.chunk.setting.device)
+            self.bytes_given += messages.given
+            copies += messages.copies
+            for place, values in messages.taken.items():
+                row = found[place][0]
+                for slot in row.slots:
+                    weight = row.parameter.detach()[slot]
+                    others.add(weight, values.view(weight.shape))
+        return copies
 
     def _packs(
         self, layers: Sequence[Layer]
@@ -189,8 +281,8 @@ class Ownership:
         for layer in layers:
             for shard, rows in enumerate(layer.shards):
                 owners = tuple(self._held[layer.number, shard])
-                for parameter, each in zip(layer.parameters, rows, strict=True):
-                    if each and len(owners) < self._peers:
+                for number, (parameter, each) in enumerate(zip(layer.parameters, rows, strict=True)):
+                    if each and len(owners) < self._peers and number not in layer.experts.stacked:
                         weights = found.setdefault((owners, parameter.dtype), [])
                         weights.append(each.of(parameter.detach()))
         return found
@@ -217,7 +309,7 @@ class Ownership:
         self._copy(now)
         self._drop_others()
         if not self._copies:
-            _log.info("all shards of chunk %d are with their owners again", self._chunk.number)
+            _log.info("all shards of chunk %d are with their owners again", self.chunk.number)
         self._share_out()
 
     def _bytes_of(self, copy: ShardCopy) -> int:
@@ -228,9 +320,9 @@ class Ownership:
         return sum(3 * 4 * (stop - start) for start, stop in ranges)
 
     def _copy(self, copies: Sequence[ShardCopy]) -> None:
-        device = self._chunk.setting.device
+        device = self.chunk.setting.device
         images = {
-            copy: packed("shard", [optimizer_shard(self._chunk, self._layer(copy.layer), copy.shard)])
+            copy: packed("shard", [optimizer_shard(self.chunk, self._layer(copy.layer), copy.shard)])
             for copy in copies
             if copy.source == self._me
         }
@@ -273,7 +365,7 @@ class Ownership:
 
     def _share_out(self) -> None:
         """Gradients are summed to the owners of today, and what is owned here is stepped here."""
-        chunk, pieces = self._chunk, list[OwnedPiece]()
+        chunk, pieces = self.chunk, list[OwnedPiece]()
         for layer in chunk.layers:
             if not layer.shards:
                 pieces += [OwnedPiece(parameter, 0, ()) for parameter in layer.parameters]
@@ -283,12 +375,19 @@ class Ownership:
                 whole = () if len(owners) == self._peers else owners
                 pieces += [
                     OwnedPiece(parameter, elements(parameter, each)[0], whole)
-                    for parameter, each in zip(layer.parameters, rows, strict=True)
-                    if each
+                    for number, (parameter, each) in enumerate(zip(layer.parameters, rows, strict=True))
+                    if each and number not in layer.experts.stacked
                 ]
         steppers = [each for layer in chunk.layers for each in layer.steppers]
         rows = [row for layer in self._layers for row in layer.stepped_rows()]
-        chunk.stepper.gradients.share_out(pieces, rows, self._me)
+        self._rows = self._expert_rows()
+        chunk.stepper.gradients.share_out(
+            pieces,
+            rows,
+            self._me,
+            list(self._rows),
+            is_shared_out=any(len(row.owners) < self._peers for row in self._rows),
+        )
         chunk.stepper.use(LayerOptimizers(steppers), LayerUndo(steppers))
         answers: dict[int, list[int]] = {}
         for (number, shard), holders in self._held.items():
@@ -309,13 +408,13 @@ class Ownership:
         now = time.monotonic()
         seconds = 0.0 if self._lacks_since is None else now - self._lacks_since
         self._lacks_since = now if lacking else None
-        return OwnersLacking(self._chunk.number, len(self._held), len(self._wanted[0]), lacking, seconds)
+        return OwnersLacking(self.chunk.number, len(self._held), len(self._wanted[0]), lacking, seconds)
 
     def _exchange(self) -> tuple[torch.Tensor, list[HolderStatus]]:
         """Holdings of each peer: a table by peer, layer and shard; and what each says about itself."""
         layers, shards = len(self._layers), max((len(layer.shards) for layer in self._layers), default=0)
         told = torch.zeros(self._peers, layers * shards + len(HolderStatus._fields), dtype=torch.float64)
-        chunk = self._chunk
+        chunk = self.chunk
         mine = HolderStatus(
             zlib.crc32(socket.gethostname().encode()),
             chunk.applied,
@@ -369,8 +468,12 @@ class _Gather(NamedTuple):
 def ownership_of(role: Role, chunks: Mapping[int, Chunk], transport: Transport) -> dict[int, Ownership]:
     """Of each chunk of a worker, among the live workers that hold it; nothing where state is in one piece."""
     found: dict[int, Ownership] = {}
-    for number, chunk in chunks.items() if role.bundle.owners else ():
+    bundle = role.bundle
+    for number, chunk in chunks.items() if bundle.owners else ():
         holders = role.grid.holders(number)
         start, me = partial(transport.start_peer_sums, number), holders.index(role.worker)
-        found[number] = Ownership(chunk, role.bundle.owners, me, len(holders), start)
+        places = None
+        if bundle.slots:
+            places = ExpertPlaces(chunk, bundle.slots, bundle.placed_every, me, len(holders), start)
+        found[number] = Ownership(chunk, bundle.owners, me, len(holders), start, places)
     return found

@@ -86,26 +86,27 @@ class FixedPlanWorker:
         return {number: chunk.module for number, chunk in self.chunks.items()}
 
     def train(self, report: Callable[[StepReport], None]) -> None:
-        """All steps; the last one is settled before this returns."""
+        """All steps that the chunks have not seen; the last one is settled before this returns."""
         self.session.agree()
-        for step in range(self.options.steps):
+        first = next(iter(self.chunks.values())).applied
+        for step in range(first, self.options.steps):
             made = self.session.run(step)
-            if step == 0:
-                self._check_gradients()
+            if step == first:
+                self._check_gradients(step)
             report(made)
         self.session.settle()
 
-    def _check_gradients(self) -> None:
+    def _check_gradients(self, step: int) -> None:
         """After the first step: whether anything is trained, which only all workers together know."""
         counts = torch.zeros(self._count, len(_Counts._fields), dtype=torch.float64)
-        for each in self.session.gradients(0):
+        for each in self.session.gradients(step):
             own = _Counts(each.trained, each.without, each.gives_back)
             counts[each.chunk] = torch.tensor(own, dtype=torch.float64)
         pending = self.transport.start_sum(counts)
         if pending is not None:
             pending.wait()
         reached = TrainedChunks(
-            0,
+            step,
             [
                 ChunkGradients(chunk, int(trained), int(without), (), gives_back=bool(gives_back))
                 for chunk, (trained, without, gives_back) in enumerate(counts)

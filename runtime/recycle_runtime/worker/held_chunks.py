@@ -161,9 +161,17 @@ class HeldChunks(Mapping[int, Chunk]):
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Of their modules; where several are whole stages, each name begins with the number of its chunk."""
         states = {number: local_state(chunk.module) for number, chunk in self.items()}
-        is_named = self.program.is_layered or len(states) == 1
+        return {self._named(number, name): state[name] for number, state in states.items() for name in state}
+
+    @property
+    def residents(self) -> dict[str, list[int]]:
+        """By the names of stacked parameters of experts: which these are, where not all of them are here."""
         return {
-            (name if is_named else f"{number}.{name}"): tensor
-            for number, state in states.items()
-            for name, tensor in state.items()
+            self._named(number, layer.parameter_names[each.number]): list(each.experts.resident or ())
+            for number, chunk in self.items()
+            for layer in chunk.layers
+            for each in layer.experts.stacked.values()
         }
+
+    def _named(self, number: int, name: str) -> str:
+        return name if self.program.is_layered or len(self) == 1 else f"{number}.{name}"

@@ -121,6 +121,7 @@ class Joiner:
         if self._catch_up is None:
             chunk.stepper.load_state_dict(progress)
         chunk.statistics.record()
+        chunk.expert_counts.record()
         self._states: dict[str, Any] = {}
         """By name, once they are there."""
         self._incoming = Incoming(device, self._take)
@@ -144,11 +145,13 @@ class Joiner:
         else:
             self._catch_up.catch_up(load)
         self._chunk.statistics.catch_up()
+        self._chunk.expert_counts.catch_up()
         return True
 
     def give_up(self) -> None:
         """The group is left before the state has come."""
         self._chunk.statistics.forget()
+        self._chunk.expert_counts.forget()
         if self._catch_up is not None:
             self._catch_up.give_up()
 

@@ -3,6 +3,7 @@
 import errno
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -19,7 +20,10 @@ def save_state(folder: Path, worker: Worker, tp_rank: int, options: RunOptions, 
     stepped = {layer.title: each for layer in chunks.layers for each in layer.steppers[:1]}
     moving = {name: each.moving.state_dict() for name, each in stepped.items() if not each.moving.is_empty}
     about = told(options, AGENT) | {"worker": worker, "tp_rank": tp_rank}
-    saved = {"options": json.dumps(about, default=str), "model": chunks.state_dict(), "moving": moving}
+    saved: dict[str, Any] = {"options": json.dumps(about, default=str), "moving": moving}
+    saved["model"] = chunks.state_dict()
+    if chunks.residents:
+        saved["experts"] = chunks.residents
     with writing_whole(folder / name) as file:
         try:
             torch.save(saved, file)

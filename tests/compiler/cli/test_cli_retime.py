@@ -63,6 +63,21 @@ def test_a_job_of_another_shape_is_refused(
     )
 
 
+def test_who_is_left_steps_more_of_a_sharded_state(
+    small_bundle: str, times: Callable[[str, str], str], tmp_path: Path, recyclec: Recyclec
+) -> None:
+    """Two workers of each stage step two thirds of the state while three are there, and all of it then."""
+    path = times("optimizer = 1 }", "optimizer = 30  gather = 1 }\n  optimizer { state = sharded }")
+    plan = str(tmp_path / "sharded.plan")
+    assert recyclec("--quiet", "compile", path, "-o", plan)[0] == 0
+    for failures in (0, 1):
+        argv = ("retime", plan, "--failures", str(failures), "--times", path, "--json")
+        found = json.loads(recyclec(*argv)[1])
+        assert found["step_ticks"] == found["planned_ticks"] > (20 + 10 * failures) * 1000
+    code, _, words = recyclec("retime", small_bundle, "--times", path)
+    assert code == 1 and "has the optimizer's state in shards, the other whole" in words
+
+
 @pytest.mark.parametrize("word", ["1:2", "1:2=", "1:2=0", "1:2=-1", "1=2", "1:2=1e9", "1:2=x", "1:2=2,"])
 def test_a_factor_must_be_a_factor(word: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:

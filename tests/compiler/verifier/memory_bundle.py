@@ -78,6 +78,14 @@ class MemoryBundle:
         return self.job.owners
 
     @property
+    def slots(self) -> int:
+        return self.job.slots
+
+    @property
+    def placed_every(self) -> int:
+        return self.job.placed_every
+
+    @property
     def stages(self) -> int:
         return self.job.stages if self.stated_stages is None else self.stated_stages
 

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recycle_compiler.ir.job import print_job
+from recycle_compiler.ir.layout import shared_out
 from recycle_runtime.coordinator.drift import SmoothedTimes, calibrated, measured_times, shift
 from recycle_runtime.coordinator.measured_job import JobText, StageTimes
 from tests.support.jobs import unit_job
@@ -37,6 +38,23 @@ def test_a_slot_is_what_work_takes() -> None:
     one = (1000, 1000)
     expected = StageTimes(one, one, one, optimizer=(3000, 3000), reduce=(200, 200))
     assert measured_times(JOB, measured(), tick) == expected
+
+
+def test_times_with_a_sharded_state() -> None:
+    """With one of three workers gone, the other two step all shards of that stage."""
+    job = JobText(print_job(shared_out(unit_job(2, 3, 6), 2, (3, 3), (500, 500), (0, 0), (0, 0))))
+    ops = measured(w00=1.2)
+    for worker in [(p, s) for p in range(3) for s in range(2)]:
+        for _ in range(10):
+            ops.add(worker, {"G": 0.004 if worker[0] == 1 else 0.006})
+    assert job.times.optimizer == (2000, 2000) and job.times.gather == (500, 500)
+    found = measured_times(job, ops, 1e-5, gone=(1, 0))
+    assert found is not None
+    assert (found.optimizer, found.gather) == ((2000, 3000), (400, 400))
+    change, _ = shift(job.times, found, 6)
+    assert change > 0
+    # Peers make a gather together.
+    assert ops.factor((0, 1)) == pytest.approx(1.0) and ops.factor((0, 0)) == pytest.approx(1.2)
 
 
 def test_real_times_need_no_calibration() -> None:

@@ -9,7 +9,7 @@ from recycle_compiler.fleet.our_plans import loads_of
 from recycle_compiler.frontend.load import parse_job_text
 from recycle_compiler.ir.groups import GroupedLayout, job_of_groups
 from recycle_compiler.ir.job import JobSpec, SolverOptions, print_job
-from recycle_compiler.ir.layout import Layout, halved, job_of_layout
+from recycle_compiler.ir.layout import Layout, halved, job_of_layout, shared_out
 from recycle_compiler.ir.target import Target
 from recycle_runtime.coordinator.measured_job import JobText, StageTimes
 from tests.support.jobs import figure3, small_targets
@@ -114,3 +114,41 @@ def test_times_of_stages_of_another_cut_and_of_halves_are_times_of_the_same_laye
         assert found.layer_costs.forward == (2000,) * 4
         again = job_of_layout(found if base is job else halved(found), layout)
         assert again.forward == tuple(2 * tick for tick in other.forward)
+
+
+@given(
+    owners=st.integers(1, 3),
+    rows=st.lists(st.integers(0, 900), min_size=8, max_size=8),
+    limited=st.booleans(),
+)
+def test_stages_with_a_sharded_state(owners: int, rows: list[int], limited: bool) -> None:
+    """Times of workers that step their own shards: the whole state's are what a job says."""
+    whole = replace(figure3(4 if limited else None), optimizer=tuple(1000 + tick for tick in rows[:4]))
+    each = (3,) * 4
+    job = shared_out(whole, owners, each, tuple(rows[4:]), tuple(rows[:4]), (0,) * 4)
+    found = read_back(job)
+    assert (found.optimizer, found.reduce, found.gather) == (job.optimizer, job.reduce, job.gather)
+    assert found.owners == owners and found.sharding is not None and job.sharding is not None
+    assert found.sharding.state == job.sharding.state
+    if limited:
+        assert found.capacity == job.capacity
+    twice = StageTimes(*(tuple(2 * tick for tick in row) for row in JobText(print_job(job)).times))
+    slower = read_back(job, twice)
+    assert slower.optimizer == tuple(2 * tick for tick in job.optimizer)
+    assert slower.gather == tuple(2 * tick for tick in job.gather)
+
+
+def test_layers_with_a_sharded_state_under_another_cut() -> None:
+    costs = layer_costs((1000,) * 4, optimizer=900, reduce=400, resident=10, capacity=9000)
+    job = layered_job(replace(costs, gather=(200,) * 4, state=(600,) * 4), (2, 2), 3, 4, owners=2)
+    other = job_of_layout(job, Layout((1, 3), (2, 3)))
+    under = JobText(print_job(other))
+    assert read_back(job).gather == job.gather and read_back(job).optimizer == job.optimizer
+    twice = StageTimes(*(tuple(2 * tick for tick in row) for row in under.times))
+    found = parse_job_text(JobText(print_job(job)).with_times(twice, under), "measured.job")
+    again = job_of_layout(found, Layout((1, 3), (2, 3)))
+    assert again.owners == 2 and again.capacity == other.capacity
+    assert again.optimizer == tuple(2 * tick for tick in other.optimizer)
+    for now, before in ((again.reduce, other.reduce), (again.gather, other.gather)):
+        # Rounded, layer by layer, for as many workers as the job has.
+        assert all(abs(new - 2 * old) <= 4 for new, old in zip(now, before, strict=True))

@@ -47,6 +47,10 @@ def hear(steps: SkippedSteps, step: int, bad: dict[Worker, list[tuple[str, int]]
             {(0, 1): [("backward", 5)], (1, 2): [("backward", 6)], (0, 0): [("backward", 1)]},
             "the backward of micro-batch 6 on stage 2 (worker 1:2) is the first that is not finite",
         ),
+        (
+            {(0, 1): [("router mixture", 2), ("forward", 2)], (1, 1): [("forward", 2)]},
+            "the router of mixture for micro-batch 2 on stage 1 (worker 0:1) is the first that is not finite",
+        ),
         ({}, "a gradient of a weight is not finite"),
     ],
 )

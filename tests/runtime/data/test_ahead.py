@@ -56,6 +56,25 @@ def test_one_that_was_stopped_goes_on_when_it_is_asked() -> None:
     assert ahead.take(7) == 7
 
 
+def test_items_are_made_ready_in_the_background() -> None:
+    def get(number: int) -> int:
+        if number == 2:
+            raise ValueError("no such item")
+        return number
+
+    by = set[str]()
+
+    def ready(item: int) -> str:
+        by.add(threading.current_thread().name)
+        return f"item {item}"
+
+    ahead = Ahead(InThread(get, threading.Lock()), ready)
+    ahead.expect(range(3))
+    assert [ahead.take(number) for number in (1, 0)] == ["item 1", "item 0"]
+    assert isinstance(ahead.take(2).error, ValueError)
+    assert by == {"data"}
+
+
 _ENDS_WHILE_IT_DRAWS = """
 import torch
 from recycle_runtime.data.ahead import DrawnAhead

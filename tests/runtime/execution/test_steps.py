@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from recycle_runtime.execution.expert_counts import ExpertCounts
 from recycle_runtime.execution.norm_statistics import NormStatistics
 from recycle_runtime.execution.optimizer import StepOptions, Stepper
 from recycle_runtime.execution.steps import WorkerSteps
@@ -66,6 +67,7 @@ def two_chunks(options: StepOptions) -> tuple[WorkerSteps, CutOff, dict[int, Any
             is_whole=True,
             settled=lambda: None,
             statistics=NormStatistics(torch.nn.Module()),
+            expert_counts=ExpertCounts(torch.nn.Module()),
         )
     transport: Any = CutOff()
     return WorkerSteps(chunks, transport, {0: True, 1: True}), transport, chunks

@@ -27,12 +27,11 @@ from tests.runtime.trainer.plainly import train_plainly
 from tests.runtime.trainer.test_scripts import LOOP, records
 from tests.runtime.trainer.test_scripts import check as check_seen
 from tests.runtime.training.alone import train_alone
-from tests.runtime.training.compare import MLP, changed
+from tests.runtime.training.example_programs import EXAMPLES, MLP, changed
 
 STAGES, PER_STEP = 2, 12
 PROGRAMS = Path(__file__).resolve().parents[1] / "recovery" / "programs"
 PARALLELIZED = str(PROGRAMS.parents[1] / "training" / "programs" / "parallelized.py")
-EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "programs"
 
 
 DEVICE = os.environ.get("RECYCLE_TEST_DEVICE", "cuda")
@@ -287,10 +286,11 @@ def test_groups(tmp_path: Path) -> None:
     assert [row.loss_or_nan for row in outcome.rows] == pytest.approx(alone.losses, rel=1e-9)
 
 
-def test_graphs(tmp_path: Path) -> None:
-    """Captured work is replayed before a failure and after it; in float32."""
+@pytest.mark.parametrize("name", ["staggered", "sharded"])
+def test_graphs(tmp_path: Path, name: str) -> None:
+    """Captured work is replayed before a failure and after it; in float32. Weights of others, too."""
     program = str(EXAMPLES / "gpt.py")
-    outcome = train(tmp_path, "staggered", program, 30, ["kill=1:1@12.9", "kill=0:0@20.3"], graphs="on")
+    outcome = train(tmp_path, name, program, 30, ["kill=1:1@12.9", "kill=0:0@20.3"], graphs="on")
     assert outcome.error is None
     alone = train_alone(program, STAGES, PER_STEP, 30, cut=(5, 5))
     assert [row.loss_or_nan for row in outcome.rows] == pytest.approx(alone.losses, rel=1e-3)

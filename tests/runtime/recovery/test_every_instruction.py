@@ -12,6 +12,7 @@ from tests.runtime.recovery.watched import BUFFERS_AND_DROPOUT, TINY, check, dis
 from tests.runtime.training.alone import train_alone
 from tests.runtime.training.compare import MLP, changed
 
+SHARED_EXPERTS = str(Path(__file__).resolve().parents[1] / "training" / "programs" / "shared_experts.py")
 STEPS_PER_LIFE = 25
 """About as many as are made while a worker starts again; a run that ends too early is followed by another."""
 MOST_RUNS = 4
@@ -78,6 +79,19 @@ def test_some_instructions_with_shards(tmp_path: Path, sharded: str) -> None:
     kill_everywhere(tmp_path, sharded, MLP, (1, 1), first=first)
 
 
+def test_some_instructions_with_experts(tmp_path: Path, experts: str) -> None:
+    """In the middle of exchanges, between them, and while weights go to other slots."""
+    kill_everywhere(tmp_path, experts, SHARED_EXPERTS, (1, 1), every=5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", [(0, 0), (1, 1)])
+@pytest.mark.parametrize("clip", ["", "CLIP_NORM = 0.4"])
+def test_each_instruction_with_experts(tmp_path: Path, experts: str, place: Worker, clip: str) -> None:
+    program = changed(tmp_path, SHARED_EXPERTS, clip) if clip else SHARED_EXPERTS
+    kill_everywhere(tmp_path, experts, program, place)
+
+
 @pytest.mark.slow
 def test_shards_and_undo_that_is_copied_ahead(tmp_path: Path, sharded: str) -> None:
     """Killed before its step and after it; steps that are clipped have been made before that is known."""
@@ -106,10 +120,10 @@ def test_each_instruction_with_shards_and_steps_made_again(tmp_path: Path, shard
 
 
 SMALL_BUCKETS = """
-from recycle_runtime.execution.optimizer import gradients
+from recycle_runtime.execution.optimizer import gradient_part
 from recycle_runtime.state import ownership
 
-gradients.BUCKET_BYTES = ownership.BUCKET_BYTES = 1
+gradient_part.BUCKET_BYTES = ownership.BUCKET_BYTES = 1
 """
 """Every parameter is summed for itself, most of them before REDUCE; weights of every layer travel alone."""
 

@@ -12,26 +12,14 @@ from recycle_compiler.ir.streams import Streams
 from recycle_compiler.planner.compile import plan_failed
 from recycle_runtime.launcher.local import RunOptions, run_local
 from tests.runtime.training.alone import Alone, train_alone
+from tests.runtime.training.example_programs import EXAMPLES as EXAMPLES
+from tests.runtime.training.example_programs import MLP as MLP
+from tests.runtime.training.example_programs import changed as changed
 from tests.runtime.training.threads import train_in_threads
 
-EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "programs"
-MLP = str(EXAMPLES / "mlp.py")
 STEPS = 5
 
 Failed = list[tuple[int, int]]
-
-_CHANGED = """
-from pathlib import Path
-exec(compile(Path({path!r}).read_text(), {path!r}, "exec"))
-{change}
-"""
-
-
-def changed(folder: Path, program: str, change: str) -> str:
-    """The program with some lines after it."""
-    path = folder / "changed.py"
-    path.write_text(_CHANGED.format(path=program, change=change))
-    return str(path)
 
 
 def plan_file(folder: Path, job: JobSpec, failed: Failed) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from recycle_compiler.ir.job import Techniques
-from recycle_runtime.execution.optimizer import gradients
+from recycle_runtime.execution.optimizer import gradient_part
 from recycle_runtime.execution.optimizer.stepper import Stepper
 from recycle_runtime.execution.session import Session
 from recycle_runtime.state import ownership
@@ -33,7 +33,7 @@ def small_buckets(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         original(self, start, complete)
         found.append(len(complete))
 
-    monkeypatch.setattr(gradients, "BUCKET_BYTES", 1)
+    monkeypatch.setattr(gradient_part, "BUCKET_BYTES", 1)
     monkeypatch.setattr(ownership, "BUCKET_BYTES", 1)
     monkeypatch.setattr(Stepper, "begin_sums", begin_sums)
     return found

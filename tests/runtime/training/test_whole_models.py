@@ -76,7 +76,7 @@ def experts(folder: Path, kind: str, implementation: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "implementation"), [("mixtral", "eager"), ("qwen2", "batched_mm"), ("qwen3", "eager")]
+    ("kind", "implementation"), [("mixtral", "eager"), ("qwen2", "batched_mm"), ("qwen3", "shared")]
 )
 def test_mixtures_of_experts(tmp_path: Path, kind: str, implementation: str) -> None:
     """Router logits of all layers go to the loss: plain 1F1B, decoupled, and with a failure."""
@@ -85,6 +85,13 @@ def test_mixtures_of_experts(tmp_path: Path, kind: str, implementation: str) -> 
     check(two_by_two(tmp_path, (2, 2), techniques=NONE), program, 0, expected)
     for plan in (0, 1):
         check(two_by_two(tmp_path, (2, 2)), program, plan, expected)
+
+
+def test_own_mixtures(tmp_path: Path) -> None:
+    """Experts made without memory; the loss that balances them counts as much as the model's own."""
+    program = str(PROGRAMS / "mixture.py")
+    expected = train_whole(program, PIPELINES * MICROBATCHES, 3)
+    check(two_by_two(tmp_path, (2, 2)), program, 1, expected)
 
 
 @pytest.mark.slow

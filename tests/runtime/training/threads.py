@@ -3,11 +3,13 @@
 import queue
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from recycle_runtime.checkpoint.writer import restore
 from recycle_runtime.execution.session import StepReport
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle
@@ -172,9 +174,16 @@ class ThreadTransport:
 
 
 def train_in_threads(
-    bundle_file: str, program_file: str, plan: int, steps: int, seed: int = 0
+    bundle_file: str,
+    program_file: str,
+    plan: int,
+    steps: int,
+    seed: int = 0,
+    checkpoint: tuple[Path, int] | None = None,
+    *,
+    trace: bool = False,
 ) -> tuple[list[float], dict[Worker, FixedPlanWorker]]:
-    """Losses of the steps, and the workers as they are at the end."""
+    """Losses of the steps, and the workers as they are at the end; from a checkpoint on, of so many steps."""
     bundle, room, store = Bundle.read(bundle_file), Room(), dist.HashStore()
     workers: dict[Worker, FixedPlanWorker] = {}
     reports: list[StepReport] = []
@@ -190,6 +199,7 @@ def train_in_threads(
             tp_rank=0,
             seed=seed,
             timeout=_PATIENCE,
+            trace=trace,
         )
         try:
             with building:
@@ -198,6 +208,9 @@ def train_in_threads(
                     store,
                     lambda told, _store, grid, _stream: ThreadTransport(room, grid, told.worker),
                 )
+                if checkpoint is not None:
+                    for chunk in workers[worker].chunks.values():
+                        restore(chunk, *checkpoint)
             everybody.wait(_PATIENCE)
             workers[worker].train(reports.append)
         except BaseException as error:
@@ -222,5 +235,6 @@ def train_in_threads(
         thread.join(_PATIENCE)
     if errors:
         raise errors[0]
-    losses = [sum(row.loss or 0.0 for row in reports if row.step == step) for step in range(steps)]
+    first = 0 if checkpoint is None else checkpoint[1]
+    losses = [sum(row.loss or 0.0 for row in reports if row.step == step) for step in range(first, steps)]
     return losses, workers

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 
 from recycle_runtime.data.microbatches import MicroBatches
+from recycle_runtime.experts.mixture import MixtureOfExperts
 from recycle_runtime.program.layers import build_layers
 from recycle_runtime.program.loading import load_program
 
@@ -22,6 +23,10 @@ def train_whole(program_file: str, per_step: int, steps: int, seed: int = 0) -> 
     program = load_program(program_file)
     model = program.model()
     assert model is not None
+    for module in model.modules():
+        if isinstance(module, MixtureOfExperts):
+            # As the loss below is: in a script that is up to its author.
+            module.loss_scale = 1 / per_step
     model.load_state_dict(initial_state(program_file, seed))
     optimizer = program.optimizer(list(model.parameters()))
     data = MicroBatches(program, seed, per_step)

@@ -1,21 +1,23 @@
 """Jobs whose optimizer state is in shards, in simulated worlds: no shard is lost while one owner is left."""
 
 from dataclasses import replace
-from itertools import product
+from itertools import combinations, product
+from pathlib import Path
 
 import pytest
 
 from tests.runtime.world import planted_faults as planted
 from tests.runtime.world.faults import KillWorker
-from tests.runtime.world.jobs import quiet
+from tests.runtime.world.jobs import in_rounds, quiet
 from tests.runtime.world.scenarios import WorldJob, scenario
 from tests.runtime.world.shrinking import told
 from tests.runtime.world.world import Fault, Outcome, Scenario, World
 
 FIXED = 30
 PART = 10
-TWO, WAITING = 0, 1
-"""Jobs of three pipelines with two owners: one steps before the norm is known, one after that."""
+TWO, WAITING, THREE = 0, 1, 3
+"""Jobs of three pipelines with two owners: one steps before the norm is known, one after that. And of four
+with three."""
 
 
 @pytest.mark.parametrize("first", range(0, FIXED, PART))
@@ -25,7 +27,9 @@ def test_nothing_goes_wrong(sharded: list[WorldJob], first: int) -> None:
         assert not outcome.wrong, "\n".join((f"seed {seed}", *outcome.story))
 
 
-@pytest.mark.parametrize(("seed", "standing"), [(47, False), (61, True), (201, True)])
+@pytest.mark.parametrize(
+    ("seed", "standing"), [(47, False), (61, True), (201, True), (880193, False), (880235, False)]
+)
 def test_seeds_that_went_wrong(sharded: list[WorldJob], seed: int, standing: bool) -> None:
     outcome = World(replace(scenario(seed, sharded), standing=standing)).run()
     assert not outcome.wrong, "\n".join(outcome.story)
@@ -49,6 +53,21 @@ def test_an_owner_is_killed_at_any_time(sharded: list[WorldJob], kind: int, pipe
         faults = KillWorker(at / 100, worker=(pipeline, 0)), KillWorker(at / 100, worker=(pipeline, 1))
         outcome = _run(_killed(sharded, kind, *faults))
         assert outcome.error is None and outcome.recoveries > 1, outcome.story
+
+
+def test_a_worker_is_killed_while_peers_meet_in_rounds(tmp_path: Path) -> None:
+    """Others serve where it has computed, and it serves while it waits for its state."""
+    jobs = [in_rounds(tmp_path)]
+    for at in range(200, 232, 4):
+        outcome = _run(_killed(jobs, 0, KillWorker(at / 100, worker=(1, 1))))
+        assert outcome.error is None and outcome.recoveries > 1, outcome.story
+
+
+@pytest.mark.parametrize("pair", list(combinations(range(4), 2)))
+def test_two_of_three_owners_are_killed_at_once(sharded: list[WorldJob], pair: tuple[int, int]) -> None:
+    faults = [KillWorker(2.08, worker=(pipeline, 1)) for pipeline in pair]
+    outcome = _run(replace(_killed(sharded, THREE, *faults), nodes=8))
+    assert outcome.error is None and outcome.recoveries, outcome.story
 
 
 @pytest.mark.parametrize("kind", [TWO, WAITING])

@@ -409,7 +409,7 @@ export class Chart {
     const { plan } = this;
     const scale = this.plotWidth / buffer.view.span;
     const x = (plan.start[op] - buffer.from) * scale;
-    const shares = [0, 0, 0, 0, 0, 0, 0];
+    const shares = new Array<number>(KINDS.length).fill(0);
     let next = op;
     let until = x;
     let busy = 0;

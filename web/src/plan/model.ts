@@ -48,13 +48,17 @@ export interface PlanDocument {
   edges: [before: number, after: number, lag: number][];
 }
 
-export const KINDS = "FBIWSRO";
+/** Small letters are services: what a worker does in a round in which it has no micro-batch. */
+export const KINDS = "FBIWSROGfbiw";
 const F = 0;
 const B = 1;
 const I = 2;
 const W = 3;
 const R = 5;
 const O = 6;
+const G = 7;
+/** What a service is called after what it serves. */
+const SERVES = 8;
 const NOTHING = -1;
 
 export interface Row {
@@ -275,6 +279,7 @@ export class Plan {
     if (op > row.first) found.push({ op: op - 1, at: this.end[op - 1], why: "worker" });
     if (this.isOfMicrobatch(op)) this.addData(op, found);
     else if (this.kind[op] === R) this.addPeers(op, found);
+    else if (this.kind[op] === G) this.addOwners(op, found);
     for (const [before, lag] of this.addedEdges.get(op) ?? []) {
       found.push({ op: before, at: this.end[before] + lag, why: "data" });
     }
@@ -332,6 +337,19 @@ export class Plan {
     if (last !== NOTHING) found.push({ op: last, at: this.end[last], why: "peers" });
   }
 
+  /** Weights are gathered when all holders of the chunk have made their steps. */
+  private addOwners(op: number, found: Cause[]): void {
+    let last = NOTHING;
+    for (const row of this.rows) {
+      if (row === this.rows[this.rowOf[op]]) continue;
+      for (let other = row.end - 1; other >= row.first && !this.isOfMicrobatch(other); other -= 1) {
+        if (this.kind[other] !== O || this.chunk[other] !== this.chunk[op]) continue;
+        if (last === NOTHING || this.end[other] > this.end[last]) last = other;
+      }
+    }
+    if (last !== NOTHING) found.push({ op: last, at: this.end[last], why: "peers" });
+  }
+
   /** What a worker with several chunks does last before it sums this one: its work, or the sum before. */
   private beforeSum(row: Row, chunk: number): number {
     for (let op = row.end - 1; op > row.first; op -= 1) {
@@ -383,12 +401,13 @@ export class Plan {
     const { activation, kept_for_weight } = this.about;
     const changes: [number, number][] = [];
     for (let op = this.rows[row].first; op < this.rows[row].end; op += 1) {
+      const kind = this.kind[op] < SERVES ? this.kind[op] : this.kind[op] - SERVES;
       const whole = activation[this.chunk[op]];
       const kept = kept_for_weight[this.chunk[op]];
-      if (this.kind[op] === F) changes.push([this.start[op], whole]);
-      else if (this.kind[op] === B) changes.push([this.end[op], -whole]);
-      else if (this.kind[op] === I) changes.push([this.end[op], kept - whole]);
-      else if (this.kind[op] === W) changes.push([this.end[op], -kept]);
+      if (kind === F) changes.push([this.start[op], whole]);
+      else if (kind === B) changes.push([this.end[op], -whole]);
+      else if (kind === I) changes.push([this.end[op], kept - whole]);
+      else if (kind === W) changes.push([this.end[op], -kept]);
     }
     // What is freed at a moment makes room for what is taken then.
     changes.sort((one, other) => one[0] - other[0] || one[1] - other[1]);

@@ -1,6 +1,7 @@
 """From summed gradients to new parameters: clip, skip, step early, and take a step back.
 
-    gradients   of a chunk, in a few long tensors
+    gradients   of a chunk, in a few long tensors: a `gradient_part` for each kind of parameters, and one of
+                those in slots for stacked experts (`expert_gradients`)
     separable   how finely an optimizer's work can be divided
     shards      of a layer: rows of its parameters, whose state only some peers hold
     norm        of the whole model: how it is added up over workers, and what follows from it
@@ -15,7 +16,9 @@ gradients of an early step when clipping is on.
 """
 
 from recycle_runtime.execution.optimizer.by_layer import LayerOptimizer, LayerOptimizers, LayerUndo
-from recycle_runtime.execution.optimizer.gradients import FlatGradients, OwnedPiece, Tied
+from recycle_runtime.execution.optimizer.expert_gradients import ExpertRow, StartPeerSums
+from recycle_runtime.execution.optimizer.gradient_part import OwnedPiece
+from recycle_runtime.execution.optimizer.gradients import FlatGradients, Tied
 from recycle_runtime.execution.optimizer.masters import Masters
 from recycle_runtime.execution.optimizer.moving import Moving, moving_of
 from recycle_runtime.execution.optimizer.norm import (
@@ -28,7 +31,6 @@ from recycle_runtime.execution.optimizer.norm import (
     Verdict,
 )
 from recycle_runtime.execution.optimizer.stepper import (
-    StartPeerSums,
     StepOrderError,
     Stepper,
     StepPhase,
@@ -37,6 +39,7 @@ from recycle_runtime.execution.optimizer.stepper import (
 from recycle_runtime.execution.optimizer.undo import Undo, UndoError
 
 __all__ = [
+    "ExpertRow",
     "FlatGradients",
     "LayerOptimizer",
     "LayerOptimizers",

@@ -11,13 +11,14 @@ waits.
 """
 
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from enum import Enum
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 
 from recycle_runtime.execution.optimizer.by_layer import LayerOptimizers, LayerUndo
+from recycle_runtime.execution.optimizer.expert_gradients import StartPeerSums
 from recycle_runtime.execution.optimizer.gradients import FlatGradients, Tied
 from recycle_runtime.execution.optimizer.norm import (
     NormSum,
@@ -77,14 +78,6 @@ def idle_optimizer() -> torch.optim.Optimizer:
     return torch.optim.SGD([torch.zeros(0, requires_grad=True)], lr=0.0)
 
 
-class StartPeerSums(Protocol):
-    """Starts sums among the holders of a chunk; None if they are done."""
-
-    def __call__(
-        self, sums: Sequence[PeerSum], *, goes_on: bool = False, after: Any = None
-    ) -> Pending | None: ...
-
-
 def _nobody(_: torch.Tensor) -> Pending | None:
     raise AssertionError("the norm is known")
 
@@ -114,10 +107,12 @@ class Stepper:
         tensor_parallel_rank: int = 0,
         undo: LayerUndo | None = None,
         tied: Tied | None = None,
+        stacked: Collection[torch.Tensor] = (),
     ) -> None:
-        """`undo` comes with the optimizers of several layers, and may know a step already."""
+        """`undo` comes with the optimizers of several layers, and may know a step already; `stacked` are
+        parameters that have rows of experts by slot."""
         self.options = options or StepOptions()
-        self.gradients = FlatGradients(parameters, tied)
+        self.gradients = FlatGradients(parameters, tied, stacked)
         self.optimizer = idle_optimizer() if optimizer is None else optimizer
         if isinstance(optimizer, torch.optim.Optimizer):
             # Those of layers have been looked at when the layers were made.
@@ -223,6 +218,7 @@ class Stepper:
         for pending in under_way:
             if pending is not None:
                 pending.wait()
+        self.gradients.sum_experts(start_sums)
         self.gradients.look()
         if self.options.clip_value is not None:
             self.gradients.clamp(self.options.clip_value)

@@ -6,8 +6,9 @@
 
 The parameters are no inputs of the node, so autograd accumulates nothing for them. Tensors are kept by
 `save_for_backward` alone, never as attributes of the context: so the engine drops them when the node has
-run, and notices if they were changed. What torch.utils.checkpoint computes again is left to autograd: to keep
-it until `run` would cost more than it was asked to save.
+run, and notices if they were changed. Weights of what torch.utils.checkpoint computes again do not wait: to
+keep it until `run` would cost more than it was asked to save. They are still added in place where that is
+quicker than autograd.
 """
 
 # Whether saved tensors have hooks can only be read from what torch calls private.
@@ -61,15 +62,39 @@ _autograd: Any = getattr(torch._C, "_autograd", None)
 _top_hooks: Callable[[bool], Any] | None = getattr(_autograd, "_top_saved_tensors_default_hooks", None)
 
 
-def saved_tensors_are_hooked() -> bool:
-    """Whether checkpointing, or something like it, decides what is saved for backward now."""
+def saving_hook() -> Callable[[Tensor], Any] | None:
+    """What keeps tensors for backward in autograd's place, as checkpointing does; None where nothing does."""
     if _top_hooks is not None:
-        return _top_hooks(False) is not None
+        hooks = _top_hooks(False)
+        return None if hooks is None else hooks[0]
     try:
         with torch.autograd.graph.disable_saved_tensors_hooks("saved tensors are hooked"):
-            return False
+            return None
     except RuntimeError:
-        return True
+        return _unknown
+
+
+def _unknown(tensor: Tensor) -> Any:
+    """A hook that torch does not show."""
+    raise NotImplementedError
+
+
+def is_second_time(hook: Callable[[Tensor], Any]) -> bool:
+    """True if it belongs to what torch.utils.checkpoint computes again: its graph is not used, and it ends
+    with the last tensor that is kept."""
+    return getattr(hook, "__qualname__", "").startswith("_recomputation_hook.")
+
+
+class _Kept:
+    """In place of a context, in a second time: what is kept goes to the hook, before anything is computed."""
+
+    def __init__(self, hook: Callable[[Tensor], Any]) -> None:
+        self._hook = hook
+
+    def save_for_backward(self, *tensors: Tensor | None) -> None:
+        for tensor in tensors:
+            if tensor is not None:
+                self._hook(tensor)
 
 
 class Owner:
@@ -78,20 +103,20 @@ class Owner:
     def __init__(self) -> None:
         self.defers = True
         """Whether weights wait at all."""
+        self.fuses = False
+        """Whether layers that can add to their gradients in place, even where weights do not wait."""
         self.collecting: Collector | None = None
         """Takes what is deferred during backward; without one, nothing is deferred."""
         self.anchor = torch.zeros((), requires_grad=True)
         """Makes an output require a gradient when no input does, so that its node runs in backward."""
 
-    def is_recomputing(self) -> bool:
-        """Whether what is computed now is computed again in backward, or is that second time.
+    def waits(self, hook: Callable[[Tensor], Any] | None) -> bool:
+        """Whether weights of what is computed now wait, where this hook keeps tensors.
 
-        Weights do not wait there: they would hold what checkpointing has been asked to drop. Nor do they in
-        what torch.compile traces.
+        Not if it is computed again in backward, or is that second time: they would hold what checkpointing
+        has been asked to drop.
         """
-        if torch.compiler.is_compiling():
-            return True
-        return self.collecting is not None or saved_tensors_are_hooked()
+        return self.defers and self.collecting is None and hook is None
 
 
 NO_SECOND_DERIVATIVE = (
@@ -101,6 +126,9 @@ NO_SECOND_DERIVATIVE = (
 
 class Unit(ABC):
     """One layer with a `weight` and perhaps a `bias` that wait. Subclasses say what is computed."""
+
+    can_fuse = False
+    """Whether under autocast it is quicker than autograd where its weights do not wait."""
 
     def __init__(self, module: nn.Module, owner: Owner) -> None:
         self.owner = owner
@@ -126,16 +154,22 @@ class Unit(ABC):
         is_trained = (weight is not None and weight.requires_grad) or (
             bias is not None and bias.requires_grad
         )
-        if not is_trained or not torch.is_grad_enabled() or self.owner.is_recomputing():
+        # What torch.compile traces has one kernel for all gradients.
+        if not is_trained or not torch.is_grad_enabled() or torch.compiler.is_compiling():
             return self.original(input)
-        if not self.owner.defers and not torch.is_autocast_enabled(input.device.type):
-            # Autograd is as quick where nothing is cast.
+        owner = self.owner
+        hook = saving_hook()
+        waits = owner.waits(hook)
+        fuses = owner.fuses and self.can_fuse and torch.is_autocast_enabled(input.device.type)
+        if not waits and not fuses:
             return self.original(input)
-        return _deferred(input, None if input.requires_grad else self.owner.anchor, self)
+        kept = None if hook is None or not is_second_time(hook) else _Kept(hook)
+        return _deferred(input, None if input.requires_grad else owner.anchor, self, waits, kept)
 
     @abstractmethod
     def compute(self, ctx: Any, value: Tensor) -> Tensor:
-        """The output. Saves what the weights need first, then what the input's gradient needs besides."""
+        """The output. Saves what the weights need, then what the input's gradient needs besides, before it
+        computes: a second time ends with what is saved last."""
 
     @abstractmethod
     def input_gradient(self, saved: tuple[Any, ...], gradient: Tensor) -> Tensor:
@@ -150,9 +184,11 @@ class _Deferred(torch.autograd.Function):
     """The node of one call of a unit."""
 
     @staticmethod
-    def forward(ctx: Any, value: Tensor, anchor: Tensor | None, unit: Unit) -> Tensor:
-        ctx.unit = unit
-        return unit.compute(ctx, value)
+    def forward(
+        ctx: Any, value: Tensor, anchor: Tensor | None, unit: Unit, waits: bool, kept: _Kept | None
+    ) -> Tensor:
+        ctx.unit, ctx.waits = unit, waits
+        return unit.compute(ctx if kept is None else kept, value)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
@@ -161,23 +197,30 @@ class _Deferred(torch.autograd.Function):
         unit: Unit = ctx.unit
         saved = ctx.saved_tensors
         gradient: Tensor = gradients[0]
-        work = unit.owner.collecting
+        work = unit.owner.collecting if ctx.waits else None
         if work is not None:
             work.add(unit, saved[0], gradient)
         else:
             hooked: Hooked = {}
             unit.accumulate(saved[0], gradient, hooked)
             run_hooks(hooked)
-        return unit.input_gradient(saved, gradient) if ctx.needs_input_grad[0] else None, None, None
+        return (
+            unit.input_gradient(saved, gradient) if ctx.needs_input_grad[0] else None,
+            None,
+            None,
+            None,
+            None,
+        )
 
 
-_transformed: Callable[[Tensor, Tensor | None, Unit], Tensor] = _Deferred.apply  # pyright: ignore[reportUnknownMemberType]
-_plain: Callable[[Tensor, Tensor | None, Unit], Tensor] = super(torch.autograd.Function, _Deferred).apply  # pyright: ignore
+_Apply = Callable[[Tensor, Tensor | None, Unit, bool, _Kept | None], Tensor]
+_transformed: _Apply = _Deferred.apply  # pyright: ignore[reportUnknownMemberType]
+_plain: _Apply = super(torch.autograd.Function, _Deferred).apply  # pyright: ignore
 _are_transforms_active: Callable[[], bool] = torch._C._are_functorch_transforms_active
 
 
-def _deferred(value: Tensor, anchor: Tensor | None, unit: Unit) -> Tensor:
+def _deferred(value: Tensor, anchor: Tensor | None, unit: Unit, waits: bool, kept: _Kept | None) -> Tensor:
     # `Function.apply` does the same, after a look at arguments that only matter to transforms.
     if _are_transforms_active():
-        return _transformed(value, anchor, unit)
-    return _plain(value, anchor, unit)
+        return _transformed(value, anchor, unit, waits, kept)
+    return _plain(value, anchor, unit, waits, kept)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from recycle_runtime.execution.split_backward.borders import Border, find_borders, gradients_at
-from recycle_runtime.execution.split_backward.deferred import NO_SECOND_DERIVATIVE, Owner
+from recycle_runtime.execution.split_backward.deferred import NO_SECOND_DERIVATIVE, Owner, saving_hook
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
 
@@ -148,9 +148,9 @@ class GeneralUnit:
         """The tensors that want a gradient, each once; None if nothing is to be deferred."""
         if self.closed is False or not torch.is_grad_enabled():
             return None
-        if not any(parameter.requires_grad for parameter in self.module.parameters()):
+        if torch.compiler.is_compiling() or not self.owner.waits(saving_hook()) or self._is_watched_inside():
             return None
-        if self.owner.is_recomputing() or self._is_watched_inside():
+        if not any(parameter.requires_grad for parameter in self.module.parameters()):
             return None
         try:
             tensors = tensors_of((args, kwargs))

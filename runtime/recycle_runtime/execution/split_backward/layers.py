@@ -87,10 +87,6 @@ class Lowered:
     def bytes_held(self) -> int:
         return 0 if self._tensor is None else self._tensor.numel() * self._tensor.element_size()
 
-    def has(self, dtype: torch.dtype) -> bool:
-        """Whether this is the precision that it is kept in."""
-        return self._tensor is not None and self._tensor.dtype == dtype
-
     def due(self, parameter: Tensor) -> Tensor | None:
         """What has to become the parameter before it is used, and counts as if it were; None if unused."""
         if self._tensor is not None:
@@ -119,6 +115,8 @@ def adds_in_float32(gradient: Tensor, rows: Tensor) -> bool:
 class LinearUnit(Unit):
     """Keeps the input and the gradient; only the gradient if the weight is frozen."""
 
+    can_fuse = True
+
     def __init__(self, module: nn.Module, owner: Owner) -> None:
         super().__init__(module, owner)
         self._low_weight, self._low_bias = Lowered(), Lowered()
@@ -138,24 +136,18 @@ class LinearUnit(Unit):
 
     def compute(self, ctx: Any, value: Tensor) -> Tensor:
         weight, bias = self.weight, self.parameters["bias"]
-        if torch.is_autocast_enabled(value.device.type):
-            dtype = torch.get_autocast_dtype(value.device.type)
+        is_trained, kind = weight.requires_grad, value.device.type
+        if torch.is_autocast_enabled(kind):
+            dtype = torch.get_autocast_dtype(kind)
             value = _cast(value, dtype)
-            low_bias = None if bias is None else self._low_bias.take(bias, dtype)
-            output = F.linear(value, self._low_weight.take(weight, dtype), low_bias)
-        else:
-            output = F.linear(value, weight, bias)
-        ctx.save_for_backward(value if weight.requires_grad else None, weight)
-        return output
+            weight = self._low_weight.take(weight, dtype)
+            bias = None if bias is None else self._low_bias.take(bias, dtype)
+        ctx.save_for_backward(value if is_trained else None, weight)
+        return F.linear(value, weight, bias)
 
     def input_gradient(self, saved: tuple[Any, ...], gradient: Tensor) -> Tensor:
         weight: Tensor = saved[1]
-        if weight.dtype != gradient.dtype:
-            low = self._low_weight
-            weight = (
-                low.take(weight, gradient.dtype) if low.has(gradient.dtype) else weight.to(gradient.dtype)
-            )
-        return gradient.matmul(weight)
+        return gradient.matmul(weight if weight.dtype == gradient.dtype else weight.to(gradient.dtype))
 
     def accumulate(self, value: Tensor | None, gradient: Tensor, hooked: Hooked) -> None:
         bias = self.parameters["bias"]
@@ -175,7 +167,7 @@ class LinearUnit(Unit):
         elif adds_in_float32(grad, rows):
             _addmm_into(grad, rows.t(), values, grad.dtype, out=grad)
         else:
-            add(weight, rows.t().mm(values), hooked)
+            grad.add_(rows.t().mm(values))
 
 
 def embedding_fits(module: nn.Embedding) -> bool:

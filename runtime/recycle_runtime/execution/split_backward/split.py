@@ -255,10 +255,10 @@ class Split:
                 copy([target for target, _ in due], [parameter for _, parameter in due])
 
     def _is_used(self, unit: Unit | GeneralUnit) -> bool:
-        return self._defers or (self._fuses and isinstance(unit, LinearUnit))
+        return self._defers or (self._fuses and isinstance(unit, Unit) and unit.can_fuse)
 
     def _put_in_place(self) -> None:
-        self._owner.defers = self._defers
+        self._owner.defers, self._owner.fuses = self._defers, self._fuses
         for unit, before in zip(self._units, self._before, strict=True):
             if self._is_used(unit):
                 unit.module.forward = unit.forward

@@ -8,12 +8,15 @@ from typing import NamedTuple
 
 from recycle_runtime.protocol.codec import Natural
 
+ROUTER = "router "
+"""What is told of a router begins with this, and goes on with the name of its layer."""
+
 
 class NotFinite(NamedTuple):
     """Numbers of a worker's own that are infinite or none."""
 
     what: str
-    """`data`, `forward`, `loss` or `backward`."""
+    """`data`, `forward`, `loss` or `backward`; or `router` and the name of a mixture of experts."""
     microbatch: Natural
     """Its number in the step."""
 

@@ -72,7 +72,7 @@ def test_events_that_take_no_time_are_passed_over() -> None:
         (b"[" * 100_000, "not a Chrome trace: it is nested too deeply"),
         (b'{"traceEvents": [' + b"9" * 5000 + b"]}", "not JSON: it holds a number that cannot have"),
         (event(ts=float("nan")), "not JSON: it holds a number that cannot have been measured"),
-        (event(name="aten::mm"), 'event 0 is no op of a plan: "aten::mm"; they are like F0.3, R and O'),
+        (event(name="aten::mm"), 'event 0 is no op of a plan: "aten::mm"; they are like F0.3, R, O and G'),
         (event(name="x" * 100), 'event 0 is no op of a plan: "' + "x" * 39 + "..."),
         (event(name=None), "event 0 is no op of a plan: null"),
         (event(ph="B"), 'event 0 is no op of a plan: "F0.0"'),

@@ -14,6 +14,8 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
+import recycle_runtime as recycle
+
 KIND = "mixtral"
 EXPERTS = "eager"
 VOCABULARY, WIDTH, ROWS, LENGTH = 48, 16, 2, 8
@@ -28,11 +30,16 @@ COMMON: dict[str, Any] = {
     "num_experts_per_tok": 2,
     "output_router_logits": True,
     "router_aux_loss_coef": 0.5,
-    "experts_implementation": EXPERTS,
+    "experts_implementation": "eager" if EXPERTS == "shared" else EXPERTS,
 }
 
 
 def model() -> nn.Module:
+    made = untouched()
+    return recycle.share_experts(made) if EXPERTS == "shared" else made
+
+
+def untouched() -> nn.Module:
     if KIND == "mixtral":
         return MixtralForCausalLM(MixtralConfig(**COMMON, num_local_experts=4)).double()
     own: dict[str, Any] = {**COMMON, "num_experts": 4, "moe_intermediate_size": WIDTH}

@@ -18,14 +18,14 @@ from recycle_compiler.passes.assign_slots import AssignSlots, Effort
 from recycle_compiler.passes.standard import GRAPH_PASSES
 from recycle_compiler.planner.compile import plan_failed
 from recycle_compiler.scheduling.bounds import Bound, lower_bound, stage_bounds
-from recycle_compiler.scheduling.chain_bounds import returns
-from recycle_compiler.scheduling.pool_bounds import pooled_idle, pooled_span
+from recycle_compiler.scheduling.bounds.both_ends import BothEnds, pooled_idle
+from recycle_compiler.scheduling.bounds.rounds import returns
 from recycle_compiler.scheduling.problem import Problem, problem_of, rerouted
 from recycle_compiler.scheduling.rules import NO_LIMIT, RuleSetting, greedy_priority, rule_of, small_rules
 from recycle_compiler.scheduling.timing import Clock
 from tests.support.jobs import SLOT, figure3, routed_problem, small_targets, unit_job
 
-OPTIMA = Path(__file__).resolve().parents[2] / "data" / "optima.jsonl"
+OPTIMA = Path(__file__).resolve().parents[3] / "data" / "optima.jsonl"
 LIVE_TARGETS = small_targets().filter(lambda target: all(target.hosts))
 
 DEPTHS = st.sampled_from((-NO_LIMIT, -1, 0, 2))
@@ -78,7 +78,7 @@ def test_an_idle_slot_at_the_end() -> None:
     failed = normal_form((1, 2, 1), 4)
     problem = routed_problem(job, failed)
     assert slots_idle(problem) == [(11, 0), (0, 1), (0, 11)]
-    spans = [pooled_span(problem, stage) for stage in range(3)]
+    spans = [BothEnds().span(problem, stage) for stage in range(3)]
     assert spans == [-(-35 * SLOT // 3), 25 * SLOT // 2, -(-35 * SLOT // 3)]
     assert lower_bound(problem) == Bound(14 * SLOT, "both ends of stage 1")
     assert best_of(all_bounds(problem), pooled=False) == 13 * SLOT
@@ -277,7 +277,7 @@ def test_more_failures_on_a_stage_never_cost_less(target: Target) -> None:
     problem = routed_problem(target.job, target.failed)
     for stage, hosts in enumerate(problem.hosts):
         spans = [
-            pooled_span(
+            BothEnds().span(
                 replace(problem, hosts=(*problem.hosts[:stage], left, *problem.hosts[stage + 1 :])), stage
             )
             for left in (hosts[failed:] for failed in range(len(hosts)))

@@ -1,0 +1,87 @@
+"""The `experts` block: room for the experts of mixture layers, which the workers of a stage share.
+
+experts { slots = 2  every = 1 }      two slots of each worker in each mixture layer, filled anew every step
+"""
+
+from typing import NamedTuple
+
+from recycle_compiler.diagnostics import Span
+from recycle_compiler.frontend.check import Sections
+from recycle_compiler.frontend.cut import setting_of
+from recycle_compiler.frontend.diagnostics import Mistakes
+from recycle_compiler.frontend.shape import GivenShape
+from recycle_compiler.frontend.syntax import Name
+from recycle_compiler.frontend.values import read_whole
+from recycle_compiler.ir.job import Techniques
+
+_MOST_SLOTS = 1 << 12
+_MOST_STEPS = 1_000_000
+PLACED_EVERY = 1
+"""Steps between placements, where the job does not say."""
+_NOT_WITH = (
+    ("parallel", "workers", "a job that leaves its cut to the compiler", "give `pipeline` and `data`"),
+    ("parallel", "tied", "stages that share parameters", "remove `tied`, or the block `experts`"),
+    ("batch", "split", "micro-batches that are split in two", "remove `split`"),
+)
+
+
+class ExpertRules(NamedTuple):
+    """Rules of what workers keep of experts; 0 slots where there are none."""
+
+    slots: int = 0
+    placed_every: int = 0
+
+
+def read_experts(
+    sections: Sections, owners: int | None, techniques: Techniques, report: Mistakes
+) -> ExpertRules | None:
+    """Slots and placements; None when the report says what is wrong."""
+    section = sections.get("experts")
+    if section is None:
+        return ExpertRules()
+    slots, every = (section.settings.get(key) for key in ("slots", "every"))
+    count = read_whole(slots, report, 1, _MOST_SLOTS) if slots else None
+    steps = read_whole(every, report, 0, _MOST_STEPS) if every else PLACED_EVERY
+    good = count is not None and steps is not None
+    for message, span, hint in _conflicts(sections, section.span, owners, techniques):
+        report.error("conflict", message, span, hint)
+        good = False
+    return ExpertRules(count, steps) if good and count is not None and steps is not None else None
+
+
+def _conflicts(
+    sections: Sections, block: Span, owners: int | None, techniques: Techniques
+) -> list[tuple[str, Span, str]]:
+    """What experts cannot be combined with: a sentence, the place, a hint."""
+    found: list[tuple[str, Span, str]] = []
+    if owners == 0:
+        message = "peers share experts only where they share the optimizer's state too"
+        found.append((message, block, "write `optimizer { state = sharded }`"))
+    if not techniques.adaptive:
+        message = "peers that share experts need the technique `adaptive`"
+        found.append((message, sections["techniques"].span, "add `adaptive`, or remove the block `experts`"))
+    for name, key, what, hint in _NOT_WITH:
+        if setting := setting_of(sections, name, key):
+            found.append((f"experts cannot be combined with {what}", setting.key.span, hint))
+    recut = setting_of(sections, "parallel", "recut")
+    if recut and isinstance(recut.value, Name) and recut.value.text == "on":
+        message = "a job with experts keeps its cut"
+        found.append((message, recut.value.span, "write `recut = off`, or remove it"))
+    return found
+
+
+def check_room(
+    experts: int, rules: ExpertRules, failures: int, shape: GivenShape, sections: Sections, report: Mistakes
+) -> None:
+    """Report failures that leave some stage too few slots for one of each expert, however they are spread."""
+    if not (experts and shape.stages and shape.pipelines):
+        return
+    live = shape.pipelines - -(-failures // shape.stages)
+    if live * rules.slots >= experts:
+        return
+    message = (
+        f"{failures} failures leave {live} workers on some stage, whose {live * rules.slots} slots do not "
+    )
+    message += f"hold {experts} experts"
+    span = sections["tolerate"].settings["failures"].value.span
+    report.error("too-many-failures", message, span, "lower `failures`, or raise `slots`", no_plan=True)

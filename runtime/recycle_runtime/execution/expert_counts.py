@@ -1,0 +1,76 @@
+"""How often each expert was asked for in a step, by all peers together.
+
+Every peer counts what its own micro-batches choose; REDUCE adds that up. From the sums follow the bias of
+mixtures that balance without a loss, at once, and the next placement of experts that are shared
+(`state.expert_places`).
+"""
+
+from collections.abc import Callable
+
+import torch
+
+from recycle_runtime.experts.mixture import MixtureOfExperts
+from recycle_runtime.experts.shared import SharedExperts
+from recycle_runtime.transport.interface import Pending
+
+
+class ExpertCounts:
+    """Those of a chunk's mixtures, within one step at a time; a chunk without any costs nothing."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self.layers = [each for each in module.modules() if isinstance(each, SharedExperts)]
+        """In the order in which a forward comes to them."""
+        mixtures = [each for each in module.modules() if isinstance(each, MixtureOfExperts)]
+        self._mixtures: dict[SharedExperts, MixtureOfExperts] = {each.experts: each for each in mixtures}
+        self.popularity: torch.Tensor | None = None
+        """By layer, by expert: how often it was asked for in the last step that was summed."""
+        self._record: list[torch.Tensor] | None = None
+        """Of steps whose beginning is not here: what all peers have asked for in each."""
+
+    def record(self) -> None:
+        """The state is on its way here: write down what is to be done to it."""
+        self._record = []
+
+    def forget(self) -> None:
+        """It will not come."""
+        self._record = None
+
+    def catch_up(self) -> None:
+        """It is here, as it was when `record` began."""
+        recorded, self._record = self._record or [], None
+        for table in recorded:
+            self._balance(table)
+
+    def begin(self) -> None:
+        """A step begins, or begins again."""
+        for layer in self.layers:
+            layer.take_counts()
+
+    def before_forward(self, share: float) -> None:
+        """Of a micro-batch whose loss counts so much in the mean over the step."""
+        for mixture in self._mixtures.values():
+            mixture.loss_scale = share
+
+    def finish(self, start_sum: Callable[[torch.Tensor], Pending | None]) -> None:
+        """Sum over peers when all forwards of the step are done."""
+        if not self.layers:
+            return
+        device = next(self.layers[0].parameters()).device
+        most = max(layer.experts for layer in self.layers)
+        table = torch.zeros(len(self.layers), most, dtype=torch.float64, device=device)
+        for row, layer in zip(table, self.layers, strict=True):
+            if (counted := layer.take_counts()) is not None:
+                row[: layer.experts] = counted.popularity
+        if (pending := start_sum(table)) is not None:
+            pending.wait()
+        self.popularity = table
+        if self._record is not None:
+            self._record.append(table)
+        else:
+            self._balance(table)
+
+    def _balance(self, table: torch.Tensor) -> None:
+        with torch.no_grad():
+            for row, layer in zip(table, self.layers, strict=True):
+                if (mixture := self._mixtures.get(layer)) is not None:
+                    mixture.balance(row[: layer.experts])

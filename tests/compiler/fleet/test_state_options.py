@@ -1,0 +1,78 @@
+"""Ways to keep state: owners, redundancy, copies in neighbours' memory."""
+
+import pytest
+
+from recycle_compiler.fleet.advice import HolderLosses, holder_losses
+from recycle_compiler.fleet.setting import FleetSetting, Known, make_setting
+from recycle_compiler.fleet.state_options import Failures, Losses, StateOption, best_option, state_options
+from recycle_compiler.frontend.load import parse_job_text
+from tests.compiler.fleet.settings import COSTS, read_fleet
+
+JOB = """job tiny {
+  parallel  { pipeline = 2  data = 3 }
+  batch     { microbatches = 4  micro = 4 }
+  model gpt { layers = 4  hidden = 1024  heads = 8  sequence = 512  vocabulary = 8192 }
+  device h100
+  tolerate  { failures = 1 }
+}
+"""
+NEVER, SELDOM, OFTEN = Losses(0, 0), Losses(50, 2), Losses(20_000, 40)
+
+
+def setting() -> FleetSetting:
+    return make_setting(parse_job_text(JOB, "tiny.job"), (), Known(costs=COSTS))
+
+
+def options(*losses: Losses) -> list[StateOption]:
+    failures = Failures(1, {0: 0.9, 1: 0.1}, losses, 2.0)
+    return list(state_options(JOB, "tiny.job", setting(), failures, lambda _: None))
+
+
+@pytest.fixture(scope="module")
+def one_is_too_few() -> list[StateOption]:
+    return options(OFTEN, SELDOM, NEVER)
+
+
+def test_every_choice_has_a_line_without_copies_and_with_them(one_is_too_few: list[StateOption]) -> None:
+    choices = [(one.owners, one.redundancy) for one in one_is_too_few if one.copy_steps is None]
+    assert choices == [(0, 2), (0, 1), (0, 3), (1, 2), (2, 2), (3, 2)]
+    for plain, copied in zip(one_is_too_few[::2], one_is_too_few[1::2], strict=True):
+        assert copied.copy_steps is not None and copied.copy_steps >= 3
+        assert (
+            plain._replace(copy_steps=copied.copy_steps, read_back=copied.read_back, rate=copied.rate)
+            == copied
+        )
+        assert plain.holders == min(plain.owners or plain.holders, plain.holders)
+        assert plain.read_back == (OFTEN, SELDOM, NEVER)[plain.holders - 1].all_holders
+
+
+def test_copies_are_worth_it_where_state_is_lost_often(one_is_too_few: list[StateOption]) -> None:
+    for plain, copied in zip(one_is_too_few[::2], one_is_too_few[1::2], strict=True):
+        if plain.losses != SELDOM.all_holders:
+            assert (copied.rate > plain.rate) == (plain.losses == OFTEN.all_holders)
+
+
+def test_copies_come_more_often_where_more_is_lost(one_is_too_few: list[StateOption]) -> None:
+    steps = {one.losses: one.copy_steps for one in one_is_too_few if one.copy_steps}
+    assert steps[OFTEN.all_holders] < steps.get(SELDOM.all_holders, steps[0]) <= steps[0]
+
+
+def test_fewer_holders_make_steps_shorter_and_copies_bear_what_they_lose(
+    one_is_too_few: list[StateOption],
+) -> None:
+    best = best_option(one_is_too_few)
+    assert best is not None and (best.owners, best.redundancy) == (0, 1) and best.copy_steps
+    assert best.rate >= max(one.rate for one in one_is_too_few) / 1.001
+    assert best_option([]) is None
+
+
+def test_failures_that_come_together() -> None:
+    """Stage 0 loses two workers within a second, and another machine fails; later one alone."""
+    fleet = read_fleet(
+        '{"at": 100, "failed": ["0:0"]}',
+        '{"at": 101, "failed": ["1:0", "2:3"]}',
+        '{"at": 5000, "failed": ["2:1"]}',
+        '{"at": 9000}',
+    )
+    found = list(holder_losses([fleet], 2.0, 3))
+    assert found == [HolderLosses(1, 3, 2), HolderLosses(2, 1, 1), HolderLosses(3, 0, 0)]
