@@ -87,11 +87,17 @@ class OurPeriods:
         return self._found[counts]
 
     def _estimate(self, counts: Counts) -> float:
-        """By the bound, or what ReCycle's rules reach for these failures, which ours may use as well."""
+        """By the bound, or what ReCycle's rules reach for these failures, which ours may use as well; but no
+        less than plans for some of these failures take, which such a plan would serve too."""
         estimate = self._bound(counts) * self._excess
-        if self._groups or is_large(self._job):
-            return estimate
-        return min(estimate, period_with(self._job, counts, self._job.techniques))
+        if not self._groups and not is_large(self._job):
+            estimate = min(estimate, period_with(self._job, counts, self._job.techniques))
+        fewer = (
+            plan.period
+            for plan in self._plans
+            if all(gone <= failed for gone, failed in zip(plan.counts, counts, strict=True))
+        )
+        return max(estimate, *fewer, 0.0)
 
     @cached_property
     def _excess(self) -> float:

@@ -85,6 +85,8 @@ _POLICIES = {
     "torchft": "torchft:TorchFt",
     "nvrx": "restart:InProcessRestart",
     "ntp": "ntp:NonuniformTensor",
+    "lazarus": "experts:Lazarus",
+    "expert-parallel": "experts:ExpertParallel",
     "elastic": "elastic:Elastic",
     "restart": "restart:Restart",
     "fault-scaled": "references:FaultScaled",
@@ -95,6 +97,8 @@ _POLICIES = {
 is asked for."""
 NAMES = tuple(_POLICIES)
 """In the order of tables."""
+OF_EXPERTS = frozenset({"lazarus", "expert-parallel"})
+"""For jobs whose peers share experts."""
 
 
 def make_policy(name: str, setting: "FleetSetting") -> Policy:

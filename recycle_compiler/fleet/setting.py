@@ -84,6 +84,8 @@ class ChangeCosts:
     the timeout of 10 s that its examples have (docs/gpu.md); FT-HSDP publishes 180 on 100,000 GPUs."""
     replica_join: float = 1.3
     """torchft: seconds without steps when a replica returns. Measured in the same runs."""
+    expert_copies: float = 2.0
+    """Lazarus: workers of a stage that have each expert at least. As many as ours has owners by default."""
     swap: float = 40.0
     """In-process restart: seconds until a spare has taken the place of a failed machine. Published for
     DeadPool as under 40 on 512 GPUs; FlashRecovery publishes 150 on 4,800 devices."""

@@ -26,34 +26,6 @@ def turn_of(job: JobSpec, ops: OpTable) -> Column:
     return ops.microbatch * job.pipelines + ops.pipeline
 
 
-def rounds_of(job: JobSpec, ops: OpTable) -> Column:
-    """The number of the round of each op of a graph on its chunk; UNSET for what is of no round.
-
-    A worker serves in the rounds that say so, and has its micro-batches in the others, in order of turn. In a
-    schedule, whose workers may have been renamed, rounds are those that begin at one time.
-    """
-    found = np.full(len(ops), UNSET, dtype=np.int64)
-    serves = np.isin(ops.kind, SERVICES)
-    found[serves] = ops.microbatch[serves]
-    part = PART[ops.kind]
-    own = np.flatnonzero((part != UNSET) & ~serves)
-    line = (ops.worker * job.chunks + ops.chunk) * 3 + part
-    order = own[np.lexsort((turn_of(job, ops)[own], line[own]))]
-    first = np.searchsorted(line[order], line[order])
-    found[order] = np.arange(len(order)) - first
-    if not serves.any():
-        return found
-    taken: dict[int, list[int]] = {}
-    for row in np.flatnonzero(serves).tolist():
-        taken.setdefault(int(line[row]), []).append(int(ops.microbatch[row]))
-    for where, numbers in taken.items():
-        rows = np.flatnonzero(line[order] == where)
-        for number in sorted(numbers):
-            chosen = order[rows]
-            found[chosen] += found[chosen] >= number
-    return found
-
-
 def broken_rounds(job: JobSpec, failed: FailureSet, ops: OpTable, start: Column) -> Iterator[str]:
     """What keeps these ops from being in rounds: every holder is in each, all begin it at one time, and go
     back with what they went forward with, in the same order."""

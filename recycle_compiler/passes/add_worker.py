@@ -6,6 +6,8 @@
 
 The worker that lives after all takes every second micro-batch of the peer that has most, at the times they
 had there. So nothing gets later, memory has more room, and ops may even move forward.
+
+Where peers share experts, rounds stay what they were, and the worker has its part in them.
 """
 
 from collections.abc import Iterator
@@ -23,10 +25,18 @@ from recycle_compiler.passes.pipeline import Pass
 from recycle_compiler.passes.standard import GRAPH_PASSES
 from recycle_compiler.scheduling.bounds import lower_bound
 from recycle_compiler.scheduling.problem import Problem, problem_of, rerouted, with_ends_of
+from recycle_compiler.scheduling.rounds.routes import Shape
+from recycle_compiler.scheduling.rounds.search import schedule_in_order
 from recycle_compiler.scheduling.schedules import SearchedPlan, schedule_from
 from recycle_compiler.scheduling.timing import Clock
 from recycle_runtime.plan.isa import Opcode
 
+_SERVED = {
+    Opcode.SERVE_FORWARD: Opcode.FORWARD,
+    Opcode.SERVE_BACKWARD: Opcode.BACKWARD,
+    Opcode.SERVE_BACKWARD_INPUT: Opcode.BACKWARD_INPUT,
+    Opcode.SERVE_BACKWARD_WEIGHT: Opcode.BACKWARD_WEIGHT,
+}
 _KIND = {Opcode.FORWARD: 0, Opcode.BACKWARD: 1, Opcode.BACKWARD_INPUT: 1, Opcode.BACKWARD_WEIGHT: 2}
 
 
@@ -40,6 +50,8 @@ class AddWorker(Pass[Streams, Schedule]):
 
     def run(self, streams: Streams) -> Schedule:
         job, claims = streams.job, streams.claims
+        if job.slots:
+            return _in_rounds(streams, self.wanted)
         planned = problem_of(GRAPH_PASSES.run(Target(job, streams.failed)))
         crowded = rerouted(planned, planned.hosts, _hosts(streams))
         start = _starts(streams, crowded)
@@ -57,6 +69,37 @@ class AddWorker(Pass[Streams, Schedule]):
         return schedule_from(
             graph, clock.problem, SearchedPlan(timed, lower_bound(clock.problem), claims.cut_short)
         )
+
+
+def _in_rounds(streams: Streams, wanted: FailureSet) -> Schedule:
+    """The same rounds, in the same order: whoever lives after all has its part in them."""
+    shape, orders = _rounds(streams)
+    found: dict[tuple[int, bool], Schedule] = {}
+    for failed in _with_one_fewer(streams):
+        graph = GRAPH_PASSES.run(Target(streams.job, failed))
+        schedule = schedule_in_order(graph, shape, orders, streams.claims.cut_short)
+        found.setdefault((schedule.claims.period, failed != wanted), schedule)
+    return found[min(found)]
+
+
+def _rounds(streams: Streams) -> tuple[Shape, list[list[tuple[int, int]]]]:
+    """How many micro-batches each round of a chunk has; part and chunk of each op of a stage, in order."""
+    sizes: list[list[int]] = [[] for _ in range(streams.job.chunks)]
+    orders: dict[int, list[tuple[int, int]]] = {}
+    for worker, stream in streams.items():
+        ranks = [0] * streams.job.chunks
+        order: list[tuple[int, int]] = []
+        for opcode, chunk, *_ in stream:
+            kind = _KIND.get(_SERVED.get(opcode, opcode))
+            if kind is None:
+                continue
+            order.append((kind, chunk))
+            if kind == 0:
+                sizes[chunk] += [0] * (ranks[chunk] == len(sizes[chunk]))
+                sizes[chunk][ranks[chunk]] += opcode is Opcode.FORWARD
+                ranks[chunk] += 1
+        orders.setdefault(worker.stage, order)
+    return tuple(map(tuple, sizes)), [orders[stage] for stage in range(streams.job.stages)]
 
 
 def _on_workers(graph: Graph, host: Column) -> Graph:

@@ -53,7 +53,8 @@ class AssignSlots(Pass[Graph, Schedule]):
         return replace(self, effort=effort).plan(problem, options)
 
     def _budget(self, options: SolverOptions) -> Budget:
-        return Budget(self.guard or Guard(options.time_limit_ns), self.effort.work)
+        guard = self.guard or Guard(options.time_limit_ns)
+        return Budget(guard, self.effort.work, without=self.effort.without)
 
     def plan(self, problem: Problem, options: SolverOptions) -> SearchedPlan:
         """Times and their bound, not yet put on the ops: all that plans are compared by."""

@@ -101,14 +101,25 @@ class Visits:
 class Budget:
     """The work that the search for one plan may do, in visits, under the guard of the command."""
 
-    def __init__(self, guard: Guard, work: int = 1 << 62, whole: "Budget | None" = None) -> None:
+    def __init__(
+        self,
+        guard: Guard,
+        work: int = 1 << 62,
+        whole: "Budget | None" = None,
+        without: frozenset[str] = frozenset(),
+    ) -> None:
         self.guard = guard
         self.left = work
         self._whole = whole
+        self._without = without
+
+    def has(self, proposer: str) -> bool:
+        """True unless this proposer of orders is left out, to see what it is worth."""
+        return proposer not in self._without
 
     def part(self, work: int) -> "Budget":
         """No more than this of what is left; spent, it is spent here too."""
-        return Budget(self.guard, min(work, self.left), self)
+        return Budget(self.guard, min(work, self.left), self, self._without)
 
     def spend(self, work: int) -> None:
         """Work that has been done."""

@@ -75,7 +75,7 @@ def exchange(clock: Clock, begin: Placed, goal: Goal, tries: int, noise: Noise, 
     """The best schedule found in so many tries; stops when one is good enough."""
     current, failed, wanted = begin, 0, goal.aim
     times = _latest(clock, current, wanted)
-    for _ in range(tries):
+    for _ in range(tries if budget.has("exchanges") else 0):
         if current.period <= goal.enough or budget.is_spent():
             break
         if failed:

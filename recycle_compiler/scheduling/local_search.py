@@ -55,7 +55,7 @@ def improve(clock: Clock, starts: list[Timed], bound: int, moves: int, noise: No
     best = current = starts[0]
     later = starts[1:]
     idle_moves = 0
-    for _ in range(moves):
+    for _ in range(moves if budget.has("disturbed times") else 0):
         if best.period <= bound or budget.is_spent():
             break
         if idle_moves > _PATIENCE and later:

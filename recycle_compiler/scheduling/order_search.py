@@ -44,7 +44,7 @@ _IDLE = 100_000
 def reorder(clock: Clock, order: Ints, goal: Goal, noise: Noise, budget: Budget) -> Timed:
     """The shortest times that were found for the order, or for one that comes of moving its ops."""
     current = best = _timed(clock, order)
-    if clock.loops.has_more_edges:
+    if clock.loops.has_more_edges or not budget.has("moves"):
         return best
     mean = max(1, int(clock.loops.duration.mean()))
     most = max(_LEAST_TIMED, _TIMED * clock.problem.ops)
@@ -89,6 +89,8 @@ def search_at_length(clock: Clock, timed: Timed, goal: Goal, noise: Noise, budge
     """The best of a few tabu searches, each from the best of those before it, until no way helps."""
     best = timed
     ops = clock.problem.ops
+    if not budget.has("tabu"):
+        return best
     most, ways = min(_MOST_SEARCHED, _SEARCHED * ops), _WAYS
     if most < _SEARCHED_IN_LARGE * ops:
         most, ways = _SEARCHED_IN_LARGE * ops, _WAYS_IN_LARGE

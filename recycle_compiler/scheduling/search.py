@@ -63,6 +63,8 @@ class Effort:
     """Whether micro-batches may have other routes than those of the graph."""
     extras_apart: bool = False
     """Whether these are routes on which other workers of each stage have one more than their peers."""
+    without: frozenset[str] = frozenset()
+    """Proposers that are left out (`bench.ablation_search` measures what each is worth)."""
     work: int = 1_500_000_000
     """Visits (`budget.py`) after which the search ends, whatever else is left: about a minute where loops are
     compiled. Most plans end long before."""
@@ -168,7 +170,13 @@ def plan(
     # A short search often does; the MILP settles most of what is small; the long search is for the rest.
     few = effort.quick().moves(problem)
     best = improve(clock, starts, good_enough, few, noise, budget)
-    if best.period > good_enough and effort.exact and is_small(clock, best.period) and not budget.is_spent():
+    if (
+        best.period > good_enough
+        and effort.exact
+        and budget.has("milp")
+        and is_small(clock, best.period)
+        and not budget.is_spent()
+    ):
         bound, best, settled = settle(clock, bound, best, good_enough, budget)
         if settled is not clock:
             return SearchedPlan(best, bound, host=settled.problem.host)
@@ -184,7 +192,7 @@ def _elsewhere(
     """Other routes with their best schedule, where that is shorter; otherwise what there is."""
     period = starts[0].period
     is_due = effort.rounds > 1 and clock.problem.ops <= effort.rerouted_ops and period > goal.enough
-    may_reroute = is_due and effort.other_routes and not budget.is_spent()
+    may_reroute = is_due and effort.other_routes and budget.has("routes") and not budget.is_spent()
     problem = kept_at_home(clock.problem) if may_reroute else None
     if problem is None:
         return clock, starts

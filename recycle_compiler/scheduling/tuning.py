@@ -179,11 +179,12 @@ def tune(clock: Clock, goal: Goal, effort: Tuning, noise: Noise, budget: Budget)
     best: list[Placed] = []
     moved: list[Tuned] = []
     begins: list[_Tried] = []
-    more = _MORE if effort.is_patient and clock.problem.ops <= _MANY else 0
+    more = _MORE if effort.is_patient and budget.has("more rounds") and clock.problem.ops <= _MANY else 0
     for turn in range(max(1, effort.rounds + more)):
         if turn % _ANEW == 0:
             is_first = turn == 0 and clock.problem.ops > _CHEAP
-            settings = effort.settings if is_first or effort.rounds < _ANEW else _DRAWN
+            is_cheap = is_first or effort.rounds < _ANEW or not budget.has("drawn settings")
+            settings = effort.settings if is_cheap else _DRAWN
             begins = tuner.begins(effort, settings, turn // _ANEW)
             assert begins, "no rule finds an order that obeys every edge"
             # One for each start: what is best of all may have been moved before.
@@ -219,7 +220,7 @@ def _best_of(found: list[Tuned], goal: Goal, effort: Tuning, noise: Noise, budge
     """The best of them; where it is close to what is asked for, after more exchanges and moves in a few."""
     most = goal.aim + (goal.enough - goal.aim) * _LAST_NEAR // 100
     kept = sorted(found, key=lambda each: each.timed.rank)[:_LAST]
-    for turn in range(_LAST_TRIES if effort.is_patient else 0):
+    for turn in range(_LAST_TRIES if effort.is_patient and budget.has("last tries") else 0):
         if not goal.enough < kept[0].timed.period <= most or budget.is_spent():
             break
         clock, timed = kept[turn % len(kept)]
@@ -257,7 +258,7 @@ def tune_by_timetable(
 ) -> list[Tuned]:
     """The schedules of some rounds that begin with timetables, as long as they are ahead of rules; none where
     timetables are far behind what rules come to before their rounds."""
-    if not can_have_timetable(usual.problem):
+    if not can_have_timetable(usual.problem) or not budget.has("timetables"):
         return []
     begins: list[_Begin] = []
     patiences = _TIMETABLE_PATIENCES[:-1] if usual.problem.ops > _MANY else _TIMETABLE_PATIENCES
@@ -291,7 +292,7 @@ def tune_by_one_pipeline(
 ) -> Timed | None:
     """What comes of the schedule of one pipeline, searched at length, when all others do the same; None where
     pipelines are not alike."""
-    problem = one_pipeline(usual.problem)
+    problem = one_pipeline(usual.problem) if budget.has("one pipeline") else None
     if problem is None:
         return None
     tuner = _Tuner(Clock(problem, compiled=True), goal, noise, budget)
@@ -349,7 +350,7 @@ class _Tuner:
     def changes(self, begin: _Tried, most: int) -> Placed:
         """The best that comes of changing some chunks at a time; what is no worse is kept."""
         best = begin
-        for _ in range(most):
+        for _ in range(most if self._budget.has("changes") else 0):
             if self.is_done(best.placed.period):
                 break
             tried = self._try(*self._changed(best))
@@ -368,6 +369,8 @@ class _Tuner:
 
     def flows(self, period: int) -> list[_Tried]:
         """Rules that do what an even flow does, best first; none that is far from a period found already."""
+        if not self._budget.has("flows"):
+            return []
         if self._flows is None:
             self._flows = self._all_flows()
         most = self._goal.aim + (period - self._goal.aim) * _FAR_FLOW // 100

@@ -18,6 +18,7 @@ from recycle_compiler.fleet.comparison import Comparison, compare
 from recycle_compiler.fleet.machines import LAYOUTS, Fleet
 from recycle_compiler.fleet.page import page
 from recycle_compiler.fleet.policy import NAMES as POLICIES
+from recycle_compiler.fleet.policy import OF_EXPERTS
 from recycle_compiler.fleet.report import FleetReport, report_document, report_table
 from recycle_compiler.fleet.traces.trace import FleetTrace
 from recycle_compiler.ir.job import JobSpec
@@ -43,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_policy_names,
         default=POLICIES,
         metavar="LIST",
-        help=f"any of {','.join(POLICIES)}, or all (default: all); ours is always included",
+        help=f"any of {','.join(POLICIES)}, or all (default: all for this job); ours is always included",
     )
     parser.add_argument(
         "--spares",
@@ -63,7 +64,7 @@ def run(arguments: Namespace, output: Output) -> int:
     _say_what_has_no_effect(source.job, fleet.trace, source.bundle is not None, arguments, output)
     _say_what_is_missing(bundle, fleet, arguments.source, output)
     comparison = comparison_of(source.job, bundle, fleet, arguments)
-    report = _compare(comparison, arguments.against, output)
+    report = _compare(comparison, _for_job(arguments.against, source.job), output)
     output.deliver(_text(report, arguments, output), arguments.out)
     return DONE
 
@@ -130,6 +131,12 @@ def _text(report: FleetReport, arguments: Namespace, output: Output) -> str:
     if arguments.format == "html":
         return page(report)
     return report_table(report, color=arguments.out is None and output.colored(sys.stdout))
+
+
+def _for_job(names: tuple[str, ...], job: JobSpec) -> tuple[str, ...]:
+    """All of them leave out those for jobs with experts where there are none; who is named stays."""
+    without = OF_EXPERTS if names == POLICIES and not job.slots else frozenset[str]()
+    return tuple(name for name in names if name not in without)
 
 
 def _policy_names(words: str) -> tuple[str, ...]:

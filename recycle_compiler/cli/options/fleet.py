@@ -71,6 +71,7 @@ COSTS = (
     "communicator",
     "replica-pause",
     "replica-join",
+    "expert-copies",
     "swap",
     "one-gpu",
 )
@@ -80,6 +81,7 @@ _NUMBERS = {
     "undone": (0.0, 1000.0, "iterations"),
     "copy-rate": (1.0, 1e15, "bytes/s"),
     "memory-rate": (1.0, 1e15, "bytes/s"),
+    "expert-copies": (1.0, 1024.0, "workers"),
     "one-gpu": (0.0, 1.0, "failures"),
 }
 """Costs that are no times: the least, the most, and the unit."""
@@ -180,7 +182,7 @@ def add_cost_arguments(parser: argparse.ArgumentParser) -> None:
         default=(),
         metavar="NAME=TIME,...",
         help=f"costs of changes: {', '.join(COSTS)}; undone is in iterations, copy-rate and memory-rate in "
-        "bytes/s, one-gpu a share",
+        "bytes/s, expert-copies in workers, one-gpu a share",
     )
     parser.add_argument(
         "--jitter",

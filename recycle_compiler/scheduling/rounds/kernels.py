@@ -164,24 +164,23 @@ def choose_line(  # noqa: C901
 
 def settle_windows(
     order: Any, bounds: Any, waits_first: Any, waits: Any, lag: Any, duration: Any, line: Any,
-    finish: Any, staggered: bool, period: int, opens: Any, end: Any, cursor: Any, clock: Any,
+    finish: Any, staggered: bool, period: int, passes: int, opens: Any, end: Any, cursor: Any, clock: Any,
 ) -> bool:  # fmt: skip
-    """Open machines that begin too early for their end later, until all have this period; False if they never
-    settle, or if their orders wait for each other. Where they are not staggered, all open at once.
+    """Open machines that begin too early for their end later, until all have this period; False if they do
+    not settle in so many passes, or if their orders wait for each other.
 
-    A longest path uses each machine's window at most once, so more passes than machines mean a cycle.
+    Openings that are given only make all later. A longest path uses each machine's window at most once, so
+    more passes than machines mean a cycle. Machines that are not staggered all open at once.
     """
     machines = len(bounds) - 1
-    for machine in range(machines):
-        opens[machine] = 0
-    for _ in range(machines + 1):
+    for _ in range(passes):
         if not time_order(
             order, bounds, waits_first, waits, lag, duration, line, opens, end, cursor, clock
         ):  # fmt: skip
             return False
         is_settled = True
         for machine in range(machines):
-            first = 0
+            first = opens[0]
             if staggered:
                 op = order[bounds[machine]]
                 first = end[op] - duration[line[op]]
@@ -212,13 +211,14 @@ def fits(
 def improve_order(  # noqa: C901
     order: Any, best: Any, bounds: Any, waits_first: Any, waits: Any, lag: Any, duration: Any, line: Any,
     takes: Any, frees: Any, capacity: Any, finish: Any, staggered: bool,
-    period: int, enough: int, step: int, tries: int, seed: int,
-    past: Any, opens: Any, end: Any, cursor: Any, clock: Any,
+    period: int, enough: int, step: int, tries: int, passes: int, seed: int,
+    past: Any, opens: Any, trial: Any, end: Any, cursor: Any, clock: Any,
 ) -> int:  # fmt: skip
     """Move single rounds to and fro; `best` becomes the best order found, with the period that is returned.
 
     An order is kept that is no worse than the one so many tries before (`past`), by its period, which is told
-    in steps, and what all machines take together.
+    in steps, and what all machines take together. `opens` has openings at which the first order has its
+    period.
     """
     machines = len(bounds) - 1
     ops = len(order)
@@ -228,29 +228,9 @@ def improve_order(  # noqa: C901
     shortest = period
     # A period counts as much as what all machines take together, and a little more.
     scale = machines + 1
-    score = 0
-    settle_windows(
-        order,
-        bounds,
-        waits_first,
-        waits,
-        lag,
-        duration,
-        line,
-        finish,
-        staggered,
-        now,
-        opens,
-        end,
-        cursor,
-        clock,
-    )
-    for machine in range(machines):
-        first = order[bounds[machine]]
-        score += clock[machine] - end[first] + duration[line[first]]
+    cost = now * scale * 2
     for each in range(memory):
-        past[each] = now * scale + score
-    cost = now * scale + score
+        past[each] = cost
     for number in range(tries):
         random = (random * 1103515245 + 12345) & 0x7FFFFFFF
         place = (random >> 8) % ops
@@ -275,35 +255,39 @@ def improve_order(  # noqa: C901
         order[last] = op
         taken = False
         if fits(order, bounds[machine], bounds[machine + 1], line, takes, frees, capacity[machine]):
-            for more in range(3):
-                within = now + (more * more) * step
-                if within * scale > past[number % memory] and within > now:
+            for more in range(2):
+                within = now + more * step
+                if within * scale > past[number % memory]:
                     break
+                for each in range(machines):
+                    trial[each] = opens[each]
                 if settle_windows(
-                    order, bounds, waits_first, waits, lag, duration, line, finish, staggered, within,
-                    opens, end, cursor, clock,
+                    order, bounds, waits_first, waits, lag, duration, line, finish, staggered, within, passes,
+                    trial, end, cursor, clock,
                 ):  # fmt: skip
-                    score = 0
+                    fresh = within * scale
                     for each in range(machines):
                         first = order[bounds[each]]
-                        score += clock[each] - end[first] + duration[line[first]]
-                    fresh = within * scale + score
+                        fresh += clock[each] - end[first] + duration[line[first]]
                     taken = fresh <= past[number % memory] or fresh <= cost
-                    if taken:
-                        now = within
-                        cost = fresh
                     break
         if not taken:
             for at in range(last, place, -way):
                 order[at] = order[at - way]
             order[place] = op
         else:
+            now = within
+            cost = fresh
+            for each in range(machines):
+                opens[each] = trial[each]
             while now - step >= enough and settle_windows(
-                order, bounds, waits_first, waits, lag, duration, line, finish, staggered, now - step,
-                opens, end, cursor, clock,
+                order, bounds, waits_first, waits, lag, duration, line, finish, staggered, now - step, passes,
+                trial, end, cursor, clock,
             ):  # fmt: skip
                 now -= step
                 cost -= step * scale
+                for each in range(machines):
+                    opens[each] = trial[each]
             if now < shortest:
                 shortest = now
                 for each in range(ops):

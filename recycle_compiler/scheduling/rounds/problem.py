@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from recycle_compiler.ir.failure import failed_per_stage
 from recycle_compiler.ir.graph import Graph
-from recycle_compiler.ir.ops import UNSET, OpKind
-from recycle_compiler.ir.rounds import PART, rounds_of
+from recycle_compiler.ir.ops import SERVICES, UNSET, OpKind
+from recycle_compiler.ir.rounds import PART, turn_of
+from recycle_compiler.scheduling.rounds.routes import Shape
 
 Ints = NDArray[np.int64]
 UNLIMITED = -1
@@ -76,10 +77,10 @@ class RoundsProblem:
         return int((self.load + finish).max())
 
 
-def rounds_problem(graph: Graph) -> RoundsProblem:
-    """The problem of a graph whose ops are in rounds."""
+def rounds_problem(graph: Graph, shape: Shape) -> RoundsProblem:
+    """The problem of a graph whose micro-batches are in rounds of these sizes."""
     job, ops = graph.job, graph.ops
-    number, part = rounds_of(job, ops), PART[ops.kind]
+    number, part = _numbers(graph, shape), PART[ops.kind]
     counts = np.zeros((job.chunks, PARTS), dtype=np.int64)
     there = part != UNSET
     np.maximum.at(counts, (ops.chunk[there], part[there]), number[there] + 1)
@@ -117,6 +118,14 @@ def rounds_problem(graph: Graph) -> RoundsProblem:
         line=np.repeat(np.arange(len(chunk_of)), np.diff(first)),
         op_of_row=op_of_row,
     )
+
+
+def _numbers(graph: Graph, shape: Shape) -> Ints:
+    """Of each op, the number of its round on its chunk; anything for what is of no round."""
+    ops = graph.ops
+    round_of = np.stack([np.repeat(np.arange(len(sizes)), sizes) for sizes in shape])
+    own = round_of[ops.chunk, np.where(ops.kind <= OpKind.W, turn_of(graph.job, ops), 0)]
+    return np.where(np.isin(ops.kind, SERVICES), ops.microbatch, own)
 
 
 def _waits(graph: Graph, op_of_row: Ints, ops: int) -> tuple[Ints, Ints, Ints]:

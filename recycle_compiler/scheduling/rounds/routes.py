@@ -32,7 +32,11 @@ Sizes = tuple[int, ...]
 """How many micro-batches each round of a chunk has: at most one for each of its workers."""
 
 
-def in_rounds(graph: Graph, shape: Sequence[Sizes]) -> Graph:
+Shape = tuple[Sizes, ...]
+"""Of every chunk."""
+
+
+def in_rounds(graph: Graph, shape: Shape) -> Graph:
     """The graph with rounds of these sizes on each chunk."""
     graph = _without_services(graph)
     job, ops = graph.job, graph.ops
@@ -56,7 +60,7 @@ def in_rounds(graph: Graph, shape: Sequence[Sizes]) -> Graph:
     return _with_services(routed, services) if services else routed
 
 
-def fewest_rounds(graph: Graph) -> tuple[Sizes, ...]:
+def fewest_rounds(graph: Graph) -> Shape:
     """As many micro-batches in a round as a chunk has live workers; what is left is in the last one."""
     units = graph.job.pipelines * graph.job.microbatches
     return tuple(in_sizes(units, len(workers)) for workers in graph.target.live)

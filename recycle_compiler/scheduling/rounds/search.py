@@ -6,7 +6,7 @@ and the last may be smaller. Where memory is too small for that, all chunks have
 stage with fewest workers can take. Such a plan is that of one pipeline, which can go on with any memory.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice, product
 from typing import NamedTuple
 
@@ -18,16 +18,22 @@ from recycle_compiler.ir.ops import UNSET, OpKind
 from recycle_compiler.ir.schedule import Schedule, schedule_order
 from recycle_compiler.ir.streams import Claims
 from recycle_compiler.scheduling.bounds import Bound, lower_bound
-from recycle_compiler.scheduling.budget import Budget, Visits
+from recycle_compiler.scheduling.budget import Budget, Noise, Visits
 from recycle_compiler.scheduling.problem import problem_of
 from recycle_compiler.scheduling.rounds.problem import RoundsProblem, rounds_problem
-from recycle_compiler.scheduling.rounds.routes import Sizes, fewest_rounds, in_rounds, in_sizes
+from recycle_compiler.scheduling.rounds.routes import Shape, Sizes, fewest_rounds, in_rounds, in_sizes
 from recycle_compiler.scheduling.rounds.timing import NO_LIMIT, RoundsClock, Rule, TimedRounds
 from recycle_compiler.scheduling.schedules import finish_starts
 from recycle_compiler.scheduling.search import Effort
 
 _FEW = 3
 """Every so many rules are tried for a plan that others are only compared with."""
+_GOOD = 3
+"""Rules that are kept of those that were best for a shape."""
+_TUNED = ((8, 30), (4, 80), (2, 250))
+"""How many schedules of different shapes are tuned, each with so many changes."""
+_NEAR = 105
+"""In percent of the best, what a shape is worth looking at with."""
 _SEEDS = 4
 _MOVES = 4
 """Times the moves that the search for an ordinary plan of as many ops makes."""
@@ -38,47 +44,161 @@ def schedule_rounds(graph: Graph, options: SolverOptions, effort: Effort, budget
     """The best schedule found, with its bound."""
     bound = lower_bound(problem_of(graph))
     enough = bound.period + bound.period * options.gap_ppm // 1_000_000
-    best: _Found | None = None
-    for shape in _shapes(graph):
-        routed = in_rounds(graph, shape)
-        clock = RoundsClock(rounds_problem(routed))
-        start = _best_by_rule(clock, enough, effort, budget)
-        if start is None:
-            continue
-        timed = start if start.period <= enough else _improved(clock, start, enough, options, effort, budget)
-        if best is None or timed.rank < best.timed.rank:
-            best = _Found(routed, clock, timed)
-        if best.timed.period <= enough or budget.is_spent():
-            break
-    assert best is not None, "rounds of one size are those of one pipeline, which can go on with any memory"
+    shapes = _Shapes(graph, enough, effort, budget)
+    best = shapes.best()
+    if best.timed.period > enough and effort.rounds:
+        best = _tuned_among(shapes.found, enough, options, budget)
+    if best.timed.period > enough:
+        best = _improved(best, enough, options, effort, budget)
     cut_short = budget.was_cut and best.timed.period > enough
-    return _schedule(best.graph, best.clock, best.timed, bound, cut_short=cut_short)
+    return _schedule(graph, best, bound, cut_short=cut_short)
+
+
+def schedule_in_order(
+    graph: Graph, shape: Shape, orders: Sequence[Sequence[tuple[int, int]]], cut_short: bool
+) -> Schedule:
+    """The schedule in these rounds, in the order that is known of each stage: of every op part and chunk."""
+    problem = rounds_problem(graph, shape)
+    clock = RoundsClock(problem)
+    line_of = {
+        (part, machine): line
+        for line, (part, machine) in enumerate(
+            zip(problem.part.tolist(), problem.machine.tolist(), strict=True)
+        )
+    }
+    done = [0] * problem.lines
+    order: list[int] = []
+    for each in orders:
+        for place in each:
+            line = line_of[place]
+            order.append(int(problem.first[line]) + done[line])
+            done[line] += 1
+    timed = clock.time(np.array(order, dtype=np.int64))
+    assert timed is not None, "rounds of a plan wait for each other"
+    bound = lower_bound(problem_of(graph))
+    return _schedule(graph, _Found(shape, clock, timed, _NO_RULE), bound, cut_short=cut_short)
 
 
 class _Found(NamedTuple):
-    graph: Graph
+    """A schedule, and the sizes of its rounds."""
+
+    shape: Shape
     clock: RoundsClock
     timed: TimedRounds
+    rule: Rule
 
 
-def _shapes(graph: Graph) -> Iterator[tuple[Sizes, ...]]:
-    """Sizes of rounds: as few rounds as can be; with small ones in the beginning and the end on stages that
-    have more workers than others; and rounds of one size everywhere."""
-    most = fewest_rounds(graph)
-    yield most
-    width = min(map(len, graph.target.live))
-    longest = max(map(len, most))
-    seen = {most}
-    for more in (1, 2, 4, longest):
-        shape = tuple(
-            _tapered(sum(sizes), len(workers), width, more, longest)
-            for sizes, workers in zip(most, graph.target.live, strict=True)
-        )
-        if shape not in seen:
-            seen.add(shape)
-            yield shape
-    if (same := (in_sizes(sum(most[0]), width),) * len(most)) not in seen:
-        yield same
+_NO_RULE = Rule((), (), ())
+
+
+def _period_of(found: _Found) -> tuple[int, int]:
+    return found.timed.rank
+
+
+class _Shapes:
+    """The search for sizes of rounds; each is judged by list schedules."""
+
+    def __init__(self, graph: Graph, enough: int, effort: Effort, budget: Budget) -> None:
+        self._graph = graph
+        self._enough = enough
+        self._effort = effort
+        self._budget = budget
+        self._live = tuple(map(len, graph.target.live))
+        self._units = graph.job.pipelines * graph.job.microbatches
+        self._good: list[Rule] = []
+        """Rules that were best for some shape."""
+        self._is_few = False
+        """True where only these are tried."""
+        self._best: _Found | None = None
+        self.found: list[_Found] = []
+        self._seen: set[Shape] = set()
+
+    def best(self) -> _Found:
+        """The best of those that are alike everywhere, and then of those that differ on some chunk."""
+        for shape in self._plain():
+            self._try(shape)
+            if self._is_done():
+                break
+        assert self._best is not None, "rounds of one size are those of one pipeline: any memory will do"
+        if self._effort.rounds and len(set(self._live)) > 1:
+            self._vary()
+        return self._best
+
+    def _plain(self) -> Iterator[Shape]:
+        """As few rounds as can be, rounds of one size everywhere, those that taper, and those that only begin
+        with one size."""
+        most = fewest_rounds(self._graph)
+        yield most
+        width = min(self._live)
+        yield (in_sizes(self._units, width),) * len(most)
+        self._is_few = bool(self._good)
+        longest = max(map(len, most))
+        for more in (1, 2, 4, longest) if self._effort.rounds else (2,):
+            yield tuple(_tapered(self._units, workers, width, more, longest) for workers in self._live)
+        for eighth in (1, 2, 3, 4, 6) if self._effort.rounds else ():
+            begin = self._units * eighth // 8 // width
+            rest = self._units - begin * width
+            yield tuple((width,) * begin + in_sizes(rest, workers) for workers in self._live)
+
+    def _vary(self) -> None:
+        """Another size on one chunk, or on all from one on, as long as that is better."""
+        assert self._best is not None
+        before = None
+        while self._best is not before:
+            before = self._best
+            for chunk, sizes in self._options():
+                shape = self._best.shape
+                self._try((*shape[:chunk], sizes, *shape[chunk + 1 :]))
+                if self._is_done():
+                    return
+
+    def _options(self) -> list[tuple[int, Sizes]]:
+        width = min(self._live)
+        longest = -(-self._units // width)
+        found = [
+            (chunk, sizes)
+            for chunk, workers in enumerate(self._live)
+            for size in range(width, workers + 1)
+            for sizes in (in_sizes(self._units, size), _tapered(self._units, size, width, 2, longest))
+        ]
+        return list(dict.fromkeys(found))
+
+    def _is_done(self) -> bool:
+        return (self._best is not None and self._best.timed.period <= self._enough) or self._budget.is_spent()
+
+    def _try(self, shape: Shape) -> None:
+        """Time rounds of these sizes, by all rules first, then by those that were good."""
+        if shape in self._seen:
+            return
+        self._seen.add(shape)
+        clock = RoundsClock(rounds_problem(self._graph, shape))
+        every = islice(_rules(clock.problem), 0, None, 1 if self._effort.rounds else _FEW)
+        found: list[tuple[TimedRounds, Rule]] = []
+        seen: set[bytes] = set()
+        for rule in self._good if self._is_few else every:
+            order = clock.place(rule)
+            self._budget.spend(Visits.RULE * clock.problem.ops)
+            if order is None or order.tobytes() in seen:
+                continue
+            seen.add(order.tobytes())
+            most = None if self._best is None else self._best.timed.period * _NEAR // 100
+            timed = clock.time(order, most)
+            if timed is not None:
+                found.append((timed, rule))
+            if timed is not None and timed.period <= self._enough:
+                break
+        if not found:
+            return
+        found.sort(key=_by_rank)
+        if not self._is_few:
+            best = [rule for _, rule in found[:_GOOD]]
+            self._good += [rule for rule in best if rule not in self._good]
+        self.found.append(_Found(shape, clock, *found[0]))
+        self._best = min(self.found, key=_period_of)
+
+
+def _by_rank(entry: tuple[TimedRounds, Rule]) -> tuple[int, int]:
+    return entry[0].rank
 
 
 def _tapered(units: int, workers: int, width: int, more: int, longest: int) -> Sizes:
@@ -93,44 +213,63 @@ def _tapered(units: int, workers: int, width: int, more: int, longest: int) -> S
     return in_sizes(units, workers)
 
 
-def _best_by_rule(clock: RoundsClock, enough: int, effort: Effort, budget: Budget) -> TimedRounds | None:
-    """The best of all list schedules; None if memory leaves none of them a way on."""
-    found: TimedRounds | None = None
-    seen: set[bytes] = set()
-    every = 1 if effort.rounds else _FEW
-    for rule in islice(_rules(clock.problem), 0, None, every):
-        order = clock.place(rule)
-        budget.spend(Visits.RULE * clock.problem.ops)
-        if order is None or order.tobytes() in seen:
-            continue
-        seen.add(order.tobytes())
-        timed = clock.time(order, None if found is None else found.period)
-        if timed is not None and (found is None or timed.rank < found.rank):
-            found = timed
-        if found is not None and (found.period <= enough or budget.is_spent()):
+def _tuned_among(found: list[_Found], enough: int, options: SolverOptions, budget: Budget) -> _Found:
+    """The best of those whose rules are tuned: many a little, few for long."""
+    for count, changes in _TUNED:
+        found = sorted(found, key=_period_of)[:count]
+        found = [_tuned(each, enough, changes, options, budget) for each in found]
+    return min(found, key=_period_of)
+
+
+def _tuned(found: _Found, enough: int, changes: int, options: SolverOptions, budget: Budget) -> _Found:
+    """The same with another rule on some stages next to each other, as long as that helps."""
+    clock, noise, best = found.clock, Noise(options.seed * _MOST_TRIES + changes), found
+    room = clock.problem.capacity // np.maximum(1, clock.problem.takes[clock.problem.part == 0])
+    rounds = int(np.diff(clock.problem.first).max())
+    most = [rounds if holdable < 0 else int(holdable) for holdable in room.tolist()]
+    back = int(clock.problem.duration.max())
+    for _ in range(changes):
+        if best.timed.period <= enough or budget.is_spent():
             break
-    return found
+        rule = _changed(best.rule, most, back, noise)
+        order = clock.place(rule)
+        budget.spend(2 * Visits.RULE * clock.problem.ops)
+        timed = None if order is None else clock.time(order, best.timed.period)
+        if timed is not None and timed.rank <= best.timed.rank:
+            best = best._replace(timed=timed, rule=rule)
+    return best
 
 
-def _improved(
-    clock: RoundsClock,
-    timed: TimedRounds,
-    enough: int,
-    options: SolverOptions,
-    effort: Effort,
-    budget: Budget,
-) -> TimedRounds:
+def _changed(rule: Rule, most: list[int], longest: int, noise: Noise) -> Rule:
+    """The rule with another value of one of its kinds on some stages."""
+    machines = len(most)
+    first, count = noise.below(machines), 1 + noise.below(max(1, machines // 2))
+    chosen = range(first, min(machines, first + count))
+    kind = noise.below(8)
+    if kind == 0:
+        return rule._replace(patience=longest * noise.below(5) // 2)
+    if kind == 1:
+        flipped = (1 - each if stage in chosen else each for stage, each in enumerate(rule.forward_first))
+        return rule._replace(forward_first=tuple(flipped))
+    values = [min(each, limit) for each, limit in zip(rule[kind % 2], most, strict=True)]
+    step = (-2, -1, 1, 2)[noise.below(4)]
+    for stage in chosen:
+        values[stage] = max(1 - kind % 2, min(most[stage], values[stage] + step))
+    return rule._replace(**{("ahead", "defer")[kind % 2]: tuple(values)})
+
+
+def _improved(found: _Found, enough: int, options: SolverOptions, effort: Effort, budget: Budget) -> _Found:
     """What moves of single rounds make of it, with several seeds."""
+    clock, timed = found.clock, found.timed
     ops = clock.problem.ops
-    tries = min(
-        _MOST_TRIES, (effort.compiled_op_moves if clock.is_compiled else effort.op_moves) * _MOVES // ops
-    )
+    moves = effort.compiled_op_moves if clock.is_compiled else effort.op_moves
+    tries = min(_MOST_TRIES, moves * _MOVES // ops)
     for seed in range(_SEEDS if effort.rounds else 1):
         budget.spend(Visits.MOVE * ops * tries)
         timed = clock.improved(timed, enough, tries, options.seed * _SEEDS + seed)
         if timed.period <= enough or budget.is_spent():
             break
-    return timed
+    return found._replace(timed=timed)
 
 
 def _rules(problem: RoundsProblem) -> Iterator[Rule]:
@@ -146,13 +285,13 @@ def _rules(problem: RoundsProblem) -> Iterator[Rule]:
         yield Rule(ahead, (defer,) * machines, tuple(first * one for one in same), patience)
 
 
-def _schedule(
-    graph: Graph, clock: RoundsClock, timed: TimedRounds, bound: Bound, *, cut_short: bool
-) -> Schedule:
+def _schedule(graph: Graph, found: _Found, bound: Bound, *, cut_short: bool) -> Schedule:
     """Times put on the ops of the graph, with the reductions and steps that they lead to."""
+    graph = in_rounds(graph, found.shape)
+    timed = found.timed
     job, keep = graph.job, graph.ops.kind != OpKind.S
-    ops, op = graph.ops.take(keep), clock.problem.op_of_row[keep]
-    start = clock.starts(timed)[op]
+    ops, op = graph.ops.take(keep), rounds_problem(graph, found.shape).op_of_row[keep]
+    start = found.clock.starts(timed)[op]
     work = op != UNSET
     ends = start + ops.duration
     stage = ops.worker // job.pipelines

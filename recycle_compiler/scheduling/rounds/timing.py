@@ -8,6 +8,7 @@ import numpy as np
 
 from recycle_compiler.compiled import compile_function
 from recycle_compiler.scheduling.rounds.kernels import (
+    FAR,
     choose_line,
     fits,
     improve_order,
@@ -22,6 +23,8 @@ _LARGE = 60
 NO_LIMIT = 1 << 40
 _FINEST = 2_000
 """Of how many steps the period of an order is, that moves are judged by."""
+_PASSES = 3
+"""How often openings are put off while a move is judged; whoever has not settled by then is not worth it."""
 _PAST = 30
 """Tries after which an order has to be as good as it was before."""
 
@@ -68,7 +71,7 @@ class RoundsClock:
         finish = problem.finish
         self._finish = finish if problem.staggered else np.full(problem.machines, finish.max())
         self.is_compiled = problem.ops >= _LARGE
-        self._time: Any = _compiled(time_order) if self.is_compiled else time_order
+        self._settle: Any = _compiled(settle_windows) if self.is_compiled else settle_windows
         self._place: Any = _compiled(place_ops) if self.is_compiled else place_ops
         self._improve: Any = _compiled(improve_order) if self.is_compiled else improve_order
         self._waits = self._given(problem.waits_first, problem.waits, problem.lag)
@@ -82,17 +85,15 @@ class RoundsClock:
     def time(self, order: Ints, at_most: int | None = None) -> TimedRounds | None:
         """The order with its shortest period; None if that exceeds `at_most`, or if machines wait for each
         other."""
-        at_once = self._ends(order, np.zeros(self.problem.machines, dtype=np.int64))
-        if at_once is None:
+        best = self._within(order, FAR)
+        if best is None:
             return None
-        best = self._timed(order, at_once, np.zeros(self.problem.machines, dtype=np.int64))
-        if not self.problem.staggered or self.problem.machines == 1:
-            return best if at_most is None or best.period <= at_most else None
         if at_most is not None and best.period > at_most:
-            within = self._within(order, at_most)
-            if within is None:
+            best = self._within(order, at_most)
+            if best is None:
                 return None
-            best = within
+        if not self.problem.staggered or self.problem.machines == 1:
+            return best
         return self._shorten(best)
 
     def place(self, rule: Rule) -> Ints | None:
@@ -113,12 +114,13 @@ class RoundsClock:
         problem = self.problem
         order, best = timed.order.copy(), timed.order.copy()
         step = max(problem.grain, timed.period // _FINEST // problem.grain * problem.grain)
-        room = [np.zeros(size, dtype=np.int64) for size in (_PAST, problem.machines, problem.ops)]
-        room += [np.zeros(problem.machines, dtype=np.int64) for _ in range(2)]
+        sizes = (problem.machines, problem.ops, problem.machines, problem.machines)
+        room = [np.zeros(_PAST, dtype=np.int64), np.array(timed.release, dtype=np.int64)]
+        room += [np.zeros(size, dtype=np.int64) for size in sizes]
         orders, known = self._given(order, best), self._given(self.bounds)
         shares = self._given(problem.takes, problem.frees, problem.capacity, self._finish)
         parts = (*orders, *known, *self._waits, *self._lines, *shares)
-        limits = (problem.staggered, timed.period, enough, step, tries, seed + 1)
+        limits = (problem.staggered, timed.period, enough, step, tries, _PASSES, seed + 1)
         shortest = self._improve(*parts, *limits, *self._given(*room))
         if shortest >= timed.period:
             return timed
@@ -138,16 +140,6 @@ class RoundsClock:
     def _given(self, *columns: Ints) -> list[Any]:
         """As the loops want them."""
         return [column if self.is_compiled else column.tolist() for column in columns]
-
-    def _ends(self, order: Ints, opens: Ints) -> Ints | None:
-        """The earliest end of every op; None if machines wait for each other."""
-        end = np.zeros(self.problem.ops, dtype=np.int64)
-        room = [np.zeros(self.problem.machines, dtype=np.int64) for _ in range(2)]
-        columns = self._given(order, self.bounds)
-        filled = self._given(end, *room)
-        if not self._time(*columns, *self._waits, *self._lines, *self._given(opens), *filled):
-            return None
-        return end if self.is_compiled else np.array(filled[0], dtype=np.int64)
 
     def _windows(self, order: Ints, end: Ints) -> tuple[Ints, Ints]:
         begins, stops = order[self.bounds[:-1]], order[self.bounds[1:] - 1]
@@ -176,20 +168,16 @@ class RoundsClock:
         return best
 
     def _within(self, order: Ints, period: int) -> TimedRounds | None:
-        """Later openings for machines that begin too early for their end; None if they never settle.
-
-        A longest path uses each machine's window at most once, so more passes than machines mean a cycle.
-        """
-        release = np.zeros(self.problem.machines, dtype=np.int64)
-        for _ in range(self.problem.machines + 1):
-            end = self._ends(order, release)
-            assert end is not None, "an order that could be timed cannot be timed any more"
-            first, last = self._windows(order, end)
-            over = last + self._finish - first - period
-            if (over <= 0).all():
-                return self._timed(order, end, release)
-            release = np.where(over > 0, first + over, release)
-        return None
+        """The order in this period, with machines that begin too early for their end opened later; None if
+        they never settle, or wait for each other."""
+        machines = self.problem.machines
+        sizes = (machines, self.problem.ops, machines, machines)
+        opens, end, *room = self._given(*(np.zeros(size, dtype=np.int64) for size in sizes))
+        known = (*self._given(order, self.bounds), *self._waits, *self._lines, *self._given(self._finish))
+        limits = (self.problem.staggered, period, machines + 1)
+        if not self._settle(*known, *limits, opens, end, *room):
+            return None
+        return self._timed(order, np.array(end, dtype=np.int64), np.array(opens, dtype=np.int64))
 
 
 _CALLED: dict[Any, tuple[Any, ...]] = {

@@ -6,8 +6,9 @@ checkpoint, with schedules and all: a learning rate that was changed in the prog
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from recycle_runtime.checkpoint.storage import ShardFiles
 from recycle_runtime.execution.layer import Layer
-from recycle_runtime.execution.optimizer.undo import Options, copied_options
+from recycle_runtime.execution.optimizer.undo import Options, options_of
 from recycle_runtime.state.layer_state import arguments_text
 
 _PLAIN = (bool, int, float, str, tuple)
@@ -23,7 +24,13 @@ def other_arguments(before: object, now: Sequence[str] | None) -> Iterator[str]:
 
 def options_of_layers(layers: Sequence[Layer]) -> dict[int, list[Options]]:
     """As they are now, by the number of the layer."""
-    return {layer.number: copied_options(layer.optimizer) for layer in layers if layer.optimizer is not None}
+    return {layer.number: options for layer in layers if (options := layer.options)}
+
+
+def options_of_shard(shard: ShardFiles) -> list[Options]:
+    """Of an optimizer whose state is in shards; none where this shard has nothing to step."""
+    state = shard.outline()["state"]
+    return [options_of(group) for group in state["optimizer"]["param_groups"]] if state else []
 
 
 def other_options(made: Mapping[int, list[Options]], saved: Mapping[int, list[Options]]) -> Iterator[str]:

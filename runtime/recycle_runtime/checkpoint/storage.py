@@ -198,7 +198,8 @@ class ShardFiles:
             raise self.damaged
         self.about = cast(Fields, about)
         self._tree: Any = found.get("tree")
-        self._reader = ShardReader(folder, cast(dict[str, Fields], described))
+        self._described = cast(dict[str, Fields], described)
+        self._reader = ShardReader(folder, self._described)
 
     @property
     def damaged(self) -> CheckpointError:
@@ -218,7 +219,13 @@ class ShardFiles:
 
     def state(self) -> Any:
         """All of it."""
-        tensors = self.read()
+        return self._put_together(self.read())
+
+    def outline(self) -> Any:
+        """All of it, with types and shapes in place of tensors."""
+        return self._put_together({name: self.described(name) for name in self._described})
+
+    def _put_together(self, tensors: Tensors) -> Any:
         try:
             return put_together(self._tree, tensors)
         except (KeyError, TypeError, ValueError):

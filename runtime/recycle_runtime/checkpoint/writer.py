@@ -5,17 +5,23 @@ the same under every cut, so a run may resume under another.
 """
 
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from recycle_runtime.checkpoint.checkpoint_folder import is_name
 from recycle_runtime.checkpoint.manifest import Manifest
-from recycle_runtime.checkpoint.settings import options_of_layers, other_arguments, other_options
+from recycle_runtime.checkpoint.settings import (
+    options_of_layers,
+    options_of_shard,
+    other_arguments,
+    other_options,
+)
 from recycle_runtime.checkpoint.storage import ShardFiles, open_checked, write_shard
 from recycle_runtime.execution.chunk import Chunk
 from recycle_runtime.execution.optimizer.shards import Rows, StoredShard
+from recycle_runtime.execution.optimizer.undo import Options, options_of
 from recycle_runtime.protocol.messages.checkpoints import (
     CheckpointFailed,
     CheckpointMissed,
@@ -57,18 +63,34 @@ def restore(chunk: Chunk, checkpoint: Path, step: int, *, accepts_changes: bool 
         return open_checked(checkpoint / name, about, checksum, accepts_changes=accepts_changes)
 
     states = {name: opened(name, about).state() for name, about in needed(chunk, step).items()}
+    stored: dict[str, list[ShardFiles]] = {}
     for name, about in needed(chunk, step).items():
         if shards := optimizers_of(name, manifest.shards):
-            states[name][SHARDS] = [_stored(opened(each, about)) for each in shards]
+            stored[name] = [opened(each, about) for each in shards]
+            states[name][SHARDS] = [_stored(each) for each in stored[name]]
     made = options_of_layers(chunk.layers)
     load(chunk, states, checkpoint)
     if not accepts_changes:
         _expect_data(chunk, states, str(checkpoint))
-    told = other_options(made, options_of_layers(chunk.layers))
+    told = other_options(made, _options_saved(chunk, states, stored))
     if not (last := ends(chunk)):
         return [*told]
     arguments = states[state_name(chunk.setting, last[0].number)].get(ARGUMENTS)
     return [*other_arguments(arguments, chunk.program.script_arguments), *told]
+
+
+def _options_saved(
+    chunk: Chunk, states: Mapping[str, Any], stored: Mapping[str, Sequence[ShardFiles]]
+) -> dict[int, list[Options]]:
+    """By the number of the layer; optimizers of shards are made later, by those who are to own them."""
+    found = options_of_layers(chunk.layers)
+    for layer in chunk.layers:
+        if layer.shards:
+            name = state_name(chunk.setting, layer.number)
+            whole, shards = states[name]["optimizer"], stored.get(name, ())
+            groups = [] if whole is None else [options_of(group) for group in whole["param_groups"]]
+            found[layer.number] = groups or next(filter(None, map(options_of_shard, shards)), [])
+    return found
 
 
 def _stored(shard: ShardFiles) -> StoredShard:

@@ -35,7 +35,7 @@ from recycle_runtime.execution.optimizer.shards import (
     stepped_rows,
     stored_whole,
 )
-from recycle_runtime.execution.optimizer.undo import groups_of
+from recycle_runtime.execution.optimizer.undo import copied_options, groups_of, options_of
 from recycle_runtime.execution.resident_experts import EXPERTS, ResidentExperts, whole_experts
 from recycle_runtime.program.copies import has_hooks
 from recycle_runtime.program.errors import ProgramError
@@ -127,6 +127,14 @@ class Layer:
     def optimizer(self) -> torch.optim.Optimizer | None:
         """The one of the layer; of one in shards that of the first shard that is owned here."""
         return next((each.optimizer for each in self.steppers), None)
+
+    @property
+    def options(self) -> list[dict[str, Any]]:
+        """Of the groups of its optimizer; as the program makes it, where it is in shards that others own."""
+        if (optimizer := self.optimizer) is not None:
+            return copied_options(optimizer)
+        groups = self._groups(all_rows(self._shapes)) if self.shards else None
+        return [options_of(group) for group in groups or ()]
 
     @property
     def steppers(self) -> list[LayerOptimizer]:

@@ -22,9 +22,9 @@ so crosses all later cuts, so that every worker reads the same.
 import threading
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,6 +45,8 @@ from recycle_runtime.program.glue_reads import RANDOM, out_of_glue
 
 _END = 1 << 60
 _NEEDS_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
+_NO_ARRAY = ".numpy() is not supported"
+"""In torch's words about a fake tensor."""
 _TORCH = str(Path(torch.__file__).parent)
 _OWN = str(Path(__file__).parent)
 
@@ -176,19 +178,21 @@ def trace(
 ) -> ForwardTrace:
     """One forward of a model with fake parameters, whose layers have these names; `owners` has the layers of
     every parameter."""
+    tracer = _Tracer(model, owners, names, mode, boxes)
     try:
-        return _traced(_Tracer(model, owners, names, mode, boxes), args, options)
-    except _NEEDS_VALUES:
-        tracer = _Tracer(model, owners, names, mode, boxes, with_values=True)
         try:
             return _traced(tracer, args, options)
-        except _NEEDS_VALUES as error:
-            raise ProgramError(
-                f"{user_line(error)}: the forward of {type(model).__name__} looks at values that its layers "
-                f"have computed, between {tracer.place}, in a way that cannot be followed",
-                "do that inside a layer, or make one layer of what it reads and what it decides: "
-                "LAYERS = [...]",
-            ) from None
+        except _NEEDS_VALUES:
+            tracer = _Tracer(model, owners, names, mode, boxes, with_values=True)
+            return _traced(tracer, args, options)
+    except (*_NEEDS_VALUES, RuntimeError) as error:
+        if not isinstance(error, _NEEDS_VALUES) and _NO_ARRAY not in str(error):
+            raise
+        raise ProgramError(
+            f"{user_line(error)}: the forward of {type(model).__name__} looks at values that its layers "
+            f"have computed, between {tracer.place}, in a way that cannot be followed",
+            "do that inside a layer, or make one layer of what it reads and what it decides: LAYERS = [...]",
+        ) from None
 
 
 def _traced(tracer: "_Tracer", args: tuple[Any, ...], options: dict[str, Any]) -> ForwardTrace:
@@ -334,6 +338,7 @@ class _Tracer(ForwardWatch):
                 self._held.append(box)
             made = replay(module, box.sides, box.made)
         number = self.number
+        _check_seen(name, made)
         self._add(name, made, is_layer=True)
         self._sides[number] = box.sides
         for place, side in enumerate(box.sides, 1):
@@ -461,6 +466,19 @@ class _Tracer(ForwardWatch):
         return (
             isinstance(leaf, FakeTensor) and id(leaf) not in self._values and id(leaf) not in self._parameters
         )
+
+
+def _check_seen(name: str, made: Any) -> None:
+    """That no tensor of what a layer gives is out of sight."""
+    for leaf in tree_flatten(made)[0]:
+        kept = [] if isinstance(leaf, torch.Tensor) else [*getattr(leaf, "__dict__", {}).values()]
+        if isinstance(leaf, Iterator) or tensors_in(kept):
+            kind = type(leaf).__name__
+            raise ProgramError(
+                f"{name} gives a {kind}, and what tensors are in it cannot be seen",
+                "let it give tensors, tuples, lists or dictionaries of them"
+                + (f", or call torch.export.register_dataclass({kind})" if is_dataclass(leaf) else ""),
+            )
 
 
 def user_line(error: BaseException | None) -> str:

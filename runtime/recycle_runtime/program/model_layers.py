@@ -40,6 +40,7 @@ from recycle_runtime.program.copies import carry_over
 from recycle_runtime.program.cutting import folder
 from recycle_runtime.program.deferred_init import Recipes, fill
 from recycle_runtime.program.errors import ProgramError
+from recycle_runtime.program.forward_counts import CountsSeen
 from recycle_runtime.program.forward_trace import (
     CallWatch,
     ForwardTrace,
@@ -75,6 +76,12 @@ class WholeModel:
             # Keys and values of past tokens are for generating.
             config.use_cache = False
         model = unwrapped(model)
+        for name, module in model.named_modules():
+            if isinstance(module, torch.jit.ScriptModule):
+                raise ProgramError(
+                    f"{name or 'the model'} is a ScriptModule, which cannot be copied layer by layer",
+                    "give the module that it was made of; torch.compile takes the place of torch.jit.script",
+                )
         _install_recorders(model)
         self._model = model
         self.groups: tuple[LayerCalls, ...] = outline(model, said)
@@ -95,6 +102,11 @@ class WholeModel:
         for name, parameter in self._parameters.items():
             same.setdefault(parameter, []).append(name)
         return tuple(tuple(names) for names in same.values() if 1 < len(names) == len(self.owners[names[0]]))
+
+    @property
+    def layer_modules(self) -> list[str]:
+        """Names of the modules that layers are made of."""
+        return [name for group in self.groups for name in group.modules]
 
     @property
     def names(self) -> list[str]:
@@ -359,7 +371,7 @@ class Body:
         self._model: tuple[torch.device, nn.Module] | None = None
         self._inputs: dict[Any, tuple[_Input, ...]] = {}
         self._texts: dict[Any, torch.Tensor] = {}
-        self._reads = ReadsSeen()
+        self._reads, self._counts = ReadsSeen(), CountsSeen()
         self._told: set[int] = set()
         """Modules that tell what they give, by `id`."""
 
@@ -381,12 +393,15 @@ class Body:
             if each.training != is_training:
                 each.train(is_training)
         if self._is_all:
-            with self._reads.in_glue(inputs, device):
+            with self._reads.in_glue(inputs, device), self._counts.during(model, self._whole.layer_modules):
                 return _Through(before_layer).run(lambda: model(*args, **options))
         key = (inputs, device, dtype, is_training, torch.is_grad_enabled(), _autocast(device))
         for known in self._whole.traces(key):
             try:
-                with self._reads.in_glue(inputs, device):
+                with (
+                    self._reads.in_glue(inputs, device),
+                    self._counts.during(model, self._whole.layer_modules),
+                ):
                     return self._follow(known, model, args, options, inputs, crossed, before_layer)
             except _OtherWay:
                 continue
@@ -416,6 +431,9 @@ class Body:
         if len(crossed) != len(known.crossing[self._first]):
             raise _OtherWay(f"{len(crossed)} tensors cross in, not {len(known.crossing[self._first])}")
         arrived = dict(zip(known.crossing[self._first], crossed, strict=True))
+        if self._first == 0:
+            given = enumerate([*args, *options.values()])
+            arrived = {Value(-1, place): each for place, each in given if place in known.inputs}
         args, options = self._with_arrived(args, options, arrived)
         follower = _Follower(known, self._whole.names, self._first, self._last, arrived, before_layer)
         for module in follower.tell:

@@ -148,8 +148,10 @@ class Ownership:
     def _place(
         self, layer: Layer, shard: int, wanted: Sequence[int], holders: list[int], makers: Sequence[int]
     ) -> None:
-        """Whoever can make a shard that it should own does so now; the rest is copied later."""
+        """Whoever can make a shard that it should own does so now; the rest is copied later. One that nobody
+        holds, and none of them can make, is made for them."""
         there = [*holders, *(peer for peer in wanted if peer in makers and peer not in holders)]
+        there = there or list(makers[:1])
         if not there:
             raise LostShardError(f"no live worker holds shard {shard} of {layer.title}")
         self._held[layer.number, shard] = sorted(

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,10 @@ import torch.distributed.checkpoint as dcp
 from recycle_compiler.ir.job import JobSpec
 from recycle_runtime.checkpoint.manifest import Manifest, shape_of
 from recycle_runtime.checkpoint.whole_model import CheckpointReader
-from recycle_runtime.checkpoint.writer import write_layers
+from recycle_runtime.checkpoint.writer import restore, write_layers
+from recycle_runtime.execution.chunk import build_chunks
 from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.program.loading import load_program
 from recycle_runtime.state.layer_state import written_states
 from recycle_runtime.worker.fixed_plan import FixedPlanWorker
 from tests.compiler.test_sharded import sharded
@@ -24,6 +27,7 @@ from tests.runtime.training.threads import train_in_threads
 from tests.support.jobs import unit_job
 
 LAYERS, PER_STEP = 10, 12
+CPU = torch.device("cpu")
 
 
 def _job(cut: tuple[int, ...], pipelines: int, owners: int = 0) -> JobSpec:
@@ -84,3 +88,18 @@ def test_any_other_job_goes_on(tmp_path: Path) -> None:
         read = {name: torch.empty_like(value) for name, value in alone.states[0].items()}
         dcp.load(read, storage_reader=CheckpointReader(before[0]), no_dist=True)
         torch.testing.assert_close(read, dict(alone.states[0]), rtol=1e-12, atol=1e-12)
+
+
+def test_a_rate_that_has_no_effect_is_told(tmp_path: Path) -> None:
+    """The program asks for another rate than the checkpoint has, in shards or whole, read by either."""
+    other = changed(tmp_path, MLP, "optimizer = lambda parameters: torch.optim.Adam(parameters, lr=0.5)")
+    paths = [plans(tmp_path / f"{owners}.plan", _job((10,), 2, owners)) for owners in (1, 0)]
+    for path in paths:
+        _, workers = train_in_threads(path, MLP, 0, 1)
+        writers = list(workers.values())[: len(workers) if path == paths[0] else 1]
+        kept = _written(Path(path).with_suffix(".kept"), writers, Bundle.read(path), 1)
+        for program, reader in product((MLP, other), paths):
+            (chunk,) = build_chunks(load_program(program), Bundle.read(reader), 0, 0, CPU).values()
+            told = ["the optimizer goes on as it was saved, with lr 0.003 in place of 0.5"]
+            # Another source is no reason to stop here.
+            assert restore(chunk, kept, 1, accepts_changes=True) == (told if program == other else [])

@@ -1,7 +1,8 @@
 """Whole models as layers: what they compute is what the model computes, and what cannot be cut says so."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -184,9 +185,17 @@ def _in_place(model: Glue, hidden: Tensor) -> Tensor:
     return hidden
 
 
+def _array(model: Glue, hidden: Tensor) -> Tensor:
+    return hidden / float(hidden.detach().numpy().max())
+
+
 @pytest.mark.parametrize(
     ("between", "words"),
     [
+        (
+            _array,
+            r"test_model_layers.py:\d+: the forward of Glue looks at values that its layers have computed",
+        ),
         (_again, "calls blocks.0 after blocks.1, which is a later layer"),
         (_late, r"test_model_layers.py:\d+: parameter late is used in layer blocks.0"),
         (_in_place, r"test_model_layers.py:\d+: this uses what the forward of Glue changed in place"),
@@ -268,6 +277,87 @@ def test_layers_are_boxes(cut: tuple[int, ...]) -> None:
     for shift in range(2):
         tokens = (TOKENS + shift) % WORDS
         torch.testing.assert_close(run(layered, tokens, cut), plain(tokens), rtol=0, atol=0)
+
+
+class Skipping(nn.Module):
+    """What comes in is used again at the end, and forwards are counted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(3))
+        self.head = nn.Linear(WIDTH, WORDS)
+        self.register_buffer("seen", torch.zeros(()))
+        self.forwards = 0
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        states = [hidden]
+        self.forwards += 1
+        for block in self.blocks:
+            states.append(block(states[-1]))
+        self.get_buffer("seen").add_(1)
+        return self.head(sum(states))
+
+
+@pytest.mark.parametrize("cut", [(4,), (1, 3), (2, 2), (1, 1, 1, 1)])
+def test_an_input_that_is_used_beyond_the_first_cut(cut: tuple[int, ...]) -> None:
+    model = Skipping().double()
+    hidden = torch.randn(2, WIDTH, dtype=torch.float64)
+    torch.testing.assert_close(run(whole(model), hidden, cut), model(hidden), rtol=0, atol=0)
+
+
+def test_counts_of_forwards_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    layers = [layer for _, layer in whole(Skipping()).build(0, 4, 0)]
+    body = Body([_own(layer) for layer in layers])
+    for _ in range(3):
+        body.run(as_tuple(torch.randn(2, WIDTH, dtype=torch.float64)), True)
+    (told,) = caplog.messages
+    assert told.startswith("the forward of Skipping changes forwards, seen with every micro-batch")
+
+
+@dataclass
+class Given:
+    hidden: Tensor
+
+
+def _one_by_one(hidden: Tensor) -> Iterator[Tensor]:
+    return iter([hidden])
+
+
+def _first(model: Glue, given: Any) -> Any:
+    return given.hidden if isinstance(given, Given) else next(given)
+
+
+class Giving(Block):
+    """Hands on what torch does not look into."""
+
+    def __init__(self, kind: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, hidden: Tensor, mask: Tensor | None = None) -> Any:
+        return self.kind(super().forward(hidden, mask))
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "hint"),
+    [
+        (Given, "blocks.0 gives a Given", "register_dataclass"),
+        (_one_by_one, "blocks.0 gives a list_iterator", "tuples"),
+    ],
+)
+def test_results_that_cannot_be_looked_into(kind: Callable[[Tensor], Any], words: str, hint: str) -> None:
+    model = Glue(_first)
+    model.blocks[0] = Giving(kind)
+    with pytest.raises(ProgramError, match=words) as caught:
+        run(whole(model), TOKENS, (2, 2))
+    assert hint in str(caught.value.hint)
+
+
+def test_scripted_modules_are_refused() -> None:
+    model = Model()
+    model.blocks[1] = torch.jit.script(nn.Linear(2, 2))  # pyright: ignore
+    with pytest.raises(ProgramError, match=r"blocks\.1 is a ScriptModule"):
+        whole(model)
 
 
 def test_shapes_that_depend_on_numbers() -> None:

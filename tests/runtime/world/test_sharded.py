@@ -27,7 +27,9 @@ def test_nothing_goes_wrong(sharded: list[WorldJob], first: int) -> None:
         assert not outcome.wrong, "\n".join((f"seed {seed}", *outcome.story))
 
 
-@pytest.mark.parametrize(("seed", "standing"), [(47, False), (61, True), (201, True)])
+@pytest.mark.parametrize(
+    ("seed", "standing"), [(47, False), (61, True), (201, True), (880193, False), (880235, False)]
+)
 def test_seeds_that_went_wrong(sharded: list[WorldJob], seed: int, standing: bool) -> None:
     outcome = World(replace(scenario(seed, sharded), standing=standing)).run()
     assert not outcome.wrong, "\n".join(outcome.story)

@@ -26,7 +26,7 @@ transfer 1000
 capacity 2000 unlimited
 {common}failed
 release 0 2
-claims makespan 18 period 19 lower_bound 15 cut_short no reason load of stage 0
+claims makespan 18 period 19 lower_bound 15 cut_short no reason rounds of stage 0
 worker 0:0  0 F0.0  1 F0.1  5 I0.0  8 I0.1  9 W0.0  10 W0.1  11 F0.2  16 I0.2  17 W0.2  18 R  18 O
 worker 0:1  2 F0.0  3 I0.0  4 W0.0  5 F0.1  6 I0.1  7 W0.1  13 F0.2  14 I0.2  15 W0.2  16 R  16 O
 """

@@ -21,13 +21,12 @@ bottleneck: stage 0
   1 of 1 worker alive, 3 micro-batches on each, busy 52.6 % of the period
   its own window, from first op to optimizer, takes 19 slots
 
-binding bound: load of stage 0, 15 slots
-  9  work: 3 micro-batches x (F 1 + I 1 + W 1)
-  3  ramp-up: a round trip of 4 less 1 further F
-  1  reduction and optimizer
-  2  drain: idle time after the last F
-  other bounds: memory of stage 0 (15 slots), both ends of stage 0 (15 slots), rounds of stage 0 (15 slots), \
-feed of stage 0 to stage 1 (11 slots)
+binding bound: rounds of stage 0, 15 slots
+  F wait for room in turn, the rest has to return, and the last ones to leave through earlier stages
+  13  until 3 micro-batches have come back and ended backward on stage 0
+   1  W of stage 0 after it
+   1  reduction and optimizer
+  other bounds: both ends of stage 0 (15 slots), load of stage 0 (13 slots)
 
 critical path: 19 slots, the window of stage 0
   0:0 F0.0 (1 op, 1 slot)

@@ -12,16 +12,12 @@ ended W the rest. With r the room beyond c whole activations, what W keeps q and
 
     i a - x (a - q) - y q <= c a + r,   so   x >= i - c,   and with x = i - c + d:   y >= i - c - u(d)
 
-where u(d) = floor((r + d (a - q)) / q). From this follow three facts about the start of the i-th F:
+where u(d) = floor((r + d (a - q)) / q). From this follow two facts about the start of the i-th F:
 
 - it comes after (i - 1) F, and for i > c after x backwards and y W and the idle time before the first
   backward (`before`);
 - the (i + c)-th F starts at least a `round` later: round trip, F and backward; and a W, or another backward,
-  whichever is shorter, where the room that a backward gives back is too small for an F;
-- after it there is at least the work on k - i + 1 micro-batches, and the worker idles while its last F is on
-  its way; or no backward before a round trip, and then the backwards and W of k - i + 1 (`after`).
-
-So for any i and any number of rounds the sum of the three is a span that no schedule goes below.
+  whichever is shorter, where the room that a backward gives back is too small for an F.
 """
 
 from typing import NamedTuple
@@ -43,53 +39,9 @@ class OneWorker(NamedTuple):
     """From the end of an F to the start of its backward."""
     ramp: int
     """Idle time before the first backward."""
-    drain: int
-    """Idle time after the last F."""
-    late: int
-    """The most work that is left when the last backward ends."""
-    slack: int
-    """By how much the work that is left when the last F ends exceeds the time until its backward ends."""
     capacity: int
     activation: int
     kept: int
-
-
-class Spans(NamedTuple):
-    """From the first op of a worker."""
-
-    whole: int
-    """To the end of its last W."""
-    to_last_backward: int
-    """To the end of its last backward."""
-
-
-def spans_in_rounds(worker: OneWorker) -> Spans:
-    """The longest spans that any sequence of rounds proves; 0 where memory holds all micro-batches."""
-    held = worker.capacity // worker.activation
-    share, both = worker.share, worker.backward + worker.weight
-    if not 0 < held < share:
-        return Spans(0, 0)
-    # Between `before` and `after` all is linear in the number of rounds, so either all or none of them count;
-    # the F that rounds begin with are of the first two, since `before` rises evenly after that.
-    first = np.arange(1, min(2 * held, share) + 1, dtype=np.int64)
-    rounds = (share - first) // held
-    begins = _before(worker, first, held) + rounds * _round(worker, held)
-    left = share - (first + rounds * held) + 1
-    work = left * (worker.forward + both)
-    returns = worker.forward + worker.trip
-    whole = np.maximum(work + worker.drain, returns + left * both)
-    backward = np.maximum(work - min(worker.late, worker.slack), returns + left * worker.backward)
-    return Spans(int((begins + whole).max()), int((begins + backward).max()))
-
-
-def last_start(worker: OneWorker) -> int:
-    """From the first backward of a worker to the start of its last F. Memory does not hold all
-    micro-batches."""
-    held = worker.capacity // worker.activation
-    # All or none of the rounds count, as above; they begin with the first F after that backward to do so.
-    first = held + 1 + (worker.share - held - 1) % held
-    after = starts_after_backward(worker, np.array([first, worker.share], dtype=np.int64))
-    return max(int(after[0]) + (worker.share - first) // held * _round(worker, held), int(after[1]))
 
 
 def starts_after_backward(worker: OneWorker, number: Ints) -> Ints:

@@ -12,11 +12,11 @@ from recycle_compiler.ir.failure import normal_form
 from recycle_compiler.ir.target import Target
 from recycle_compiler.planner.compile import plan_failed
 from recycle_compiler.scheduling.bounds import Bound, lower_bound, stage_bounds
-from recycle_compiler.scheduling.chain_bounds import chained_span
+from recycle_compiler.scheduling.bounds.rounds import Rounds
 from recycle_compiler.scheduling.problem import Problem
 from tests.support.jobs import SLOT, routed_problem, small_targets
 
-TIGHT_OPTIMA = Path(__file__).resolve().parents[2] / "data" / "optima-tight.jsonl"
+TIGHT_OPTIMA = Path(__file__).resolve().parents[3] / "data" / "optima-tight.jsonl"
 
 
 def all_bounds(problem: Problem) -> list[Bound]:
@@ -43,7 +43,7 @@ def test_rounds_through_the_memory_of_two_stages() -> None:
     problem = routed_problem(job, failed)
     bounds = all_bounds(problem)
     others = max(bound.period for bound in bounds if not bound.reason.startswith("rounds"))
-    assert others < chained_span(problem, 0) == (21 + 21 + 27 + 3) * SLOT
+    assert others < Rounds().span(problem, 0) == (21 + 21 + 27 + 3) * SLOT
     assert lower_bound(problem) == Bound(72 * SLOT, "rounds of stage 0")
     assert plan_failed(job, failed).claims.period == 72 * SLOT
 
@@ -56,7 +56,7 @@ def test_more_failures_on_a_stage_never_cost_less(target: Target) -> None:
     for stage, hosts in enumerate(problem.hosts):
         left = [hosts[failed:] for failed in range(len(hosts))]
         others = [(*problem.hosts[:stage], each, *problem.hosts[stage + 1 :]) for each in left]
-        spans = [chained_span(replace(problem, hosts=each), stage) for each in others]
+        spans = [Rounds().span(replace(problem, hosts=each), stage) for each in others]
         assert spans == sorted(spans)
 
 

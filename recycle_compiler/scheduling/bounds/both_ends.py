@@ -22,9 +22,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from recycle_compiler.scheduling.chain_bounds import leaves, one_worker, returns
+from recycle_compiler.scheduling.bounds.bound import Term, ends_of_window, times_of, work_term
+from recycle_compiler.scheduling.bounds.one_worker import starts_after_backward
+from recycle_compiler.scheduling.bounds.rounds import leaves, one_worker, returns
 from recycle_compiler.scheduling.problem import UNLIMITED, Ints, Problem
-from recycle_compiler.scheduling.round_bounds import starts_after_backward
 from recycle_compiler.scheduling.ways import head, round_trip, rounds_on, up
 
 _PASSES = 2
@@ -46,10 +47,26 @@ class _Idle(NamedTuple):
     idle: Ints
 
 
-def pooled_span(problem: Problem, stage: int) -> int:
-    """The least time from the first op of this stage to the end of its last."""
-    live = len(problem.hosts[stage])
-    return -(-(_work(problem, stage) + sum(pooled_idle(problem, stage))) // live)
+class BothEnds(NamedTuple):
+    name: str = "both ends"
+    claim: str = "all workers of a stage wait for work at the start, and have too little left at the end"
+
+    def span(self, problem: Problem, stage: int) -> int:
+        return -(-(_work(problem, stage) + sum(pooled_idle(problem, stage))) // len(problem.hosts[stage]))
+
+    def terms(self, problem: Problem, stage: int) -> tuple[Term, ...]:
+        live = len(problem.hosts[stage])
+        at_start, at_end = pooled_idle(problem, stage)
+        work = _work(problem, stage)
+        # Rounded up one after another, so that they add up to the whole rounded up.
+        sums = [-(-ticks // live) for ticks in (work, work + at_start, work + at_start + at_end)]
+        shared = "" if live == 1 else f", shared by {live} workers"
+        return (
+            work_term(problem, stage, problem.units, shared)._replace(ticks=sums[0]),
+            Term(sums[1] - sums[0], "idle at the start, for want of work that has arrived or fits in memory"),
+            Term(sums[2] - sums[1], "idle at the end, for want of work that can be left until then"),
+            *ends_of_window(problem, stage, stage),
+        )
 
 
 def pooled_idle(problem: Problem, stage: int) -> tuple[int, int]:
@@ -212,13 +229,17 @@ def _when_deferred(problem: Problem, stage: int, forward_done: Ints) -> Ints:
 
 def _work(problem: Problem, stage: int) -> int:
     """All work of the stage."""
-    return problem.units * (problem.forward[stage] + problem.backward[stage] + problem.weight[stage])
+    return problem.units * sum(times_of(problem, stage))
 
 
 def _idle_by(problem: Problem, stage: int, ops: _Earliest) -> _Idle:
-    """What is done, and what is idle for certain, by every moment at which an op may start."""
+    """What is done, and what is idle for certain, by every moment at which an op may start.
+
+    An op starts no sooner than those before it, which not all arguments know.
+    """
+    ops = _Earliest(*map(np.maximum.accumulate, ops))
     moments = np.unique(np.concatenate(ops))
-    times = (problem.forward[stage], problem.backward[stage], problem.weight[stage])
+    times = times_of(problem, stage)
     done = np.zeros_like(moments)
     for earliest, duration in zip(ops, times, strict=True):
         done += _work_by(moments, earliest, duration)

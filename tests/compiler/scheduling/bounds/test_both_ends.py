@@ -9,18 +9,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.reference.optima import load_optima
-from recycle_compiler.frontend import parse_job_text
+from bench.report import job_path
+from recycle_compiler.frontend import load_job, parse_job_text
 from recycle_compiler.ir.failure import normal_form
+from recycle_compiler.ir.layout import Layout, absent_cells, job_of_layout
 from recycle_compiler.ir.target import Target
+from recycle_compiler.passes.assign_slots import AssignSlots, Effort
+from recycle_compiler.passes.standard import GRAPH_PASSES
 from recycle_compiler.planner.compile import plan_failed
 from recycle_compiler.scheduling.bounds import Bound, lower_bound, stage_bounds
-from recycle_compiler.scheduling.pool_bounds import pooled_idle, pooled_span
-from recycle_compiler.scheduling.problem import Problem, rerouted
+from recycle_compiler.scheduling.bounds.both_ends import BothEnds, pooled_idle
+from recycle_compiler.scheduling.bounds.rounds import returns
+from recycle_compiler.scheduling.problem import Problem, problem_of, rerouted
 from recycle_compiler.scheduling.rules import NO_LIMIT, RuleSetting, greedy_priority, rule_of, small_rules
 from recycle_compiler.scheduling.timing import Clock
 from tests.support.jobs import SLOT, figure3, routed_problem, small_targets, unit_job
 
-OPTIMA = Path(__file__).resolve().parents[2] / "data" / "optima.jsonl"
+OPTIMA = Path(__file__).resolve().parents[3] / "data" / "optima.jsonl"
 LIVE_TARGETS = small_targets().filter(lambda target: all(target.hosts))
 
 DEPTHS = st.sampled_from((-NO_LIMIT, -1, 0, 2))
@@ -73,7 +78,7 @@ def test_an_idle_slot_at_the_end() -> None:
     failed = normal_form((1, 2, 1), 4)
     problem = routed_problem(job, failed)
     assert slots_idle(problem) == [(11, 0), (0, 1), (0, 11)]
-    spans = [pooled_span(problem, stage) for stage in range(3)]
+    spans = [BothEnds().span(problem, stage) for stage in range(3)]
     assert spans == [-(-35 * SLOT // 3), 25 * SLOT // 2, -(-35 * SLOT // 3)]
     assert lower_bound(problem) == Bound(14 * SLOT, "both ends of stage 1")
     assert best_of(all_bounds(problem), pooled=False) == 13 * SLOT
@@ -272,7 +277,7 @@ def test_more_failures_on_a_stage_never_cost_less(target: Target) -> None:
     problem = routed_problem(target.job, target.failed)
     for stage, hosts in enumerate(problem.hosts):
         spans = [
-            pooled_span(
+            BothEnds().span(
                 replace(problem, hosts=(*problem.hosts[:stage], left, *problem.hosts[stage + 1 :])), stage
             )
             for left in (hosts[failed:] for failed in range(len(hosts)))
@@ -301,3 +306,16 @@ def test_bounds_against_proven_optima(every: int) -> None:
             pooled.add(entry.seed)
     assert met >= 0.93 * settled
     assert pooled >= POOLED
+
+
+def test_ops_that_start_no_sooner_than_those_before_them() -> None:
+    """Of the backwards of stage 1 here one bound is lower than that of the backward before it."""
+    job = load_job(str(job_path("gpt3-3.35b-32"))).spec
+    layout = Layout(layers=(3, 3, 6, 6, 12), workers=(2, 2, 4, 4, 8))
+    derived = job_of_layout(job, layout)
+    graph = GRAPH_PASSES.run(Target(derived, absent_cells(derived, layout)))
+    problem = problem_of(graph)
+    backward = returns(problem, 1)
+    assert (backward[1:] < backward[:-1]).any(), "this example shows nothing any more"
+    period = AssignSlots(Effort().quick()).run(graph).claims.period
+    assert lower_bound(problem).period <= period

@@ -18,16 +18,68 @@ from typing import NamedTuple
 
 import numpy as np
 
+from recycle_compiler.scheduling.bounds.bound import Term, ends_of_window, share_of, times_of, work_term
+from recycle_compiler.scheduling.bounds.load import ramp_up
+from recycle_compiler.scheduling.bounds.one_worker import OneWorker, forward_starts, in_rounds
 from recycle_compiler.scheduling.problem import UNLIMITED, Ints, Problem
-from recycle_compiler.scheduling.round_bounds import OneWorker, forward_starts, in_rounds
-from recycle_compiler.scheduling.ways import ends_before, round_trip, rounds_on
+from recycle_compiler.scheduling.ways import ends_before, round_trip, rounds_on, up
 
 _MIDDLES = 8
 """How many splits of the last micro-batches are tried, into those that still return and those that leave."""
 
 
-def chained_span(problem: Problem, stage: int) -> int:
-    """The least time from the first op of this stage to the end of its last.
+class Rounds(NamedTuple):
+    name: str = "rounds"
+    claim: str = (
+        "F wait for room in turn, the rest has to return, and the last ones to leave through earlier stages"
+    )
+
+    def span(self, problem: Problem, stage: int) -> int:
+        return _longest(problem, stage).span
+
+    def terms(self, problem: Problem, stage: int) -> tuple[Term, ...]:
+        chain = _longest(problem, stage)
+        setting_out = Term(
+            chain.begun, f"until some worker has room for F number {chain.number + 1} of its own"
+        )
+        if chain.last is None:
+            rest = work_term(problem, stage, -(-chain.left // len(problem.hosts[stage])))
+            return setting_out, rest, *ends_of_window(problem, stage, stage)
+        back = chain.left - chain.last
+        name = "a micro-batch has" if back == 1 else f"{back} micro-batches have"
+        passed = int(returns(problem, stage)[back - 1]) + problem.backward[stage]
+        returned = Term(passed, f"until {name} come back and ended backward on stage {stage}")
+        gone = int(leaves(problem, stage)[chain.last])
+        for first in range(stage + 1) if chain.last == 0 else ():
+            way_up = up(problem, stage, first) + problem.backward[first] * (first < stage)
+            after = problem.weight[first]
+            if way_up + after + ends_before(problem, first, stage) == gone:
+                return (
+                    setting_out,
+                    returned,
+                    Term(way_up, f"the last backward on its way up to stage {first}"),
+                    Term(after, f"W of stage {first} after it"),
+                    *ends_of_window(problem, stage, first),
+                )
+        leaving = Term(gone, f"until the last {chain.last + 1} have left through the earlier stages")
+        return setting_out, returned, leaving, *ends_of_window(problem, stage, stage)
+
+
+class _Chain(NamedTuple):
+    """The longest way from the first op of a stage to the end of its last."""
+
+    span: int
+    number: int
+    """F that some worker has begun by the time `begun`."""
+    begun: int
+    left: int
+    """Micro-batches that have not set out by then."""
+    last: int | None
+    """Of them, those beside one that leave at the end; None where the work of a worker counts instead."""
+
+
+def _longest(problem: Problem, stage: int) -> _Chain:
+    """The chain that takes longest.
 
     When some worker starts its r-th F, at most r - 1 times the workers have set out before. The rest have to
     return, and the last ones to leave; or some worker has its share of their work to do.
@@ -35,14 +87,20 @@ def chained_span(problem: Problem, stage: int) -> int:
     live, units = len(problem.hosts[stage]), problem.units
     starts = _trips(problem)[stage].forward
     left = units - live * np.arange(len(starts), dtype=np.int64)
-    each = problem.forward[stage] + problem.backward[stage] + problem.weight[stage]
-    longest = -(-left // live) * each
     back, gone = returns(problem, stage) + problem.backward[stage], leaves(problem, stage)
-    for after in (0, *range(live, min(_MIDDLES * live, units - 1) + 1, live)):
+    spans = [-(-left // live) * sum(times_of(problem, stage))]
+    lasts: list[Ints | None] = [None]
+    for after in (0, *range(live, min(_MIDDLES * live, units - 1) + 1, live), units):
         last = np.minimum(after, left - 1)
-        longest = np.maximum(longest, back[left - 1 - last] + gone[last])
-    longest = np.maximum(longest, int(back[0]) + gone[left - 1])
-    return int((starts + longest).max())
+        spans.append(back[left - 1 - last] + gone[last])
+        lasts.append(last)
+    table = starts + np.array(spans)
+    choice, number = np.unravel_index(int(table.argmax()), table.shape)
+    last = lasts[choice]
+    return _Chain(
+        int(table[choice, number]), int(number), int(starts[number]), int(left[number]),
+        None if last is None else int(last[number]),
+    )  # fmt: skip
 
 
 def returns(problem: Problem, stage: int) -> Ints:
@@ -120,11 +178,9 @@ def _trip_of_one(problem: Problem, stage: int) -> _Trip:
     these F: beside a whole activation it holds only so many that wait for W. Before the first backward, which
     comes after a round trip, lie at most as many F as memory holds whole; all else comes after it.
     """
-    forward, backward, weight = (
-        times[stage] for times in (problem.forward, problem.backward, problem.weight)
-    )
+    forward, backward, weight = times_of(problem, stage)
     trip = round_trip(problem, stage)
-    number = np.arange(1, -(-problem.units // len(problem.hosts[stage])) + 1, dtype=np.int64)
+    number = np.arange(1, share_of(problem, stage) + 1, dtype=np.int64)
     between = (number - 1) * backward
     held = problem.holdable(stage)
     if problem.capacity[stage] != UNLIMITED and problem.kept[stage] > 0:
@@ -140,10 +196,9 @@ def _trip_of_one(problem: Problem, stage: int) -> _Trip:
 
 def one_worker(problem: Problem, stage: int) -> OneWorker:
     """A worker with its share, by itself."""
-    trip, forward = round_trip(problem, stage), problem.forward[stage]
     return OneWorker(
-        -(-problem.units // len(problem.hosts[stage])), forward, problem.backward[stage],
-        problem.weight[stage], trip, max(0, trip - (problem.holdable(stage) - 1) * forward), 0, 0, 0,
+        share_of(problem, stage), *times_of(problem, stage),
+        round_trip(problem, stage), ramp_up(problem, stage),
         problem.capacity[stage], problem.activation[stage], problem.kept[stage],
     )  # fmt: skip
 
@@ -173,10 +228,8 @@ def _leaves_from_one(problem: Problem, stage: int, soonest: int) -> Ints:
     whole as it starts. Those have a round trip to go, and as many backwards come after that. What lies after
     the last F of all is no more than what memory holds.
     """
-    forward, backward, weight = (
-        times[stage] for times in (problem.forward, problem.backward, problem.weight)
-    )
-    number = np.arange(1, -(-problem.units // len(problem.hosts[stage])) + 1, dtype=np.int64)
+    forward, backward, weight = times_of(problem, stage)
+    number = np.arange(1, share_of(problem, stage) + 1, dtype=np.int64)
     between = (number - 1) * backward
     held = problem.holdable(stage)
     work = between + number * weight + np.maximum(0, number - held) * forward
