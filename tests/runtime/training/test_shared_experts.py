@@ -9,12 +9,15 @@ import torch
 from recycle_compiler.ir.failure import failure_set
 from recycle_compiler.ir.job import JobSpec, Techniques
 from recycle_compiler.planner.compile import plan_failed
+from recycle_runtime.execution.chunk import build_module
 from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.program.loading import load_program
 from recycle_runtime.state.ownership import Ownership
 from recycle_runtime.worker.fixed_plan import FixedPlanWorker
 from tests.compiler.test_sharded import sharded
 from tests.runtime.training.alone import train_alone
 from tests.runtime.training.compare import STEPS, Failed, changed, file_of
+from tests.runtime.training.test_evaluation import evaluate_in_threads
 from tests.runtime.training.threads import train_in_threads
 from tests.support.jobs import unit_job
 
@@ -81,6 +84,34 @@ def test_equal_to_one_process(
     tmp_path: Path, pipelines: int, slots: int, decouple: bool, stagger: bool, failed: Failed
 ) -> None:
     trained(tmp_path, job_of(pipelines, slots, decouple=decouple, stagger=stagger), failed)
+
+
+class Rows:
+    """For an evaluation that ends in the middle of a round: some workers have a micro-batch less."""
+
+    count = 7
+
+    def item(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        generator = torch.Generator().manual_seed(index)
+        value = torch.randn(4, 6, dtype=torch.float64, generator=generator)
+        return value, value.sin()
+
+    def signature(self, index: int) -> str:
+        return "float64[4,6]"
+
+
+def test_evaluation_goes_through_shared_experts_too(tmp_path: Path) -> None:
+    workers = trained(tmp_path, job_of(3, 2, decouple=False, stagger=False), [(2, 0)])
+    found = evaluate_in_threads(list(workers.values()), Rows())
+    program, alone = load_program(SHARED_EXPERTS), train_alone(SHARED_EXPERTS, 2, 9, STEPS)
+    stages = [build_module(program, stage, 2, 0).eval() for stage in range(2)]
+    for stage, state in zip(stages, alone.states, strict=True):
+        stage.load_state_dict(state)
+    losses: list[float] = []
+    for value, target in map(Rows().item, range(Rows.count)):
+        with torch.no_grad():
+            losses.append(float(program.loss(stages[1](stages[0](value)), target)))
+    assert found == pytest.approx(sum(losses) / len(losses), rel=1e-12)
 
 
 def test_tokens_beyond_a_capacity_are_dropped_as_by_one_process(tmp_path: Path) -> None:
