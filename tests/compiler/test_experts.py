@@ -178,7 +178,7 @@ def test_the_cost_model_of_a_mixture() -> None:
     # Two copies of each token, a fifth more on the busiest worker, there and back, three quarters of them
     # to other workers.
     sent = 4 * 2 * (2 * 512 * 512) * 1.2 * 2 * 3 / 4
-    assert abs(mixed.exchange - sent * 1e9 / 50e9) <= 1
+    assert 0 <= mixed.exchange - sent * 1e9 / 50e9 < 2
     assert mixed.forward - plain.forward > mixed.exchange
     assert (plain.exchange, plain.counts) == (0, plain.state_counts)
     assert mixed.state_counts - mixed.counts == 4 * 12 * mlp
