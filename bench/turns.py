@@ -195,4 +195,10 @@ def _serve(work: str, rank: int, pipe: Connection, setting: Setting) -> None:
     except (_Done, EOFError, BrokenPipeError):
         return
     except Exception as error:
-        pipe.send(f"process {rank}: {type(error).__name__}: {error}")
+        pipe.send(f"process {rank}: {_said(error)}")
+
+
+def _said(error: BaseException) -> str:
+    """An error and what has led to it."""
+    text = f"{type(error).__name__}: {error}"
+    return text if error.__cause__ is None else f"{text}, from {_said(error.__cause__)}"
