@@ -1,23 +1,28 @@
-"""Placement of experts by popularity: `python -m bench.experts [--train-toy] [--steps N]`.
+"""Placement of experts by popularity: `python -m bench.experts [--train-toy | --train] [--steps N]`.
 
     python -m bench.experts              routing drawn at random: Zipf's law, with popularity that drifts
     python -m bench.experts --train-toy  a small language model, trained once for every placement
+    python -m bench.experts --train      the same model, by the runtime: six workers
 
-Both use the placement and the capacity rule of the runtime, with 16 peers of 4 slots for 16 experts, one
-expert for each token, as in SYMI's evaluation (arXiv 2504.19925). SYMI's figures are beside; they are of
-other models.
+All use the placement and the capacity rule of the runtime. Drawn routing has the setting of SYMI's evaluation
+(arXiv 2504.19925), whose figures are beside: 16 peers of 4 slots, 16 experts, one for each token.
 """
 
 import argparse
+import json
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.measure import RECYCLEC, run
 from bench.report import Section
 from recycle_runtime.experts.placement import Placement, place
 
@@ -32,6 +37,8 @@ _TOKENS = 2048
 _CAPACITY = 1.0
 _WEIGHT_BYTES, _STATE_BYTES = 2, 16
 """Of a parameter: in a slot, and all that belongs to it in mixed precision with Adam."""
+
+TOY_PEERS, TOY_SLOTS = 4, 4
 
 Counts = NDArray[np.int64]
 
@@ -198,61 +205,34 @@ class Toy(NamedTuple):
         return next((step for step, loss in enumerate(self.losses, 1) if loss <= level), len(self.losses))
 
 
-def train_toy(steps: int, every: int, text: bytes) -> Toy:
-    """Train on the bytes of a text; peers are micro-batches, each with its share of the capacity."""
+def train_toy(steps: int, every: int) -> Toy:
+    """Train `bench/programs/experts.py` in one process; peers are micro-batches, each with its share of the
+    capacity."""
     import torch
     from torch import nn
 
+    from bench.programs import experts as program
     from recycle_runtime.experts.exchange import Alone
     from recycle_runtime.experts.mixture import MixtureOfExperts
 
-    peers, slots, experts, width, length = 4, 4, 8, 64, 64
-
-    class Block(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
-            self.attention = nn.MultiheadAttention(width, 4, batch_first=True)
-            self.mixture = MixtureOfExperts(
-                width,
-                lambda: nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width)),
-                experts=experts,
-                active=1,
-                normalize=False,
-                capacity=_CAPACITY,
-                auxiliary=1e-4,
-            )
-
-        def forward(self, value: Any) -> Any:
-            normed = self.first(value)
-            made, _ = self.attention(normed, normed, normed, attn_mask=mask, need_weights=False)
-            value = value + made
-            return value + self.mixture(self.second(value))
-
     torch.set_num_threads(1)
-    torch.manual_seed(0)
-    mask = nn.Transformer.generate_square_subsequent_mask(length)
-    places = nn.Parameter(0.02 * torch.randn(length, width))
-    model = nn.Sequential(nn.Embedding(256, width), *(Block() for _ in range(2)), nn.Linear(width, 256))
+    cast(Any, torch).manual_seed(0)
+    model = nn.Sequential(*(layer for _, layer in program.layers()))
     mixtures = [module for module in model.modules() if isinstance(module, MixtureOfExperts)]
+    room = [TOY_SLOTS] * TOY_PEERS
     for mixture in mixtures:
-        mixture.experts.exchange = Alone(place([1] * experts, [slots] * peers))
-        mixture.loss_scale = 1 / peers
-    optimizer: Any = torch.optim.AdamW([*model.parameters(), places], lr=2e-3)
-    data = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
-    generator = torch.Generator().manual_seed(1)
+        mixture.experts.exchange = Alone(place([1] * program.EXPERTS, room))
+        mixture.loss_scale = 1 / TOY_PEERS
+    optimizer: Any = program.optimizer(list(model.parameters()))
+    data = program.batches(1)
     dropped = choices = 0
     losses: list[float] = []
     for step in range(steps):
         total = 0.0
-        for _ in range(peers):
-            starts = torch.randint(len(data) - length - 1, (8, 1), generator=generator)
-            rows = data[starts + torch.arange(length + 1)]
-            value = model[0](rows[:, :-1]) + places
-            for part in list(model)[1:]:
-                value = part(value)
-            loss = nn.functional.cross_entropy(value.flatten(0, 1), rows[:, 1:].flatten()) / peers
-            loss.backward()
+        for _ in range(TOY_PEERS):
+            tokens, target = next(data)
+            loss = program.loss(model(tokens), target) / TOY_PEERS
+            cast(Any, loss).backward()
             total += float(loss.detach())
         optimizer.step()
         optimizer.zero_grad()
@@ -264,7 +244,7 @@ def train_toy(steps: int, every: int, text: bytes) -> Toy:
             choices += int(counted.popularity.sum())
             if every and (step + 1) % every == 0:
                 popularity: list[int] = cast(Any, counted.popularity).tolist()
-                mixture.experts.exchange = Alone(place(popularity, [slots] * peers))
+                mixture.experts.exchange = Alone(place(popularity, room))
     window = max(1, steps // 10)
     smooth = [statistics.fmean(losses[max(0, end - window) : end]) for end in range(1, steps + 1)]
     return Toy(dropped / choices, smooth)
@@ -272,19 +252,16 @@ def train_toy(steps: int, every: int, text: bytes) -> Toy:
 
 def toy(steps: int) -> Section:
     """The same policies while a model learns."""
-    text = b"\n".join(path.read_bytes() for path in sorted(Path("docs").glob("*.md")))
-    found: dict[str, Toy] = {
-        name: train_toy(steps, every, text) for name, every in POLICIES.items() if every < steps
-    }
+    found = {name: train_toy(steps, every) for name, every in POLICIES.items() if every < steps}
     level = found["static"].losses[-1]
     ours = found["every step"].dropped
     return Section(
         title="Placement of experts while a small language model learns",
         command=f"python -m bench.experts --train-toy --steps {steps}",
         words=(
-            f"Two blocks of width 64 on the bytes of this project's pages, {steps} steps of 4 micro-batches "
-            "of 512 tokens; 8 experts in 4 peers with 4 slots, one expert for each token, capacity 1, "
-            "weight of the balancing loss 1e-4."
+            "bench/programs/experts.py (two blocks of width 64, 8 experts, one for each token, capacity 1) "
+            f"on the bytes of this project's pages, {steps} steps of {TOY_PEERS} micro-batches of 512 "
+            f"tokens, one for each of {TOY_PEERS} peers with {TOY_SLOTS} slots; in one process."
         ),
         columns=("placed", "dropped", "every step saves", "SYMI", "loss", "steps to the loss of static"),
         rows=tuple(
@@ -301,14 +278,89 @@ def toy(steps: int) -> Section:
     )
 
 
+def train(steps: int, device: str) -> Section:
+    """The same program by the runtime: two stages of three workers."""
+    rows: list[tuple[str, ...]] = []
+    for name in ("static", "every 10", "every step"):
+        workers = _run(steps, POLICIES[name], device)
+        seconds = statistics.median(workers[0]["seconds"][steps // 4 :])
+        last = max(1, steps // 10)
+        shares: list[float | None] = [loss for worker in workers for loss in worker["losses"][-last:]]
+        loss = sum(share for share in shares if share is not None) / last
+        dropped, choices, moved, sent = (
+            sum(int(worker[key]) for worker in workers) for key in ("dropped", "choices", "rows", "copied")
+        )
+        rows.append(
+            (
+                name,
+                f"{100 * dropped / choices:.1f} %",
+                f"{1e3 * seconds:.1f}",
+                f"{moved / steps / 1024:.0f}",
+                f"{(sent - moved) / steps / 1024:.0f}",
+                f"{loss:.3f}",
+            )
+        )
+    return Section(
+        title="Placement of experts in the runtime",
+        command=f"python -m bench.experts --train --steps {steps} --device {device}",
+        words=(
+            f"bench/programs/experts.py in 2 stages x 3 pipelines with {TOY_SLOTS} slots, {steps} steps. A "
+            "step: median of the last three quarters. Rows: what workers send each other of tokens and "
+            "gradients in a step. Weights: what owners send to slots and peers, counts included."
+        ),
+        columns=("placed", "dropped", "step ms", "rows KiB", "weights KiB", "loss"),
+        rows=tuple(rows),
+    )
+
+
+_JOB = """job experts {{
+  parallel  {{ pipeline = 2  data = 3 }}
+  batch     {{ microbatches = 4 }}
+  layers    {{ count = 4  unit = slot  forward = 1  backward_input = 1  backward_weight = 1 }}
+  optimizer {{ state = sharded  owners = 2 }}
+  experts   {{ slots = {slots}  every = {every} }}
+}}
+"""
+
+
+def _run(steps: int, every: int, device: str) -> list[dict[str, Any]]:
+    """What every worker has counted."""
+    import torch.distributed as dist
+
+    with tempfile.TemporaryDirectory() as folder:
+        job, plan = Path(folder) / "experts.job", Path(folder) / "experts.plan"
+        job.write_text(_JOB.format(slots=TOY_SLOTS, every=every), encoding="utf-8")
+        run([str(RECYCLEC), "compile", str(job), "-o", str(plan)])
+        store: Any = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        command = [sys.executable, "-m", "bench.experts_worker", str(plan)]
+        started = [
+            subprocess.Popen(
+                [*command, f"{pipeline}:{stage}", str(store.port), str(steps), device],
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for pipeline in range(3)
+            for stage in range(2)
+        ]
+        said = [process.communicate()[0] for process in started]
+        if failed := [process.returncode for process in started if process.returncode]:
+            raise SystemExit(f"a worker ended with {failed[0]}")
+        return [json.loads(text.splitlines()[-1]) for text in said]
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.experts", description=__doc__)
-    parser.add_argument("--train-toy", action="store_true", help="train a small language model")
+    parser.add_argument("--train-toy", action="store_true", help="train a small model in one process")
+    parser.add_argument("--train", action="store_true", help="train it in six, by the runtime")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="with --train")
     parser.add_argument("--steps", type=int, default=500)
     given = parser.parse_args(arguments)
-    make: Callable[[int], Section] = toy if given.train_toy else drawn
-    print(make(given.steps).text())
-    if not given.train_toy:
+    if given.train:
+        print(train(given.steps, given.device).text())
+    elif given.train_toy:
+        print(toy(given.steps).text())
+    else:
+        print(drawn(given.steps).text())
         print(overhead())
 
 

@@ -203,7 +203,7 @@ class _Record:
         while seconds > _LEAST and self._with_work:
             last = self._with_work[-1]
             length = last.kept_until - last.begin
-            if length > seconds:
+            if length > seconds + _LEAST:
                 last.kept_until -= seconds
                 return
             last.kept_until = last.begin

@@ -51,6 +51,10 @@ class ChunkCosts:
     """Part of the capacity that all shards take; `optimizer` is for all of them too."""
     counts: tuple[int, ...] = ()
     """Parameters on one GPU; empty where that is not known."""
+    exchange: tuple[int, ...] = ()
+    """Part of `forward`, and as much of `backward_input`, in which tokens go to their experts and back."""
+    state_counts: tuple[int, ...] = ()
+    """Parameters whose state is shared out, where workers do not have all of them."""
     variation: Variation = STEADY
     """Variation of op times, if measured."""
 

@@ -9,6 +9,7 @@ from recycle_compiler.diagnostics import Span
 from recycle_compiler.frontend.check import Sections
 from recycle_compiler.frontend.cut import setting_of
 from recycle_compiler.frontend.diagnostics import Mistakes
+from recycle_compiler.frontend.shape import GivenShape
 from recycle_compiler.frontend.syntax import Name
 from recycle_compiler.frontend.values import read_whole
 from recycle_compiler.ir.job import Techniques
@@ -67,3 +68,20 @@ def _conflicts(
         message = "a job with experts keeps its cut"
         found.append((message, recut.value.span, "write `recut = off`, or remove it"))
     return found
+
+
+def check_room(
+    experts: int, rules: ExpertRules, failures: int, shape: GivenShape, sections: Sections, report: Mistakes
+) -> None:
+    """Report failures that leave some stage too few slots for one of each expert, however they are spread."""
+    if not (experts and shape.stages and shape.pipelines):
+        return
+    live = shape.pipelines - -(-failures // shape.stages)
+    if live * rules.slots >= experts:
+        return
+    message = (
+        f"{failures} failures leave {live} workers on some stage, whose {live * rules.slots} slots do not "
+    )
+    message += f"hold {experts} experts"
+    span = sections["tolerate"].settings["failures"].value.span
+    report.error("too-many-failures", message, span, "lower `failures`, or raise `slots`", no_plan=True)

@@ -14,7 +14,7 @@ from recycle_compiler.frontend.optimizer_state import StateRules
 from recycle_compiler.frontend.profile_file import DISPLAY_UNIT
 from recycle_compiler.frontend.schema import REQUIRED_SETTINGS
 from recycle_compiler.frontend.shape import GivenShape
-from recycle_compiler.frontend.values import LARGEST, Over, read_amounts, read_share, read_whole
+from recycle_compiler.frontend.values import LARGEST, Decimal, Over, read_amounts, read_share, read_whole
 from recycle_compiler.ir.layers import PER_LAYER, LayerCosts
 from recycle_compiler.ir.state import (
     GRADIENT_BYTES,
@@ -36,6 +36,7 @@ _HALF = 2
 """Bytes of a bf16 number."""
 _LEAST_EFFICIENCY_PPM = 10_000
 MOST_LAYERS = 1 << 16
+MOST_EXPERTS = 1 << 16
 _LARGEST_SIZE = 1 << 24
 
 
@@ -73,10 +74,24 @@ class GptModel:
     heads: int
     sequence: int
     vocabulary: int
+    experts: int = 0
+    """Of each layer, each an MLP of the same shape; 0: one MLP for all tokens."""
+    active: int = 1
+    """Experts that each token goes to."""
+    imbalance_ppm: int = 0
+    """How many more tokens than the mean the busiest worker has for its experts, in millionths."""
 
-    def layer_parameters(self) -> int:
-        """Four attention and eight MLP matrices of hidden x hidden, their biases, two norms."""
-        return 12 * self.hidden**2 + 13 * self.hidden
+    def layer_parameters(self, experts: int | None = None) -> int:
+        """Four attention and eight MLP matrices of hidden x hidden, their biases, two norms; the MLP once for
+        each of so many experts (None: all), with a router."""
+        mlp = 8 * self.hidden**2 + 5 * self.hidden
+        router = self.experts * self.hidden
+        copies = (self.experts if experts is None else experts) if self.experts else 1
+        return 4 * self.hidden**2 + 8 * self.hidden + router + copies * mlp
+
+    def routed(self, amount: int) -> int:
+        """An amount for each token in an MLP, for all experts of a token, on the busiest worker."""
+        return amount if not self.experts else _scaled(amount * self.active, 1_000_000 + self.imbalance_ppm)
 
     def embedding_parameters(self) -> int:
         """Token and position embeddings, on the first stage."""
@@ -150,6 +165,8 @@ class EstimatedCosts:
     resident: int
     state: int
     counts: int
+    exchange: int
+    state_counts: int
 
 
 def stage_work(model: GptModel, run: ModelRun) -> tuple[Work, ...]:
@@ -167,10 +184,16 @@ def layer_costs(model: GptModel, run: ModelRun) -> LayerCosts:
     embedding, block, head = (_layer(model, run, part) for part in (_EMBEDDING, _BLOCK, _HEAD))
     rows = (embedding, *(block,) * model.layers, head)
     columns: dict[str, tuple[int, ...]] = {
-        name: tuple(getattr(row, name) for row in rows) for name in EstimatedCosts.__slots__
+        name: tuple(getattr(row, name) for row in rows)
+        for name in EstimatedCosts.__slots__
+        if name not in _OF_EXPERTS
     }
     columns["transfer"] = columns["transfer"][:-1]
     return LayerCosts(capacity=None, **columns)
+
+
+_OF_EXPERTS = ("exchange", "state_counts")
+"""What only a job with experts has, which keeps its cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +219,8 @@ def _parts(model: GptModel, cut: Cut) -> tuple[_Part, ...]:
 
 def _work(model: GptModel, run: ModelRun, part: _Part) -> Work:
     tokens = run.micro * model.sequence
-    matrices = 24 * tokens * model.hidden**2
+    square = tokens * model.hidden**2
+    matrices = 8 * square + model.routed(16 * square) + 2 * tokens * model.hidden * model.experts
     # Scores and their use: two products in forward, four in backward, one redone by flash attention.
     attention = 2 * tokens * model.sequence * model.hidden
     head = 2 * tokens * model.hidden * model.vocabulary * part.has_head
@@ -209,16 +233,16 @@ def _work(model: GptModel, run: ModelRun, part: _Part) -> Work:
 
 def _layer(model: GptModel, run: ModelRun, part: _Part) -> EstimatedCosts:
     """One layer, its gradients reduced and its weights gathered by very many workers."""
-    parameters = _parameters(model, run, part)
+    parameters = _parameters(model, run, part, run.state.slots)
     sent = GRADIENT_BYTES * parameters * (1 if run.state.owners else 2)
     reduce = _divide(sent * 10**9, run.device.network_bandwidth)
     gather = _divide(WEIGHT_BYTES * parameters * 10**9, run.device.network_bandwidth) * (run.state.owners > 0)
     return replace(_part_costs(model, run, part), reduce=reduce, gather=gather)
 
 
-def _parameters(model: GptModel, run: ModelRun, part: _Part) -> int:
-    """On one tensor rank."""
-    parameters = part.blocks * model.layer_parameters()
+def _parameters(model: GptModel, run: ModelRun, part: _Part, experts: int | None = None) -> int:
+    """On one tensor rank, with so many experts in each layer; None is all."""
+    parameters = part.blocks * model.layer_parameters(experts)
     parameters += model.embedding_parameters() * part.has_embedding + model.head_parameters() * part.has_head
     return _divide(parameters, run.tensor)
 
@@ -239,24 +263,39 @@ def _part_costs(model: GptModel, run: ModelRun, part: _Part) -> EstimatedCosts:
 
     work = _work(model, run, part)
     kept = _divide(_kept(model, run, part), tensor)
-    parameters = _parameters(model, run, part)
+    parameters, held = _parameters(model, run, part), _parameters(model, run, part, run.state.slots)
+    exchange = _exchange(model, run, part)
+    shared = bytes_of_shards(staggered=run.state.staggered) * (run.state.owners > 0)
     return EstimatedCosts(
-        forward=_compute(work.forward, run) + forward_link + lookup,
+        forward=_compute(work.forward, run) + forward_link + lookup + exchange,
         # The embedding has no input gradient, but where it is a stage of its own that has the op.
-        backward_input=max(1, _compute(work.backward_input, run) + backward_link),
+        backward_input=max(1, _compute(work.backward_input, run) + backward_link + exchange),
         backward_weight=_compute(work.backward_weight, run) + lookup,
         optimizer=_divide(_OPTIMIZER_TRAFFIC * parameters * 10**9, device.memory_bandwidth),
-        reduce=_reduce(parameters, run),
-        gather=_gather(parameters, run),
+        reduce=_reduce(held, run),
+        gather=_gather(held, run),
         transfer=_divide(message * 10**9, device.network_bandwidth * tensor),
         # The embedding keeps more for W than it holds before I; any other layer has room for that.
         activation=max(kept, _divide(_activation(model, run, part), tensor)),
         kept_for_weight=kept,
-        parameters=copied_bytes(parameters, run.state.owners, run.pipelines),
-        resident=bytes_of_all(staggered=run.state.staggered, sharded=run.state.owners > 0) * parameters,
-        state=bytes_of_shards(staggered=run.state.staggered) * parameters * (run.state.owners > 0),
-        counts=parameters,
+        parameters=copied_bytes(parameters, run.state.owners, run.pipelines)
+        - WEIGHT_BYTES * (parameters - held),
+        resident=bytes_of_all(staggered=run.state.staggered, sharded=run.state.owners > 0) * held,
+        state=shared * parameters,
+        counts=held,
+        exchange=exchange,
+        state_counts=parameters,
     )
+
+
+def _exchange(model: GptModel, run: ModelRun, part: _Part) -> int:
+    """Nanoseconds in which the tokens of a micro-batch go to their experts and come back, on the busiest
+    worker: all but one part in as many as there are peers."""
+    if not model.experts:
+        return 0
+    sent = model.routed(_HALF * run.micro * model.sequence * model.hidden) * part.blocks
+    away = 2 * sent * (run.pipelines - 1) * 10**9
+    return _divide(away, run.pipelines * run.device.network_bandwidth * run.tensor)
 
 
 def _reduce(parameters: int, run: ModelRun) -> int:
@@ -277,7 +316,8 @@ def _gather(parameters: int, run: ModelRun) -> int:
 def _activation(model: GptModel, run: ModelRun, part: _Part) -> int:
     """Bytes held from the start of F, over all tensor ranks."""
     tokens = run.micro * model.sequence
-    layer = tokens * (34 * model.hidden + 4 * model.heads)
+    layer = tokens * (16 * model.hidden + 4 * model.heads + 4 * model.experts)
+    layer += model.routed(18 * tokens * model.hidden)
     embedding = tokens * model.hidden
     head = tokens * 4 * (model.hidden + model.vocabulary)
     return part.blocks * layer + embedding * part.has_embedding + head * part.has_head
@@ -288,7 +328,7 @@ def _kept(model: GptModel, run: ModelRun, part: _Part) -> int:
     tokens = run.micro * model.sequence
     embedding = 2 * tokens * model.hidden
     head = tokens * 2 * (model.hidden + model.vocabulary)
-    layer = 32 * tokens * model.hidden
+    layer = 12 * tokens * model.hidden + model.routed(20 * tokens * model.hidden)
     return part.blocks * layer + embedding * part.has_embedding + head * part.has_head
 
 
@@ -300,6 +340,10 @@ def _compute(operations: int, run: ModelRun) -> int:
 def _all_reduce(size: int, ranks: int, bandwidth: int) -> int:
     """Nanoseconds of a ring: each rank sends 2 (ranks - 1) / ranks of the bytes."""
     return _divide(2 * (ranks - 1) * size * 10**9, ranks * bandwidth)
+
+
+def _scaled(amount: int, ppm: int) -> int:
+    return _divide(amount * ppm, 1_000_000)
 
 
 def _divide(amount: int, by: int) -> int:
@@ -336,6 +380,8 @@ class ModelLayers:
             name: tuple(getattr(stage, name) for stage in stages) for name in EstimatedCosts.__slots__
         }
         columns["transfer"] = columns["transfer"][:-1]
+        if not self.model.experts:
+            columns |= dict.fromkeys(_OF_EXPERTS, ())
         return ChunkCosts(
             unit=self.unit, memory_unit=self.memory_unit, span=self.span, variation=STEADY, **columns
         )
@@ -368,9 +414,10 @@ def read_model(
     overhead = _read_overhead(sections.get("device"), report)
     micro = _require_micro(sections, shape, report)
     known = {key: size for key, size in sizes.items() if size is not None}
-    if len(known) < len(sizes):
+    experts = _read_experts(section, sections, shape, state, report)
+    if len(known) < len(sizes) or experts is None:
         return None
-    model = GptModel(**known)
+    model = GptModel(**known, **experts)
     _check_model(model, section, shape, report)
     if not (device and efficiency and micro and shape.tensor) or overhead is None:
         return None
@@ -384,6 +431,41 @@ def _size(section: Section, key: str, report: Mistakes) -> int | None:
     setting = section.settings.get(key)
     most = MOST_LAYERS if key == "layers" else _LARGEST_SIZE
     return read_whole(setting, report, 1, most) if setting else None
+
+
+def _read_experts(
+    section: Section, sections: Sections, shape: GivenShape, state: StateRules, report: Mistakes
+) -> dict[str, int] | None:
+    """What the model says of experts; nothing where it has none. None when the report says what is wrong."""
+    settings = section.settings
+    if "experts" not in settings:
+        if block := sections.get("experts"):
+            message = "the job has slots for experts, and its model has none"
+            report.error("conflict", message, block.span, "add `experts = 64  active = 2` to the model")
+            return None
+        for key in ("active", "imbalance"):
+            if key in settings:
+                message = f"`{key}` is given, and the model has no experts"
+                report.error("conflict", message, settings[key].key.span, "add `experts = 64`, or remove it")
+                return None
+        return {}
+    experts = read_whole(settings["experts"], report, 2, MOST_EXPERTS)
+    active = read_whole(settings["active"], report, 1, experts or MOST_EXPERTS) if "active" in settings else 1
+    imbalance = read_share(settings["imbalance"], report) if "imbalance" in settings else Decimal(0, 0)
+    if experts is None or active is None or imbalance is None:
+        return None
+    if "experts" not in sections:
+        message = "the model has experts, and the job does not say how many a worker has room for"
+        report.error("missing", message, settings["experts"].key.span, "add `experts { slots = 2 }`")
+        return None
+    room = state.slots * (shape.pipelines or 0)
+    if state.slots and shape.pipelines and experts > room:
+        message = (
+            f"{count(experts, 'expert')} do not fit into {count(room, 'slot')} of {shape.pipelines:,} workers"
+        )
+        report.error("range", message, settings["experts"].value.span, "raise `slots` or `data`")
+        return None
+    return {"experts": experts, "active": active, "imbalance_ppm": imbalance.floor_of(10_000)}
 
 
 def _read_device(section: Section | None, model: Section, report: Mistakes) -> GpuKind | None:

@@ -21,6 +21,8 @@ class StateRules(NamedTuple):
     owners: int
     """Of each shard; 0 where every worker has the whole state."""
     staggered: bool
+    slots: int = 0
+    """Of each worker for experts, in each mixture layer; of their weights it has no others."""
 
 
 _WORDS = ("whole", "sharded")

@@ -31,11 +31,15 @@ def read_profile_block(
     memory_unit = memory_unit_of([*stated, capacity] if capacity else stated)
     activation, kept = read_memory(section, memory_unit, over, report)
     state = read_amounts_or_zero(section, "sharded", memory_unit, over, report)
+    exchange = read_times_or_zero(section, "exchange", unit, over, report)
     if unit is None or stages is None or activation is None or kept is None or state is None:
         return None
     known_times = {key: values for key, values in times.items() if values is not None}
-    if len(known_times) < len(times):
+    if len(known_times) < len(times) or exchange is None:
         return None
+    for key in ("forward", "backward_input"):
+        # Times of a round: what it computes, and its tokens on their way.
+        known_times[key] = tuple(map(sum, zip(known_times[key], exchange, strict=True)))
     nothing = (0,) * stages
     return ChunkCosts(
         unit=unit,
@@ -45,6 +49,7 @@ def read_profile_block(
         parameters=nothing,
         resident=nothing,
         state=state,
+        exchange=exchange if any(exchange) else (),
         span=section.span,
         variation=STEADY,
         **known_times,

@@ -16,8 +16,8 @@ from recycle_compiler.frontend.cut import (
     refuse_layer_settings,
 )
 from recycle_compiler.frontend.diagnostics import Mistakes, count, quote
-from recycle_compiler.frontend.experts import read_experts
-from recycle_compiler.frontend.gpt_model import read_model
+from recycle_compiler.frontend.experts import check_room, read_experts
+from recycle_compiler.frontend.gpt_model import ModelLayers, read_model
 from recycle_compiler.frontend.layers import read_layers_block
 from recycle_compiler.frontend.optimizer_state import StateRules, read_owners
 from recycle_compiler.frontend.profile import read_profile_block
@@ -49,7 +49,7 @@ def resolve(job: Job, folder: Path, report: Mistakes) -> JobSpec | None:
     techniques = read_techniques(sections)
     owners = read_owners(sections, shape, report)
     experts = read_experts(sections, owners, techniques, report)
-    state = StateRules(owners or 0, techniques.stagger)
+    state = StateRules(owners or 0, techniques.stagger, experts.slots if experts else 0)
     source = _read_costs(job, sections, shape, state, folder, report)
     failures = read_failures(sections, shape, report)
     solver = read_solver(sections, report)
@@ -62,6 +62,12 @@ def resolve(job: Job, folder: Path, report: Mistakes) -> JobSpec | None:
     ties = read_ties(sections, source, report) if source else None
     if ties is None or experts is None:
         return None
+    if isinstance(source, ModelLayers):
+        check_room(source.model.experts, experts, failures, shape, sections, report)
+    if costs.exchange and not experts.slots:
+        setting = _costs_of(sections).settings["exchange"]
+        message = "`exchange` is given, and the job has no experts that peers share"
+        report.error("conflict", message, setting.key.span, "add `experts { slots = 2 }`, or remove it")
     spec = JobSpec(
         name=job.name.text,
         stages=len(costs.forward),

@@ -145,6 +145,11 @@ class JobSpec:
     slots: int = 0
     """Slots of each worker for experts, in each mixture layer. Where there are any, the workers that hold a
     chunk meet in rounds: see `scheduling/rounds/`. 0: peers share no experts."""
+    exchange: tuple[int, ...] = ()
+    """Part of `forward` of each chunk, and as much of `backward_input`, in which tokens go to their experts
+    and back; empty where that is not known."""
+    state_counts: tuple[int, ...] = ()
+    """Parameters of each chunk whose state is shared out, where workers have fewer: not all experts."""
     placed_every: int = 0
     """Steps after which experts are placed anew; 0: never."""
 
@@ -214,7 +219,7 @@ class JobSpec:
     @property
     def without_rounds(self) -> "JobSpec":
         """The job with the same costs, whose workers need not meet in rounds."""
-        return replace(self, slots=0, placed_every=0)
+        return replace(self, slots=0, placed_every=0, exchange=())
 
     @property
     def tied_chunks(self) -> tuple[int, ...]:
@@ -308,6 +313,10 @@ class JobSpec:
             yield f"{self.slots} slots for experts cannot be placed every {self.placed_every} steps"
         if not self.slots:
             return
+        for name in ("exchange", "state_counts"):
+            values: tuple[int, ...] = getattr(self, name)
+            if values and (len(values) != self.chunks or min(values) < 0):
+                yield f"{name} needs {self.chunks} values of at least 0, got {values}"
         if self.sharding is None or not self.techniques.adaptive:
             yield "slots for experts need a sharded state and the technique adaptive"
         if not self.has_chunk_per_stage or self.groups or self.tied or self.parts > 1:
@@ -467,6 +476,9 @@ def _choices(job: JobSpec) -> Iterator[tuple[str, bool]]:
     yield "grouping off", not job.grouping
     yield f"spread {job.spread_ppm} {job.jitter_ppm}", job.varies
     yield f"experts {job.slots} {job.placed_every}", job.slots > 0
+    for name in ("exchange", "state_counts"):
+        values: tuple[int, ...] = getattr(job, name)
+        yield " ".join((name, *map(str, values))), any(values)
     yield f"free {job.free_workers}", job.is_free
     yield f"vacant {job.vacant}", job.vacant > 0
 
@@ -491,6 +503,8 @@ def parse_job(lines: Iterable[str]) -> JobSpec:
         "overhead",
         "spread",
         "experts",
+        "exchange",
+        "state_counts",
         *LINES,
         *(f"layer_{name}" for name in MORE),
     }
@@ -544,6 +558,8 @@ def _job_from(fields: dict[str, list[str]]) -> JobSpec:
         shares=tuple(int(word) for word in fields.get("shares", ())),
         counts=tuple(int(word) for word in fields.get("counts", ())),
         overhead=int(fields.get("overhead", ["0"])[0]),
+        exchange=tuple(int(word) for word in fields.get("exchange", ())),
+        state_counts=tuple(int(word) for word in fields.get("state_counts", ())),
         sharding=parse_sharding(fields, shape["stages"]) if LINES & fields.keys() else None,
         **shape,
         **per_chunk,

@@ -74,7 +74,7 @@ def held_by_stage(job: JobSpec) -> tuple[Held, ...]:
 
 
 def _held(job: JobSpec, stage: int) -> Held:
-    chunks, sharding = job.held[stage], job.sharding
+    chunks, sharding, shared = job.held[stage], job.sharding, job.state_counts or job.counts
     found: dict[str, int] = {}
     for part in parts_of(staggered=job.techniques.stagger):
         if sharding is None or not part.is_shared:
@@ -83,7 +83,7 @@ def _held(job: JobSpec, stage: int) -> Held:
         shares = (
             -(
                 -part.size
-                * job.counts[chunk]
+                * shared[chunk]
                 * sharding.owned(chunk, sharding.lost[chunk])
                 // sharding.shards[chunk]
             )
@@ -145,7 +145,7 @@ def with_techniques(job: JobSpec, techniques: Techniques) -> JobSpec:
     sharding = job.sharding
     if sharding is not None:
         state = bytes_of_shards(staggered=techniques.stagger)
-        changed = replace(sharding, state=tuple(state * count for count in job.counts))
+        changed = replace(sharding, state=tuple(state * count for count in job.state_counts or job.counts))
         for stage, held in enumerate(job.held):
             room = capacity[stage]
             if room is not None:

@@ -38,6 +38,10 @@ _STYLES = {
     OpKind.R: "yellow",
     OpKind.O: "yellow",
     OpKind.G: "yellow",
+    OpKind.SF: "cyan",
+    OpKind.SB: "cyan",
+    OpKind.SI: "cyan",
+    OpKind.SW: "cyan",
 }
 KIND_WORDS = {
     OpKind.F: "forward",
@@ -47,6 +51,10 @@ KIND_WORDS = {
     OpKind.R: "reduction",
     OpKind.O: "optimizer",
     OpKind.G: "gathering of weights",
+    OpKind.SF: "serves a forward",
+    OpKind.SB: "serves a backward",
+    OpKind.SI: "serves an input gradient",
+    OpKind.SW: "weight gradient of what was served",
 }
 
 

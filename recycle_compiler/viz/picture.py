@@ -16,7 +16,7 @@ from typing import Any, Literal, cast
 import numpy as np
 
 from recycle_compiler.ir.failure import Worker
-from recycle_compiler.ir.ops import OpKind
+from recycle_compiler.ir.ops import SERVICE, OpKind
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.units import memory_text, percent, short, time_text, unit_name
 from recycle_compiler.viz.grid import KIND_WORDS, Box, boxes_by_worker, row_groups
@@ -29,18 +29,19 @@ PALETTES = {
         "page": "#ffffff", "ink": "#1d232b", "quiet": "#5c6670", "line": "#d7dce2", "row": "#f3f5f7",
         "failed": "#b3342f", "frame": "#111418", "memory": "#8a949e",
         "F": "#9ccbee", "B": "#2f8f6b", "I": "#2f8f6b", "W": "#6a4a8f", "R": "#f0c04a", "O": "#e3a52c",
-        "G": "#f0c04a",
+        "G": "#f0c04a", "SF": "#cfe3f2", "SB": "#b5d6c8", "SI": "#b5d6c8", "SW": "#c9bdd8",
     },
     "dark": {
         "page": "#14181d", "ink": "#e6eaee", "quiet": "#9aa5b1", "line": "#2c343d", "row": "#1d232a",
         "failed": "#ff7a70", "frame": "#ffffff", "memory": "#6d7883",
         "F": "#8cc4ee", "B": "#2a8a66", "I": "#2a8a66", "W": "#7d5ba6", "R": "#edc050", "O": "#dda238",
-        "G": "#edc050",
+        "G": "#edc050", "SF": "#c3def3", "SB": "#a3cdbb", "SI": "#a3cdbb", "SW": "#c6b5dc",
     },
 }  # fmt: skip
-"""Forward is light, the input gradient darker, the weight gradient darkest."""
-LIGHT_KINDS = ("F", "R", "O", "G")
+"""Forward is light, the input gradient darker, the weight gradient darkest; services are pale."""
+LIGHT_KINDS = ("F", "R", "O", "G", "SF", "SB", "SI", "SW")
 """Kinds whose labels are dark."""
+_SERVED = {service: work for work, service in SERVICE.items()}
 WIDTH = 1200
 LEAST_WIDTH, MOST_WIDTH = 300, 100_000
 """Narrower ones have no room for a word beside the rows; wider ones are nothing to look at."""
@@ -261,7 +262,7 @@ def _memory_curves(schedule: Schedule) -> dict[Worker, _Curve]:
                 OpKind.B: (end, -activation),
                 OpKind.I: (end, kept - activation),
                 OpKind.W: (end, -kept),
-            }.get(OpKind(kind), (start, 0))
+            }.get(_SERVED.get(OpKind(kind), OpKind(kind)), (start, 0))
             own[at] = own.get(at, 0) + amount
     curves: dict[Worker, _Curve] = {}
     for worker, own in changes.items():

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from recycle_compiler.ir.failure import Worker, worker_number
 from recycle_compiler.ir.groups import any_layout_of
 from recycle_compiler.ir.job import leading_chunks
-from recycle_compiler.ir.ops import Column, Op, OpKind, op_duration
+from recycle_compiler.ir.ops import MICROBATCH_KINDS, SERVICES, Column, Op, OpKind, op_duration
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.units import unit_name
 from recycle_compiler.viz.grid import KIND_WORDS, row_groups
@@ -24,7 +24,9 @@ from recycle_compiler.viz.picture import LIGHT_KINDS, PALETTES, busiest_start, p
 from recycle_compiler.viz.shell import MADE_BY, whole_page
 
 Numbers = NDArray[np.int64] | NDArray[np.float64]
-_TIMED = (OpKind.F, OpKind.B, OpKind.I, OpKind.W, OpKind.R, OpKind.O, OpKind.G)
+_TIMED = (*MICROBATCH_KINDS, OpKind.R, OpKind.O, OpKind.G, *SERVICES)
+LETTERS = {kind.name: kind.name for kind in OpKind} | {kind.name: kind.name[1:].lower() for kind in SERVICES}
+"""What pages call the kinds: a letter each, small ones for services."""
 _DECIMALS = 3
 """Of a tick, in measured times."""
 
@@ -65,9 +67,12 @@ def page_frame() -> dict[str, Any]:
     """Colours and words, which pages with plans have in common."""
     return {
         "made_by": MADE_BY,
-        "palettes": PALETTES,
-        "light_kinds": list(LIGHT_KINDS),
-        "words": {kind.name: words for kind, words in KIND_WORDS.items()},
+        "palettes": {
+            theme: {LETTERS.get(name, name): colour for name, colour in palette.items()}
+            for theme, palette in PALETTES.items()
+        },
+        "light_kinds": [LETTERS[kind] for kind in LIGHT_KINDS],
+        "words": {LETTERS[kind.name]: words for kind, words in KIND_WORDS.items()},
     }
 
 
@@ -156,7 +161,7 @@ def _columns(schedule: Schedule, run: DrawnRun | None) -> dict[str, Any]:
     stage = ops.worker[order] // job.pipelines
     return {
         "counts": counts,
-        "kind": "".join(OpKind(kind).name for kind in cast(list[int], ops.kind[order].tolist())),
+        "kind": "".join(LETTERS[OpKind(kind).name] for kind in cast(list[int], ops.kind[order].tolist())),
         "pipeline": ops.pipeline[order].tolist(),
         "microbatch": ops.microbatch[order].tolist(),
         "gap": _listed(cast(Numbers, start - before)),
@@ -187,7 +192,7 @@ def _durations(schedule: Schedule) -> dict[str, list[int]] | list[int]:
     for kind in _TIMED:
         table[kind] = [op_duration(job, kind, chunk) for chunk in range(job.chunks)]
     if np.array_equal(table[ops.kind, ops.chunk], ops.duration):
-        return {kind.name: table[kind].tolist() for kind in _TIMED}
+        return {LETTERS[kind.name]: table[kind].tolist() for kind in _TIMED}
     by_row = dict(schedule.worker_starts())
     workers = [worker for group in row_groups(schedule) for worker in group if worker in by_row]
     return cast(list[int], np.concatenate([ops.duration[by_row[worker]] for worker in workers]).tolist())

@@ -4,7 +4,7 @@ from typing import Any
 
 from recycle_compiler.ir.failure import worker_at
 from recycle_compiler.ir.groups import any_layout_of
-from recycle_compiler.ir.ops import MICROBATCH_KINDS
+from recycle_compiler.ir.ops import MICROBATCH_KINDS, SERVICES
 from recycle_compiler.ir.schedule import Schedule
 from recycle_runtime.plan.chrome_trace import chrome_trace
 
@@ -18,6 +18,7 @@ def planned_trace(schedule: Schedule) -> str:
     tracks: dict[tuple[int, int], list[tuple[str, int, int, int]]] = {}
     for op, start, end in schedule.rows():
         batch = f"{op.pipeline}.{op.microbatch}" if op.kind in MICROBATCH_KINDS else ""
+        batch = str(op.microbatch) if op.kind in SERVICES else batch
         row = (f"{op.kind.name}{batch}", 0, start * tick, end * tick)
         tracks.setdefault(worker_at(op.worker, schedule.job.pipelines), []).append(row)
     about: dict[str, Any] = {

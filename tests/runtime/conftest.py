@@ -67,7 +67,7 @@ def experts(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Two stages, three pipelines, staggered steps, experts placed anew in every step."""
     folder = tmp_path_factory.mktemp("experts")
     return _compiled(
-        folder, "experts", stages=2, pipelines=3, microbatches=3, failures=2, techniques=_EXPERTS
+        folder, "experts", stages=2, pipelines=3, microbatches=1, failures=2, techniques=_EXPERTS
     )
 
 

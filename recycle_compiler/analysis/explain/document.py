@@ -88,8 +88,14 @@ def _bottleneck(explanation: Explanation) -> dict[str, Any]:
         "alive": time.workers,
         "microbatches_per_worker": list(explanation.hosted),
         "busy": round(time.busy / time.whole, 6),
+        **_exchange(explanation.schedule.job, time.stage),
         "window": in_unit(explanation.schedule.job, time.window),
     }
+
+
+def _exchange(job: JobSpec, stage: int) -> dict[str, Any]:
+    """What of an F, and as much of an I, tokens are on their way to experts and back."""
+    return {"exchange": in_unit(job, job.exchange[stage])} if any(job.exchange) else {}
 
 
 def _proof(job: JobSpec, proof: Proof) -> dict[str, Any]:

@@ -167,7 +167,8 @@ def _memory_is_full(
     activation = np.array(timeline.stages.activation)[ops.chunk]
     kept = np.array(timeline.stages.kept)[ops.chunk]
     effects = (activation, -activation, kept - activation, -kept)
-    change = np.choose(ops.kind, effects)
+    # A service takes what it serves takes.
+    change = np.choose(ops.kind % OpKind.SF, effects)
     held = np.cumsum(change) - change
     held -= held[firsts][owner]
     capacity = np.array(timeline.stages.capacity)[ops.chunk]

@@ -95,6 +95,12 @@ def _bottleneck(explanation: Explanation) -> Iterator[str]:
         f"  {plural(time.workers, 'worker') if job.is_recut else alive}, {each} on each, "
         f"busy {percent(time.busy / time.whole)} of the period"
     )
+    if any(job.exchange):
+        share = job.exchange[stage] * 2 * most / explanation.schedule.claims.period
+        yield (
+            f"  exchanges of tokens, within F and I: {amount(job, job.exchange[stage])} each, "
+            f"{percent(share)} of the period; no other work of these workers overlaps with them"
+        )
     if not job.techniques.stagger:
         return
     window = f"  its own window, from first op to optimizer, takes {amount(job, time.window)}"

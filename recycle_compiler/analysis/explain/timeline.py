@@ -5,6 +5,8 @@ before it on its worker has ended, its input has arrived and the window of its s
 
 Where groups of pipelines have cuts of their own, a stage may hold several chunks, and runs an op of each in a
 row: here they are one op, as each group alone has them, and the chunk of an op is its stage.
+
+Where peers share experts, services are work too, and all ops of a round wait for the input that comes last.
 """
 
 from dataclasses import dataclass, replace
@@ -16,7 +18,8 @@ from recycle_compiler.ir.failure import Worker, worker_at
 from recycle_compiler.ir.graph import data_edges
 from recycle_compiler.ir.groups import groups_of
 from recycle_compiler.ir.job import JobSpec
-from recycle_compiler.ir.ops import Column, OpKind, OpTable
+from recycle_compiler.ir.ops import SERVICES, Column, OpKind, OpTable
+from recycle_compiler.ir.rounds import PART
 from recycle_compiler.ir.schedule import Schedule, measured
 from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.standard import GRAPH_PASSES
@@ -94,6 +97,8 @@ class Timeline:
     def label(self, row: int) -> str:
         """`F1.0`: micro-batch 0 of pipeline 1; under another cut the number among all, as `F8`."""
         op = self.ops[row]
+        if op.kind in SERVICES:
+            return f"{op.kind.name}{op.microbatch}"
         if self.schedule.job.is_recut:
             return f"{op.kind.name}{op.pipeline * self.schedule.job.microbatches + op.microbatch}"
         return f"{op.kind.name}{op.pipeline}.{op.microbatch}"
@@ -152,9 +157,12 @@ def _problems(schedule: Schedule) -> tuple[Problem, ...]:
 def _work(schedule: Schedule) -> tuple[OpTable, Column, Column, Column]:
     """Ops and their starts, the row that each waits for, and how long the result of that one travels."""
     job = schedule.job
-    ops = schedule.ops.take(schedule.is_compute)
-    start = schedule.start[schedule.is_compute]
+    chosen = schedule.is_compute | np.isin(schedule.ops.kind, SERVICES)
+    ops = schedule.ops.take(chosen)
+    start = schedule.start[chosen]
     source, lag = _sources(job, ops)
+    if job.slots:
+        return ops, start, *_in_rounds(ops, start, source, lag)
     if not job.groups:
         return ops, start, source, lag
     stage = ops.worker // job.pipelines
@@ -198,6 +206,23 @@ def _closes(schedule: Schedule) -> Column:
     closes = np.zeros(schedule.job.stages, dtype=np.int64)
     np.maximum.at(closes, schedule.ops.worker // schedule.job.pipelines, schedule.end)
     return closes
+
+
+def _in_rounds(ops: OpTable, start: Column, source: Column, lag: Column) -> tuple[Column, Column]:
+    """The same where all who begin a round wait for the last input that one of them needs."""
+    end = start + ops.duration
+    part = PART[ops.kind]
+    arrival = np.where(source == NOTHING, NOTHING, end[source] + lag)
+    order = np.lexsort((-arrival, part, ops.chunk, start))
+    fresh = np.ones(len(order), dtype=np.bool_)
+    for column in (start, ops.chunk, part):
+        fresh[1:] &= column[order][1:] == column[order][:-1]
+    fresh[1:] = ~fresh[1:]
+    latest = np.empty(len(order), dtype=np.int64)
+    latest[order] = order[np.maximum.accumulate(np.where(fresh, np.arange(len(order)), 0))]
+    # A gradient of weights is nobody else's business.
+    latest = np.where(part == PART[OpKind.W], np.arange(len(order)), latest)
+    return source[latest], lag[latest]
 
 
 def _sources(job: JobSpec, ops: OpTable) -> tuple[Column, Column]:

@@ -76,8 +76,8 @@ def _activations(count: int) -> str:
 def _techniques(job: JobSpec) -> Iterator[JobVariant]:
     now = job.techniques
     for name in ("adaptive", "decouple", "stagger"):
-        if job.is_recut and name == "adaptive":
-            # Stages with different numbers of workers need it.
+        if (job.is_recut or job.slots) and name == "adaptive":
+            # Stages with different numbers of workers need it, and so do rounds.
             continue
         on = not getattr(now, name)
         other: Techniques = replace(now, **{name: on})
@@ -89,6 +89,13 @@ def _network(job: JobSpec) -> Iterator[JobVariant]:
     if any(job.transfer):
         free = replace(job, transfer=(0,) * len(job.transfer))
         yield JobVariant("with transfers that take no time", free, relaxes=True)
+    if any(job.exchange):
+        forward, back = (
+            tuple(whole - part for whole, part in zip(ticks, job.exchange, strict=True))
+            for ticks in (job.forward, job.backward_input)
+        )
+        local = replace(job, forward=forward, backward_input=back, exchange=())
+        yield JobVariant("with exchanges of tokens that take no time", local, relaxes=True)
 
 
 def _one_more_microbatch(job: JobSpec) -> JobVariant:

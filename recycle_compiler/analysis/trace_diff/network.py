@@ -23,7 +23,8 @@ from recycle_compiler.analysis.trace_diff.matching import Floats, Measured
 from recycle_compiler.ir.failure import Worker, worker_number
 from recycle_compiler.ir.graph import data_edges
 from recycle_compiler.ir.job import JobSpec, leading_chunks
-from recycle_compiler.ir.ops import Column, OpKind, OpTable
+from recycle_compiler.ir.ops import SERVICE, UNSET, Column, OpKind, OpTable
+from recycle_compiler.ir.rounds import PART
 from recycle_compiler.ir.schedule import Schedule
 
 Rows = NDArray[np.intp]
@@ -45,8 +46,8 @@ class Network:
     """The row whose result it consumes."""
     lag: Column
     """How long that result travels, as planned."""
-    order: tuple[int, ...]
-    """Rows of work on micro-batches, each after all that it waits for."""
+    order: tuple[tuple[int, ...], ...]
+    """Rows of work, each after all that it waits for: those of a round of peers together, others alone."""
     sums: tuple[Rows, ...]
     """The rows of each reduction that workers begin together, in the order in which each worker has them."""
     steps: Rows
@@ -68,7 +69,7 @@ def network_of(schedule: Schedule) -> Network:
     for number, (_, rows) in enumerate(spans):
         worker[rows] = number
     source, lag = _sources(schedule)
-    work = np.flatnonzero(schedule.is_compute)
+    work = np.flatnonzero(PART[ops.kind] != UNSET)
     order = work[np.argsort(schedule.start[work], kind="stable")]
     workers = tuple(name for name, _ in spans)
     job = schedule.job
@@ -79,11 +80,26 @@ def network_of(schedule: Schedule) -> Network:
         worker,
         source,
         lag,
-        tuple(order.tolist()),
+        tuple(_together(schedule, order.tolist())),
         _sums(job, ops),
         np.flatnonzero(ops.kind == OpKind.O),
         _gathers(job, ops),
     )
+
+
+def _together(schedule: Schedule, order: list[int]) -> Iterator[tuple[int, ...]]:
+    """Rows that begin together, by start: forwards and backwards of a chunk, where peers meet in rounds."""
+    if not schedule.job.slots:
+        yield from ((row,) for row in order)
+        return
+    ops, start = schedule.ops, schedule.start.tolist()
+    part, chunk = PART[ops.kind].tolist(), ops.chunk.tolist()
+    rounds: dict[tuple[int, int, int], list[int]] = {}
+    alone = PART[OpKind.W]
+    for row in order:
+        place = (start[row], chunk[row], part[row]) if part[row] != alone else (start[row], NOTHING, row)
+        rounds.setdefault(place, []).append(row)
+    yield from map(tuple, rounds.values())
 
 
 def without_end(schedule: Schedule) -> Iterator[str]:
@@ -140,12 +156,18 @@ def _from_end_to_end(network: Network, duration: Floats, lag: Floats) -> Floats:
     worker, source = network.worker.tolist(), network.source.tolist()
     lengths, lags = duration.tolist(), lag.tolist()
     end = np.empty((len(duration), groups))
-    for row in network.order:
-        now = clock[worker[row]]
-        if source[row] != NOTHING:
-            np.maximum(now, end[source[row]] + lags[row], out=now)
-        now += lengths[row]
-        end[row] = now
+    for rows in network.order:
+        for row in rows:
+            now = clock[worker[row]]
+            if source[row] != NOTHING:
+                np.maximum(now, end[source[row]] + lags[row], out=now)
+        if len(rows) > 1:
+            there = [worker[row] for row in rows]
+            clock[there] = clock[there].max(axis=0)
+        for row in rows:
+            now = clock[worker[row]]
+            now += lengths[row]
+            end[row] = now
     ends = np.full((groups, groups), -np.inf)
     np.maximum.at(ends, group, clock)
     return ends.T
@@ -190,6 +212,7 @@ def _durations(schedule: Schedule, job: JobSpec, slow: Mapping[Worker, float]) -
         OpKind.O: step,
         OpKind.G: gather,
     }
+    times |= {service: times[work] for work, service in SERVICE.items()}
     durations = np.zeros(len(ops))
     for kind, per_chunk in times.items():
         rows = ops.kind == kind

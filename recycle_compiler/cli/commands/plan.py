@@ -283,6 +283,11 @@ def _check_slow(slow: SlowWorkers, failed: FailureSet, job: JobSpec) -> None:
     if gone := [one.worker for one in slow if one.worker in failed]:
         raise UsageError(f"worker {gone[0]} cannot be slow: --failed counts it as failed")
     _check_factors(((str(one.worker), one.factor) for one in slow), job)
+    if slow and job.slots:
+        raise UserError(
+            f"worker {slow[0].worker} cannot have less to do: workers that share experts meet in rounds, and "
+            "each round waits for the slowest of them; leave out --slow"
+        )
     if slow and not job.techniques.adaptive:
         raise UserError(
             f"worker {slow[0].worker} cannot have less to do: without the technique `adaptive` "

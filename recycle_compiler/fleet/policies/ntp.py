@@ -6,11 +6,12 @@ workers with a GPU less are packed into as few pipelines as possible, and whole 
 take their places.
 
 Assumed: traces say which machine failed and not how much of it, so a share of the failures, `one-gpu`, takes
-one GPU of a worker, chosen at random by seed, time and worker; all others take the whole worker. What is
-left fits the memory of the remaining GPUs, power is not raised, and the GPUs left keep their full efficiency.
-The machine is repaired when the trace says so. Groups are formed anew in a restart inside the processes,
-`swap` seconds, with lost shards from peers: the paper's abstract gives no time. Everything else is as with
-nvrx. The runtime of recyclec cannot do this.
+one GPU of a worker, chosen at random by seed, time and worker; all others take the whole worker, and so do
+those of several workers at one moment, whose cause is larger than a GPU. What is left fits the memory of the
+remaining GPUs, power is not raised, and the GPUs left keep their full efficiency. The machine is repaired
+when the trace says so. Groups are formed anew in a restart inside the processes, `swap` seconds, with lost
+shards from peers: the paper's abstract gives no time. Everything else is as with nvrx. The runtime of
+recyclec cannot do this.
 """
 
 import random
@@ -42,7 +43,8 @@ class NonuniformTensor(InProcessRestart):
         return super().begin(down, spare)
 
     def react(self, change: Change) -> Reaction:
-        lost = {worker for worker in change.failed if self._loses_one(change.at, worker)}
+        is_one = len(change.failed) == 1
+        lost = {worker for worker in change.failed if is_one and self._loses_one(change.at, worker)}
         self._reduced = (self._reduced - change.failed | lost) & change.down
         down = change.down - self._reduced
         self._seen = (self._job.workers - len(down), len(self._reduced))

@@ -30,7 +30,7 @@ _FEW = 3
 """Every so many rules are tried for a plan that others are only compared with."""
 _GOOD = 3
 """Rules that are kept of those that were best for a shape."""
-_TUNED = ((12, 40), (5, 120), (2, 400))
+_TUNED = ((8, 30), (4, 80), (2, 250))
 """How many schedules of different shapes are tuned, each with so many changes."""
 _NEAR = 105
 """In percent of the best, what a shape is worth looking at with."""

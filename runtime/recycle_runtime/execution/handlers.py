@@ -13,7 +13,7 @@ the next, is handed over here and reaches no transport.
 
 from collections import deque
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -384,7 +384,8 @@ class OpHandlers:
             buffer.work = buffer.graph
             self._note(instruction, "backward", buffer.gradients)
             return
-        buffer.work = chunk.split.backward_input(outputs, gradients)
+        with self._here(chunk):
+            buffer.work = chunk.split.backward_input(outputs, gradients)
         self._keep_gradients(buffer, chunk)
         self._note(instruction, "backward", buffer.gradients)
 
@@ -418,7 +419,8 @@ class OpHandlers:
             buffer.gradients = buffer.graph.backward(gradients)
             buffer.inputs = ()
         else:
-            chunk.split.backward(outputs, gradients)
+            with self._here(chunk):
+                chunk.split.backward(outputs, gradients)
             self._keep_gradients(buffer, chunk)
         if chunk.is_first:
             # Nothing has to be sent any more.
@@ -437,15 +439,18 @@ class OpHandlers:
 
     def serve_backward(self, instruction: Instruction) -> None:
         chunk, served = self._chunks[instruction.chunk], self._buffers.pop(instruction.buffer).outputs
-        for output in reversed(served):
-            chunk.split.backward([output], [torch.zeros_like(output)])
+        with self._here(chunk):
+            for output in reversed(served):
+                chunk.split.backward([output], [torch.zeros_like(output)])
 
     def serve_backward_input(self, instruction: Instruction) -> None:
         buffer, chunk = self._buffers[instruction.buffer], self._chunks[instruction.chunk]
         served, buffer.outputs = buffer.outputs, ()
-        buffer.served = [
-            chunk.split.backward_input([output], [torch.zeros_like(output)]) for output in reversed(served)
-        ]
+        with self._here(chunk):
+            buffer.served = [
+                chunk.split.backward_input([output], [torch.zeros_like(output)])
+                for output in reversed(served)
+            ]
 
     def serve_backward_weight(self, instruction: Instruction) -> None:
         for work in self._buffers.pop(instruction.buffer).served:
@@ -467,6 +472,12 @@ class OpHandlers:
 
     def validate(self, _: Instruction) -> None:
         self._steps.validate()
+
+    def _here(self, chunk: Chunk) -> AbstractContextManager[Any]:
+        """Around a backward: one that waits for peers does so in this thread, which another may have to take
+        the place of, and not in one of autograd's."""
+        waits = self._device.type == "cuda" and bool(chunk.expert_counts.layers)
+        return torch.autograd.set_multithreading_enabled(False) if waits else nullcontext()
 
     def _send(
         self, instruction: Instruction, tensors: list[torch.Tensor], *, to_chunk: int

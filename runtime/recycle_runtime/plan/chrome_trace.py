@@ -17,7 +17,9 @@ from typing import Any, NamedTuple
 WORK, WAIT, DATA = "step", "wait", "data"
 """Categories of events."""
 
-_COLOURS = {"F": "good", "I": "bad", "B": "bad", "W": "olive", "R": "grey", "O": "black", "G": "grey"}
+_COLOURS = {
+    "F": "good", "I": "bad", "B": "bad", "W": "olive", "R": "grey", "O": "black", "G": "grey", "S": "white",
+}  # fmt: skip
 
 
 class Event(NamedTuple):

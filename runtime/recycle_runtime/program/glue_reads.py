@@ -9,6 +9,8 @@ around layers is watched: what was made of no tensor, or only of such tensors, i
 the call that made it, and what has been read of a constant once is the answer to every later read of one
 with the same name. Anything else is read as ever.
 
+Counts of indices are another way to wait, which is often not needed: see `glue_counts`.
+
 Only as much of a forward is watched as had such reads when its inputs looked like this before. Layers are
 computed as if nobody watched. While a forward is captured, answers have to be known; and it does not see that
 it is being captured: it would go another way than it does eagerly.
@@ -25,6 +27,8 @@ from typing import Any, cast
 import torch
 from torch.overrides import TorchFunctionMode, _get_current_function_mode
 from torch.utils._pytree import tree_leaves
+
+from recycle_runtime.program.glue_counts import IndexCounts
 
 _WATCHED_WHOLE = 2
 """Forwards, before it is known how far such reads go."""
@@ -78,13 +82,14 @@ class _GlueReads(TorchFunctionMode):
         self.until = until
         self.calls = 0
         self.last = -1
-        """Calls before the last read of a constant."""
+        """Calls before the last read of a constant, or count."""
         self.is_in = False
         """Whether the code around layers runs now."""
         self._constants: dict[int, tuple[torch.Tensor, int, int]] = {}
         """By `id`: a tensor, which is held so that its `id` stays its own, its version and its name."""
         self._has_tensors = False
         """Whether a call that is looked at was given any."""
+        self._counts = IndexCounts()
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -94,7 +99,7 @@ class _GlueReads(TorchFunctionMode):
         try:
             call = func, self._named(args), self._named(options) if options else ()
         except _VariesError:
-            return func(*args, **options)
+            return self._varying(func, args, options)
         name: str = getattr(func, "__name__", "")
         has_tensors = self._has_tensors
         if name in _READS and has_tensors:
@@ -103,6 +108,17 @@ class _GlueReads(TorchFunctionMode):
         known = name not in _UNKNOWN if has_tensors else name in _MAKERS
         if known and not isinstance(func, _OPERATORS):
             self._know(call, (args, options), made)
+        return made
+
+    def _varying(self, func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        name: str = getattr(func, "__name__", "")
+        counted = self._counts.counted(name, args, options)
+        if counted is not None:
+            self.last = self.calls
+            return counted
+        made = func(*args, **options)
+        if not isinstance(func, _OPERATORS):
+            self._counts.see(name, args, options, made)
         return made
 
     def _know(self, call: Hashable, given: Any, made: Any) -> None:

@@ -87,7 +87,7 @@ class Ownership:
     ) -> None:
         """`me` is this worker's number among the `peers` that hold the chunk; `places` has their experts, if
         they share any."""
-        self._chunk, self._owners, self._me, self._peers = chunk, owners, me, peers
+        self.chunk, self._owners, self._me, self._peers = chunk, owners, me, peers
         self._start, self._places = start_sums, places
         self._layers = [layer for layer in chunk.layers if layer.shards]
         self._first = 0
@@ -109,7 +109,7 @@ class Ownership:
 
     def agree(self) -> None:
         """When a generation begins; all holders of the chunk are here."""
-        for layer in () if self._chunk.is_whole else self._layers:
+        for layer in () if self.chunk.is_whole else self._layers:
             layer.own_nothing()
         held, who = self._exchange()
         able = [number for number, each in enumerate(who) if each.is_whole]
@@ -118,7 +118,7 @@ class Ownership:
             self._places.agree(self._first, self.go_on)
         if not self._layers:
             # All have the whole state, and one of them writes it.
-            self._chunk.answers = Answers(self._me == self._first)
+            self.chunk.answers = Answers(self._me == self._first)
             self._tell_change()
             return
         begins = max(each.applied for each in who) == 0
@@ -148,8 +148,10 @@ class Ownership:
     def _place(
         self, layer: Layer, shard: int, wanted: Sequence[int], holders: list[int], makers: Sequence[int]
     ) -> None:
-        """Whoever can make a shard that it should own does so now; the rest is copied later."""
+        """Whoever can make a shard that it should own does so now; the rest is copied later. One that nobody
+        holds, and none of them can make, is made for them."""
         there = [*holders, *(peer for peer in wanted if peer in makers and peer not in holders)]
+        there = there or list(makers[:1])
         if not there:
             raise LostShardError(f"no live worker holds shard {shard} of {layer.title}")
         self._held[layer.number, shard] = sorted(
@@ -177,7 +179,7 @@ class Ownership:
         """A step is made: weights go to where the next one wants them."""
         if self._places is not None and self._places.place_anew(self.go_on):
             self._rows = self._expert_rows()
-            self._chunk.stepper.gradients.place_experts(list(self._rows), self._me)
+            self.chunk.stepper.gradients.place_experts(list(self._rows), self._me)
         self.gather()
 
     def _expert_rows(self) -> dict[ExpertRow, tuple[Layer, int, int]]:
@@ -261,7 +263,7 @@ class Ownership:
             ]
         copies = list[PeerSum]()
         for dtype, found in ways.items():
-            messages = routed([route for _, route in found], self._me, dtype, self._chunk.setting.device)
+            messages = routed([route for _, route in found], self._me, dtype, self.chunk.setting.device)
             self.bytes_given += messages.given
             copies += messages.copies
             for place, values in messages.taken.items():
@@ -307,7 +309,7 @@ class Ownership:
         self._copy(now)
         self._drop_others()
         if not self._copies:
-            _log.info("all shards of chunk %d are with their owners again", self._chunk.number)
+            _log.info("all shards of chunk %d are with their owners again", self.chunk.number)
         self._share_out()
 
     def _bytes_of(self, copy: ShardCopy) -> int:
@@ -318,9 +320,9 @@ class Ownership:
         return sum(3 * 4 * (stop - start) for start, stop in ranges)
 
     def _copy(self, copies: Sequence[ShardCopy]) -> None:
-        device = self._chunk.setting.device
+        device = self.chunk.setting.device
         images = {
-            copy: packed("shard", [optimizer_shard(self._chunk, self._layer(copy.layer), copy.shard)])
+            copy: packed("shard", [optimizer_shard(self.chunk, self._layer(copy.layer), copy.shard)])
             for copy in copies
             if copy.source == self._me
         }
@@ -363,7 +365,7 @@ class Ownership:
 
     def _share_out(self) -> None:
         """Gradients are summed to the owners of today, and what is owned here is stepped here."""
-        chunk, pieces = self._chunk, list[OwnedPiece]()
+        chunk, pieces = self.chunk, list[OwnedPiece]()
         for layer in chunk.layers:
             if not layer.shards:
                 pieces += [OwnedPiece(parameter, 0, ()) for parameter in layer.parameters]
@@ -406,13 +408,13 @@ class Ownership:
         now = time.monotonic()
         seconds = 0.0 if self._lacks_since is None else now - self._lacks_since
         self._lacks_since = now if lacking else None
-        return OwnersLacking(self._chunk.number, len(self._held), len(self._wanted[0]), lacking, seconds)
+        return OwnersLacking(self.chunk.number, len(self._held), len(self._wanted[0]), lacking, seconds)
 
     def _exchange(self) -> tuple[torch.Tensor, list[HolderStatus]]:
         """Holdings of each peer: a table by peer, layer and shard; and what each says about itself."""
         layers, shards = len(self._layers), max((len(layer.shards) for layer in self._layers), default=0)
         told = torch.zeros(self._peers, layers * shards + len(HolderStatus._fields), dtype=torch.float64)
-        chunk = self._chunk
+        chunk = self.chunk
         mine = HolderStatus(
             zlib.crc32(socket.gethostname().encode()),
             chunk.applied,

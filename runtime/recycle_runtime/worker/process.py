@@ -301,7 +301,9 @@ class WorkerProcess:
             self._chunks = self._build(bundle, order.role[1])
             self._checkpoints.begin(self._chunks.values(), order)
             await self._copies.restore(self._chunks.values(), order)
-            if not has_donor:
+            if has_donor:
+                self._chunks.expect_state()
+            else:
                 self._chunks.stand(order.step, order.sums)
         copied = await generation.begin(self._chunks, transport)
         self._chunks.know(order.sums)

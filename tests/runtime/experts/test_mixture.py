@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from recycle_runtime.experts.exchange import Alone
 from recycle_runtime.experts.mixture import MixtureOfExperts
@@ -129,6 +130,18 @@ def test_balancing_without_a_loss() -> None:
 def test_what_is_no_mixture(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ProgramError, match=words):
         MixtureOfExperts(WIDTH, **options)
+
+
+def test_computed_again_in_the_backward() -> None:
+    torch.manual_seed(1)
+    mixture = MixtureOfExperts(WIDTH, normed, experts=4, active=1)
+    given = torch.randn(7, WIDTH, requires_grad=True)
+    checkpoint(mixture, given, use_reentrant=False).sum().backward()
+    counted = mixture.experts.take_counts()
+    assert counted is not None and int(counted.popularity.sum()) == 7
+    mixture.experts.exchange = Alone(place([1] * 4, [2, 2]))
+    with pytest.raises(ProgramError, match="computed a second time in the backward"):
+        checkpoint(mixture, given, use_reentrant=False).sum().backward()
 
 
 def test_capacity_that_drops_everything() -> None:

@@ -20,6 +20,7 @@ _LAYERS = """
     unit = slot  forward = 1  backward_input = 1  backward_weight = 1  parameters = 0.125 MiB  count ="""
 _ALL = "techniques { adaptive  decouple  stagger }"
 _SHARDED = "optimizer { state = sharded  owners = 2 }"
+_EXPERTS = f"{_SHARDED}  experts {{ slots = 4  every = 1 }}"
 
 
 def _job(name: str, shape: str, microbatches: int, costs: str, failures: int, techniques: str = _ALL) -> str:
@@ -34,6 +35,7 @@ JOBS = {
     "sharded_barrier": _job(
         "barrier", "pipeline = 2  data = 3", 4, _PROFILE, 4, f"techniques {{ adaptive }}\n  {_SHARDED}"
     ),
+    "experts": _job("experts", "pipeline = 2  data = 3", 4, _PROFILE, 4, f"{_ALL}\n  {_EXPERTS}"),
     "ranks": _job("ranks", "pipeline = 1  data = 3  tensor = 2", 4, f"{_LAYERS} 4 }}", 2),
     "distributed": _job("distributed", "pipeline = 1  data = 3  tensor = 2", 4, f"{_LAYERS} 5 }}", 2),
     "layered": _job("layered", "pipeline = 2  data = 3", 4, f"{_LAYERS} 6 }}", 2),

@@ -31,6 +31,7 @@ from tests.runtime.training.example_programs import EXAMPLES, MLP, changed
 
 STAGES, PER_STEP = 2, 12
 PROGRAMS = Path(__file__).resolve().parents[1] / "recovery" / "programs"
+SHARED_EXPERTS = str(PROGRAMS.parents[1] / "training" / "programs" / "shared_experts.py")
 PARALLELIZED = str(PROGRAMS.parents[1] / "training" / "programs" / "parallelized.py")
 
 
@@ -95,6 +96,17 @@ def test_kills_with_shards(tmp_path: Path, name: str) -> None:
     outcome = train(tmp_path, name, MLP, 60, faults)
     assert len(outcome.faults) == 3
     check_tiny(tmp_path, outcome, MLP, 3)
+
+
+def test_kills_with_experts(tmp_path: Path) -> None:
+    """In an exchange of peers, at the sum of gradients by expert, and while weights go to other slots."""
+    stream = Bundle.read(plan("experts", tmp_path)).stream(0, (1, 1))
+    kinds = (Opcode.FORWARD, Opcode.REDUCE, Opcode.GATHER)
+    at = [next(n for n, each in enumerate(stream) if each.opcode is kind) for kind in kinds]
+    faults = [f"kill=1:1@6.{at[0] + 1}", f"kill=0:0@14.{at[1]}", f"kill=2:1@30.{at[2]}"]
+    outcome = train(tmp_path, "experts", SHARED_EXPERTS, 60, faults)
+    assert len(outcome.faults) == 3
+    check_tiny(tmp_path, outcome, SHARED_EXPERTS, 3)
 
 
 def test_kills_between_instructions(tmp_path: Path) -> None:

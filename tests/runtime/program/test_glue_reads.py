@@ -1,6 +1,6 @@
 """Numbers that shapes alone decide are known without the device; whatever depends on more is not."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -91,17 +91,18 @@ class Counted(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.glue = self.layers = 0
+        self.glue = self.layers = self.counts = 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.glue += getattr(func, "__name__", "") == "__bool__"
         self.layers += getattr(func, "__name__", "") == "__int__"
+        self.counts += getattr(func, "__name__", "") == "bincount"
         return func(*args, **(kwargs or {}))
 
 
-def bodies(look: Any, cuts: Sequence[int]) -> list[Body]:
+def bodies(look: Any, cuts: Sequence[int], kind: Callable[[Any], nn.Module] = Model) -> list[Body]:
     torch.manual_seed(0)  # pyright: ignore[reportUnknownMemberType]
-    model = WholeModel(Model(look), None, None)
+    model = WholeModel(kind(look), None, None)
     layers: Any = [module for _, module in model.build(0, len(model.groups), 0)]
     return [Body(layers[first:last]) for first, last in pairwise((0, *cuts, len(layers)))]
 
@@ -159,3 +160,65 @@ def test_a_forward_that_is_captured_does_not_see_it(monkeypatch: pytest.MonkeyPa
     with captured_reads():
         assert torch.equal(run(chunks)[1], output)
     assert torch.cuda.is_current_stream_capturing()
+
+
+def nothing(_: Any, tokens: Tensor) -> bool:
+    return False
+
+
+class Routed(Model):
+    """Counts after its layers how often each of them is chosen, as losses of mixtures of experts do."""
+
+    def __init__(self, count: Any) -> None:
+        super().__init__(nothing)
+        self.count = count
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        hidden = super().forward(tokens)
+        return hidden.sum() + self.count(hidden.softmax(-1), tokens)[:WIDTH].double().std()
+
+
+def chosen(probabilities: Tensor, _: Tensor) -> Tensor:
+    selected = torch.topk(probabilities, 2, dim=-1)[1]
+    return torch.bincount(selected.reshape(-1), minlength=WIDTH)
+
+
+def first_choice(probabilities: Tensor, _: Tensor) -> Tensor:
+    return probabilities.argmax(dim=-1).flatten().bincount(minlength=WIDTH + 2)
+
+
+def perhaps_too_few(probabilities: Tensor, _: Tensor) -> Tensor:
+    return torch.bincount(torch.topk(probabilities, 2).indices.reshape(-1), minlength=WIDTH - 1)
+
+
+def tokens_themselves(_: Tensor, tokens: Tensor) -> Tensor:
+    return torch.bincount(tokens.reshape(-1), minlength=8)
+
+
+def moved(probabilities: Tensor, _: Tensor) -> Tensor:
+    places = probabilities.argmax(-1)
+    places += 1
+    return torch.bincount(places.reshape(-1), minlength=WIDTH)
+
+
+def weighted(probabilities: Tensor, _: Tensor) -> Tensor:
+    best = probabilities.argmax(-1).reshape(-1)
+    return torch.bincount(best, torch.ones(len(best), dtype=torch.float64), minlength=WIDTH)
+
+
+@pytest.mark.parametrize(
+    ("count", "asks"),
+    [(chosen, 0), (first_choice, 0), (perhaps_too_few, 1), (tokens_themselves, 1), (moved, 1), (weighted, 1)],
+)
+def test_places_along_an_axis_are_counted_without_asking(count: Any, asks: int) -> None:
+    (whole,) = bodies(count, (), Routed)
+    found: list[Tensor] = []
+    for _ in range(4):
+        with Counted() as counted, reads_wanted():
+            found += as_tuple(whole.run((TOKENS,), True))
+        assert counted.counts == asks
+    with Counted() as counted:
+        # Nobody watches.
+        (expected,) = as_tuple(whole.run((TOKENS,), True))
+    assert counted.counts == 1
+    assert all(torch.equal(each, expected) for each in found)

@@ -10,7 +10,7 @@ from torch import Tensor
 from recycle_compiler.backends.bundle import write_bundle
 from recycle_compiler.ir.failure import failure_set
 from recycle_compiler.ir.target import Target
-from recycle_runtime.execution.evaluation import forward_only
+from recycle_runtime.execution.evaluation import EvaluationData, forward_only
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Opcode
 from recycle_runtime.worker.fixed_plan import FixedPlanWorker
@@ -36,11 +36,12 @@ class Items:
         return f"float64[{2 + index % 2},4]"
 
 
-def evaluate_in_threads(workers: list[FixedPlanWorker]) -> float:
+def evaluate_in_threads(workers: list[FixedPlanWorker], items: EvaluationData | None = None) -> float:
+    data = items or Items()
     shares: list[float | None] = []
 
     def evaluate(worker: FixedPlanWorker) -> None:
-        shares.append(worker.session.evaluate(Items()))
+        shares.append(worker.session.evaluate(data))
 
     threads = [threading.Thread(target=evaluate, args=(each,), daemon=True) for each in workers]
     for thread in threads:
@@ -48,7 +49,7 @@ def evaluate_in_threads(workers: list[FixedPlanWorker]) -> float:
     for thread in threads:
         thread.join(60.0)
     assert len(shares) == len(workers), "some workers hang"
-    return sum(share for share in shares if share is not None) / COUNT
+    return sum(share for share in shares if share is not None) / data.count
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from recycle_runtime.execution.optimizer import StepPhase
 from recycle_runtime.execution.session import Role, StepReport
 from recycle_runtime.execution.steps import WorkerSteps
 from recycle_runtime.plan.bundle import Bundle
-from recycle_runtime.plan.isa import NONE, Instruction, Opcode
+from recycle_runtime.plan.isa import NONE, SERVES, Instruction, Opcode
 from recycle_runtime.plan.worker_ids import Worker, numbered_worker
 from recycle_runtime.program.loading import Program
 from recycle_runtime.protocol.channel import PROVED_WITHIN
@@ -395,7 +395,10 @@ class NumberSession:
         sums: Any = self._sums
         self._steps = WorkerSteps(chunks, sums, answers_for, role.grid.tied_sum)
         self._handlers: dict[Opcode, Callable[[Instruction], Any]] = {
-            opcode: getattr(self, f"_{opcode.name.lower()}") for opcode in Opcode
+            opcode: getattr(self, f"_{opcode.name.lower()}")
+            for opcode in Opcode
+            # No world has experts.
+            if opcode not in SERVES
         }
 
     @property
@@ -511,7 +514,7 @@ class NumberSession:
             value = await self._transport.arrived(self._inboxes.pop(instruction.inbox))
         else:
             value = data_of(self._step, self._index(instruction))
-        await self._compute()
+        await self._round(instruction)
         values = held.values = self._weights(instruction.chunk)
         if self._ranks > 1:
             values = held.values = await self._sum_over_ranks(values)
@@ -536,7 +539,7 @@ class NumberSession:
         gradient = 1
         if instruction.inbox != NONE:
             gradient = await self._transport.arrived(self._inboxes.pop(instruction.inbox))
-        await self._compute()
+        await self._round(instruction)
         values = held.values
         if self._ranks > 1:
             values = await self._sum_over_ranks(self._weights(instruction.chunk))
@@ -557,6 +560,17 @@ class NumberSession:
     async def _backward(self, instruction: Instruction) -> None:
         await self._backward_input(instruction)
         self._add(instruction)
+
+    async def _round(self, instruction: Instruction) -> None:
+        """Compute, with all other holders of the chunk where they share experts."""
+        if self._role.bundle.slots:
+            await self._transport.peer_sums(instruction.chunk, ())
+        await self._compute()
+
+    _serve_forward = _serve_backward = _serve_backward_input = _round
+
+    async def _serve_backward_weight(self, _: Instruction) -> None:
+        await self._compute()
 
     def _add(self, instruction: Instruction) -> None:
         work = self._buffers[instruction.buffer].work

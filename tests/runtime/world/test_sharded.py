@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 from itertools import combinations, product
+from pathlib import Path
 
 import pytest
 
 from tests.runtime.world import planted_faults as planted
 from tests.runtime.world.faults import KillWorker
-from tests.runtime.world.jobs import quiet
+from tests.runtime.world.jobs import in_rounds, quiet
 from tests.runtime.world.scenarios import WorldJob, scenario
 from tests.runtime.world.shrinking import told
 from tests.runtime.world.world import Fault, Outcome, Scenario, World
@@ -26,7 +27,9 @@ def test_nothing_goes_wrong(sharded: list[WorldJob], first: int) -> None:
         assert not outcome.wrong, "\n".join((f"seed {seed}", *outcome.story))
 
 
-@pytest.mark.parametrize(("seed", "standing"), [(47, False), (61, True), (201, True)])
+@pytest.mark.parametrize(
+    ("seed", "standing"), [(47, False), (61, True), (201, True), (880193, True), (880235, True)]
+)
 def test_seeds_that_went_wrong(sharded: list[WorldJob], seed: int, standing: bool) -> None:
     outcome = World(replace(scenario(seed, sharded), standing=standing)).run()
     assert not outcome.wrong, "\n".join(outcome.story)
@@ -49,6 +52,14 @@ def test_an_owner_is_killed_at_any_time(sharded: list[WorldJob], kind: int, pipe
     for at in range(200, 216, 4):
         faults = KillWorker(at / 100, worker=(pipeline, 0)), KillWorker(at / 100, worker=(pipeline, 1))
         outcome = _run(_killed(sharded, kind, *faults))
+        assert outcome.error is None and outcome.recoveries > 1, outcome.story
+
+
+def test_a_worker_is_killed_while_peers_meet_in_rounds(tmp_path: Path) -> None:
+    """Others serve where it has computed, and it serves while it waits for its state."""
+    jobs = [in_rounds(tmp_path)]
+    for at in range(200, 232, 4):
+        outcome = _run(_killed(jobs, 0, KillWorker(at / 100, worker=(1, 1))))
         assert outcome.error is None and outcome.recoveries > 1, outcome.story
 
 

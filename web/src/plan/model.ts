@@ -48,7 +48,8 @@ export interface PlanDocument {
   edges: [before: number, after: number, lag: number][];
 }
 
-export const KINDS = "FBIWSROG";
+/** Small letters are services: what a worker does in a round in which it has no micro-batch. */
+export const KINDS = "FBIWSROGfbiw";
 const F = 0;
 const B = 1;
 const I = 2;
@@ -56,6 +57,8 @@ const W = 3;
 const R = 5;
 const O = 6;
 const G = 7;
+/** What a service is called after what it serves. */
+const SERVES = 8;
 const NOTHING = -1;
 
 export interface Row {
@@ -398,12 +401,13 @@ export class Plan {
     const { activation, kept_for_weight } = this.about;
     const changes: [number, number][] = [];
     for (let op = this.rows[row].first; op < this.rows[row].end; op += 1) {
+      const kind = this.kind[op] < SERVES ? this.kind[op] : this.kind[op] - SERVES;
       const whole = activation[this.chunk[op]];
       const kept = kept_for_weight[this.chunk[op]];
-      if (this.kind[op] === F) changes.push([this.start[op], whole]);
-      else if (this.kind[op] === B) changes.push([this.end[op], -whole]);
-      else if (this.kind[op] === I) changes.push([this.end[op], kept - whole]);
-      else if (this.kind[op] === W) changes.push([this.end[op], -kept]);
+      if (kind === F) changes.push([this.start[op], whole]);
+      else if (kind === B) changes.push([this.end[op], -whole]);
+      else if (kind === I) changes.push([this.end[op], kept - whole]);
+      else if (kind === W) changes.push([this.end[op], -kept]);
     }
     // What is freed at a moment makes room for what is taken then.
     changes.sort((one, other) => one[0] - other[0] || one[1] - other[1]);

@@ -25,9 +25,11 @@ def test_a_pipeline_goes_on_with_seven_of_eight_gpus() -> None:
     hit = policy.react(failure(1000, {(0, 1)}, {(0, 1)}))
     assert hit.rate == pytest.approx(whole * (3 - 1 / 8) / 3) and hit.pause == COSTS.swap
     # Workers with a GPU less are packed: four of them are in one pipeline.
-    four = {(0, 1), (1, 1), (2, 2), (2, 3)}
-    more = policy.react(failure(2000, four - {(0, 1)}, four))
-    assert more.rate == pytest.approx(hit.rate)
+    four = {(0, 1)}
+    for at, worker in ((2000, (1, 1)), (3000, (2, 2)), (4000, (2, 3))):
+        four |= {worker}
+        more = policy.react(failure(at, {worker}, set(four)))
+        assert more.rate == pytest.approx(hit.rate)
     healed = policy.react(comeback(9000, four, set()))
     assert healed.rate == pytest.approx(whole)
 
@@ -36,6 +38,12 @@ def test_who_loses_a_whole_worker_loses_a_pipeline() -> None:
     policy = NonuniformTensor(eight_gpus(0.0))
     whole = policy.begin(frozenset(), 0)
     assert policy.react(failure(1000, {(0, 1)}, {(0, 1)})).rate == pytest.approx(whole * 2 / 3)
+
+
+def test_what_takes_several_workers_at_a_moment_takes_all_of_their_gpus() -> None:
+    policy = NonuniformTensor(eight_gpus(1.0))
+    whole, both = policy.begin(frozenset(), 0), {(0, 1), (1, 2)}
+    assert policy.react(failure(1000, both, both)).rate == pytest.approx(whole * 2 / 3)
 
 
 def test_a_worker_of_one_gpu_has_none_left() -> None:

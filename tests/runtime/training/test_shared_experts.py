@@ -1,0 +1,150 @@
+"""Experts that peers share give the parameters of the same training on one process, to the last digits."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from recycle_compiler.ir.failure import failure_set
+from recycle_compiler.ir.job import JobSpec, Techniques
+from recycle_compiler.planner.compile import plan_failed
+from recycle_runtime.execution.chunk import build_module
+from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.program.loading import load_program
+from recycle_runtime.state.ownership import Ownership
+from recycle_runtime.worker.fixed_plan import FixedPlanWorker
+from tests.compiler.test_sharded import sharded
+from tests.runtime.training.alone import train_alone
+from tests.runtime.training.compare import STEPS, Failed, changed, file_of
+from tests.runtime.training.test_evaluation import evaluate_in_threads
+from tests.runtime.training.threads import train_in_threads
+from tests.support.jobs import unit_job
+
+SHARED_EXPERTS = str(Path(__file__).parent / "programs" / "shared_experts.py")
+EXPERTS = 4
+
+
+def job_of(pipelines: int, slots: int, every: int = 1, *, decouple: bool, stagger: bool) -> JobSpec:
+    techniques = Techniques(adaptive=True, decouple=decouple, stagger=stagger)
+    job = sharded(unit_job(2, pipelines, 3, None, techniques))
+    return replace(job, slots=slots, placed_every=every)
+
+
+def trained(
+    folder: Path, job: JobSpec, failed: Failed | None = None, program: str = SHARED_EXPERTS
+) -> dict[Worker, FixedPlanWorker]:
+    """Workers after all steps; losses and all that they have of experts are what one process computes."""
+    plan = plan_failed(job, failure_set(failed or []))
+    losses, workers = train_in_threads(file_of(folder, plan), program, 0, STEPS)
+    alone = train_alone(program, job.stages, job.pipelines * job.microbatches, STEPS)
+    assert losses == pytest.approx(alone.losses, rel=1e-12)
+    owned: dict[tuple[int, str, int], int] = {}
+    peers = [sum(worker[1] == stage for worker in workers) for stage in range(job.stages)]
+    for worker in workers.values():
+        for number, chunk in worker.chunks.items():
+            state = chunk.module.state_dict()
+            for layer in chunk.layers:
+                stacked = {each.name: each for each in layer.experts.stacked.values()}
+                assert stacked.keys() == {name for name in state if ".experts." in name}
+                for name, expected in alone.states[number].items():
+                    if name not in stacked:
+                        _equal(state[name], expected)
+                        continue
+                    # Slots, and no more, and rows of the shards that are owned.
+                    each = stacked[name]
+                    assert each.experts.resident == each.experts.exchange.here
+                    assert len(state[name]) == job.slots
+                    _equal(state[name], expected[list(each.experts.exchange.here)])
+                    for shard, made in layer.owned.items():
+                        rows = layer.shards[shard][each.number]
+                        _equal(made.rows[each.number], rows.of(expected))
+                        for expert in range(rows.first, rows.last):
+                            owned[number, name, expert] = owned.get((number, name, expert), 0) + 1
+    assert owned and all(count == min(2, peers[chunk]) for (chunk, *_), count in owned.items())
+    return workers
+
+
+def _equal(found: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(found.detach(), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("pipelines", "slots", "decouple", "stagger", "failed"),
+    [
+        (2, 2, True, True, []),
+        (2, 4, False, False, [(1, 0)]),
+        (3, 2, True, True, [(1, 1)]),
+        (3, 3, False, True, [(0, 0), (2, 1)]),
+        (3, 5, True, False, []),
+    ],
+    ids=str,
+)
+def test_equal_to_one_process(
+    tmp_path: Path, pipelines: int, slots: int, decouple: bool, stagger: bool, failed: Failed
+) -> None:
+    trained(tmp_path, job_of(pipelines, slots, decouple=decouple, stagger=stagger), failed)
+
+
+class Rows:
+    """For an evaluation that ends in the middle of a round: some workers have a micro-batch less."""
+
+    count = 7
+
+    def item(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        generator = torch.Generator().manual_seed(index)
+        value = torch.randn(4, 6, dtype=torch.float64, generator=generator)
+        return value, value.sin()
+
+    def signature(self, index: int) -> str:
+        return "float64[4,6]"
+
+
+def test_evaluation_goes_through_shared_experts_too(tmp_path: Path) -> None:
+    workers = trained(tmp_path, job_of(3, 2, decouple=False, stagger=False), [(2, 0)])
+    found = evaluate_in_threads(list(workers.values()), Rows())
+    program, alone = load_program(SHARED_EXPERTS), train_alone(SHARED_EXPERTS, 2, 9, STEPS)
+    stages = [build_module(program, stage, 2, 0).eval() for stage in range(2)]
+    for stage, state in zip(stages, alone.states, strict=True):
+        stage.load_state_dict(state)
+    losses: list[float] = []
+    for value, target in map(Rows().item, range(Rows.count)):
+        with torch.no_grad():
+            losses.append(float(program.loss(stages[1](stages[0](value)), target)))
+    assert found == pytest.approx(sum(losses) / len(losses), rel=1e-12)
+
+
+def test_tokens_beyond_a_capacity_are_dropped_as_by_one_process(tmp_path: Path) -> None:
+    """Each expert has as large a share of the slots as alone, so there is room for as many of its tokens."""
+    program = changed(tmp_path, SHARED_EXPERTS, "CAPACITY = 1.0")
+    job = job_of(2, EXPERTS, every=0, decouple=True, stagger=True)
+    trained(tmp_path, job, program=program)
+    kept = train_alone(SHARED_EXPERTS, 2, 6, STEPS)
+    assert train_alone(program, 2, 6, STEPS).losses != kept.losses
+
+
+def test_steps_that_are_clipped_late_are_made_again_in_the_places_that_they_began_in(tmp_path: Path) -> None:
+    program = changed(tmp_path, SHARED_EXPERTS, "CLIP_NORM = 0.4")
+    trained(tmp_path, job_of(3, 2, decouple=True, stagger=True), program=program)
+
+
+def test_weights_go_to_other_slots_without_another_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Owners send as much to new places as when experts stay: a copy to who has one and does not own it."""
+    original, sent = Ownership.stepped, list[tuple[bool, int, int]]()
+
+    def stepped(self: Ownership) -> None:
+        layers = [each for layer in self.chunk.layers for each in layer.experts.layers]
+        before, places = self.bytes_given, [each.exchange.placement for each in layers]
+        original(self)
+        now = self.bytes_given
+        self.gather()
+        has_moved = places != [each.exchange.placement for each in layers]
+        sent.append((has_moved, now - before, self.bytes_given - now))
+
+    monkeypatch.setattr(Ownership, "stepped", stepped)
+    trained(tmp_path, job_of(3, 2, decouple=True, stagger=False))
+    assert len(sent) == 6 * STEPS
+    assert all(moved == stayed for _, moved, stayed in sent)
+    assert any(has_moved and moved for has_moved, moved, _ in sent)
