@@ -64,6 +64,28 @@ def tight_job(seed: int) -> tuple[JobSpec, tuple[int, ...]]:
     return job, failed
 
 
+def small_job(seed: int) -> tuple[JobSpec, tuple[int, ...]]:
+    """A job of up to six stages, four pipelines and twelve micro-batches, with transfers and tight memory."""
+    random = Random(f"small/{seed}")
+    stages, pipelines, microbatches = random.randint(2, 6), random.randint(1, 4), random.randint(2, 12)
+    longest = random.choice((1, 3, 6, 20))
+    failed = _failures(random, stages, pipelines)
+    job = _job(
+        f"small{seed}",
+        (stages, pipelines, microbatches),
+        _tight_memory(random, stages),
+        forward=_times(random, stages, 1, longest),
+        backward_input=_times(random, stages, 1, longest),
+        backward_weight=_times(random, stages, 1, longest),
+        optimizer=_times(random, stages, 0, random.choice((0, 4))),
+        reduce=_times(random, stages, 0, random.choice((0, 0, 4))),
+        transfer=_times(random, stages - 1, 0, random.choice((0, 1, longest))),
+        techniques=Techniques(stagger=random.random() < 0.8),
+        failures=sum(failed),
+    )
+    return job, failed
+
+
 def _job(name: str, shape: tuple[int, int, int], memory: _Memory, **more: Any) -> JobSpec:
     """A job in slots and counts, without what the search does not look at."""
     stages, pipelines, microbatches = shape

@@ -3,7 +3,9 @@
 from itertools import pairwise
 
 from bench.random_gaps import CLASSES, JOBS, SEED, TUNING_SEED, measured
-from bench.varied_jobs import LEAST_OPS, MOST_OPS, varied_job
+from bench.random_small import Compared, section
+from bench.reference.random_jobs import small_job
+from bench.varied_jobs import LEAST_OPS, MOST_OPS, given_jobs, varied_job
 from recycle_compiler.ir.job import print_job
 
 REPORTED = [varied_job(SEED, number) for number in range(JOBS)]
@@ -53,3 +55,19 @@ def test_a_plan_is_no_better_than_its_bound() -> None:
     (plan,) = measured(TUNING_SEED, [smallest], gap=0.1)
     assert plan.gap >= 0
     assert plan.ops == varied_job(TUNING_SEED, smallest).ops
+
+
+def test_small_and_given_jobs_are_valid() -> None:
+    for number in range(40):
+        job, failed = small_job(number)
+        assert list(job.verify()) == [] and max(failed) < job.pipelines
+    for given in given_jobs():
+        assert list(given.job.verify()) == []
+        assert 4 * given.job.failures == given.job.workers
+
+
+def test_jobs_beside_cpsat_in_a_table() -> None:
+    jobs = [Compared(0, "as good", 100, 100, 100, 1.0), Compared(1, "behind", 103, 90, 100, 2.0)]
+    rows = section([*jobs, Compared(2, "ahead", 90, 90, 100, 1.0)], "").rows
+    assert rows[0] == ("all 3", "66.7 %", "66.7 %", "3.00%", "66.7 %", "4")
+    assert [row[0] for row in rows[1:]] == ["1: behind"]

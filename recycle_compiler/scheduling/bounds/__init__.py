@@ -16,7 +16,7 @@ import numpy as np
 
 from recycle_compiler.ir.graph import Edges
 from recycle_compiler.scheduling.bounds.both_ends import BothEnds
-from recycle_compiler.scheduling.bounds.bound import Bound, StageBound, Term, window
+from recycle_compiler.scheduling.bounds.bound import Bound, SpanTerm, StageBound, window
 from recycle_compiler.scheduling.bounds.load import Load
 from recycle_compiler.scheduling.bounds.rounds import Rounds
 from recycle_compiler.scheduling.bounds.shared import path_bound, shared_bounds
@@ -25,7 +25,7 @@ from recycle_compiler.scheduling.problem import Problem, Tasks
 __all__ = [
     "STAGE_BOUNDS",
     "Bound",
-    "Term",
+    "SpanTerm",
     "lower_bound",
     "named_bound",
     "shared_bounds",

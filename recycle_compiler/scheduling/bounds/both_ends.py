@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from recycle_compiler.scheduling.bounds.bound import Term, ends_of_window, times_of, work_term
+from recycle_compiler.scheduling.bounds.bound import SpanTerm, ends_of_window, times_of, work_term
 from recycle_compiler.scheduling.bounds.one_worker import starts_after_backward
 from recycle_compiler.scheduling.bounds.rounds import leaves, one_worker, returns
 from recycle_compiler.scheduling.problem import UNLIMITED, Ints, Problem
@@ -54,7 +54,7 @@ class BothEnds(NamedTuple):
     def span(self, problem: Problem, stage: int) -> int:
         return -(-(_work(problem, stage) + sum(pooled_idle(problem, stage))) // len(problem.hosts[stage]))
 
-    def terms(self, problem: Problem, stage: int) -> tuple[Term, ...]:
+    def terms(self, problem: Problem, stage: int) -> tuple[SpanTerm, ...]:
         live = len(problem.hosts[stage])
         at_start, at_end = pooled_idle(problem, stage)
         work = _work(problem, stage)
@@ -63,8 +63,10 @@ class BothEnds(NamedTuple):
         shared = "" if live == 1 else f", shared by {live} workers"
         return (
             work_term(problem, stage, problem.units, shared)._replace(ticks=sums[0]),
-            Term(sums[1] - sums[0], "idle at the start, for want of work that has arrived or fits in memory"),
-            Term(sums[2] - sums[1], "idle at the end, for want of work that can be left until then"),
+            SpanTerm(
+                sums[1] - sums[0], "idle at the start, for want of work that has arrived or fits memory"
+            ),
+            SpanTerm(sums[2] - sums[1], "idle at the end, for want of work that can be left until then"),
             *ends_of_window(problem, stage, stage),
         )
 

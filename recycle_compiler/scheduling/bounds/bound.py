@@ -17,7 +17,7 @@ class Bound:
     reason: str
 
 
-class Term(NamedTuple):
+class SpanTerm(NamedTuple):
     """A share of a bound, and what it stands for."""
 
     ticks: int
@@ -41,7 +41,7 @@ class StageBound(Protocol):
         """The least time from the first op of the stage to the end of its last."""
         ...
 
-    def terms(self, problem: Problem, stage: int) -> tuple[Term, ...]:
+    def terms(self, problem: Problem, stage: int) -> tuple[SpanTerm, ...]:
         """They add up to the span, and what lies before it and after it: to the period."""
         ...
 
@@ -53,12 +53,12 @@ def window(problem: Problem, stage: int, span: int) -> int:
     return head(problem, 0, stage) + span + problem.closing
 
 
-def ends_of_window(problem: Problem, stage: int, first: int) -> tuple[Term, ...]:
+def ends_of_window(problem: Problem, stage: int, first: int) -> tuple[SpanTerm, ...]:
     """What lies before the work of a stage and after that of all, in the window that opens at `first`."""
     begin = first if problem.staggered else 0
     finish = problem.finish[first] if problem.staggered else problem.closing
     down = head(problem, begin, stage)
-    return Term(down, f"the first F on its way down from stage {begin}"), Term(finish, ENDING)
+    return SpanTerm(down, f"the first F on its way down from stage {begin}"), SpanTerm(finish, ENDING)
 
 
 def share_of(problem: Problem, stage: int) -> int:
@@ -71,9 +71,9 @@ def times_of(problem: Problem, stage: int) -> tuple[int, int, int]:
     return problem.forward[stage], problem.backward[stage], problem.weight[stage]
 
 
-def work_term(problem: Problem, stage: int, count: int, also: str = "") -> Term:
+def work_term(problem: Problem, stage: int, count: int, also: str = "") -> SpanTerm:
     """`work: 9 micro-batches x (F 1 + I 1 + W 1)`."""
     times = times_of(problem, stage)
     each = "F {} + I {} + W {}" if problem.split[stage] else "F {} + B {}"
     what = f"work: {count} micro-batch{'' if count == 1 else 'es'} x ({each}){also}"
-    return Term(count * sum(times), what, times if problem.split[stage] else times[:2])
+    return SpanTerm(count * sum(times), what, times if problem.split[stage] else times[:2])

@@ -8,7 +8,7 @@ all else that the worker has to do comes on top.
 
 from typing import NamedTuple
 
-from recycle_compiler.scheduling.bounds.bound import Term, ends_of_window, share_of, times_of, work_term
+from recycle_compiler.scheduling.bounds.bound import SpanTerm, ends_of_window, share_of, times_of, work_term
 from recycle_compiler.scheduling.problem import Problem
 from recycle_compiler.scheduling.ways import round_trip
 
@@ -22,11 +22,11 @@ class Load(NamedTuple):
     def span(self, problem: Problem, stage: int) -> int:
         return share_of(problem, stage) * sum(times_of(problem, stage)) + ramp_up(problem, stage)
 
-    def terms(self, problem: Problem, stage: int) -> tuple[Term, ...]:
+    def terms(self, problem: Problem, stage: int) -> tuple[SpanTerm, ...]:
         ramp = f"ramp-up: a round trip of {{}} less {_ahead(problem, stage)} further F"
         return (
             work_term(problem, stage, share_of(problem, stage)),
-            Term(ramp_up(problem, stage), ramp, (round_trip(problem, stage),)),
+            SpanTerm(ramp_up(problem, stage), ramp, (round_trip(problem, stage),)),
             *ends_of_window(problem, stage, stage),
         )
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from recycle_compiler.scheduling.bounds.bound import Term, ends_of_window, share_of, times_of, work_term
+from recycle_compiler.scheduling.bounds.bound import SpanTerm, ends_of_window, share_of, times_of, work_term
 from recycle_compiler.scheduling.bounds.load import ramp_up
 from recycle_compiler.scheduling.bounds.one_worker import OneWorker, forward_starts, in_rounds
 from recycle_compiler.scheduling.problem import UNLIMITED, Ints, Problem
@@ -37,9 +37,9 @@ class Rounds(NamedTuple):
     def span(self, problem: Problem, stage: int) -> int:
         return _longest(problem, stage).span
 
-    def terms(self, problem: Problem, stage: int) -> tuple[Term, ...]:
+    def terms(self, problem: Problem, stage: int) -> tuple[SpanTerm, ...]:
         chain = _longest(problem, stage)
-        setting_out = Term(
+        setting_out = SpanTerm(
             chain.begun, f"until some worker has room for F number {chain.number + 1} of its own"
         )
         if chain.last is None:
@@ -48,7 +48,7 @@ class Rounds(NamedTuple):
         back = chain.left - chain.last
         name = "a micro-batch has" if back == 1 else f"{back} micro-batches have"
         passed = int(returns(problem, stage)[back - 1]) + problem.backward[stage]
-        returned = Term(passed, f"until {name} come back and ended backward on stage {stage}")
+        returned = SpanTerm(passed, f"until {name} come back and ended backward on stage {stage}")
         gone = int(leaves(problem, stage)[chain.last])
         for first in range(stage + 1) if chain.last == 0 else ():
             way_up = up(problem, stage, first) + problem.backward[first] * (first < stage)
@@ -57,11 +57,11 @@ class Rounds(NamedTuple):
                 return (
                     setting_out,
                     returned,
-                    Term(way_up, f"the last backward on its way up to stage {first}"),
-                    Term(after, f"W of stage {first} after it"),
+                    SpanTerm(way_up, f"the last backward on its way up to stage {first}"),
+                    SpanTerm(after, f"W of stage {first} after it"),
                     *ends_of_window(problem, stage, first),
                 )
-        leaving = Term(gone, f"until the last {chain.last + 1} have left through the earlier stages")
+        leaving = SpanTerm(gone, f"until the last {chain.last + 1} have left through the earlier stages")
         return setting_out, returned, leaving, *ends_of_window(problem, stage, stage)
 
 

@@ -82,7 +82,7 @@ def test_both_ends() -> None:
     assert (found.reason, found.period) == ("both ends of stage 1", 23 * SLOT)
     assert slots(found) == {
         "work: 10 micro-batches x (F 1 + I 1 + W 1), shared by 2 workers": 15,
-        "idle at the start, for want of work that has arrived or fits in memory": 3,
+        "idle at the start, for want of work that has arrived or fits memory": 3,
         "idle at the end, for want of work that can be left until then": 2,
         "reduction and optimizer": 3,
     }

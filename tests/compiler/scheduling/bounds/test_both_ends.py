@@ -91,7 +91,7 @@ def test_the_running_example_with_equal_memory_is_settled() -> None:
     problem = routed_problem(figure3(4), normal_form((0, 0, 1, 0), 3))
     assert slots_idle(problem)[2] == (0, 3)
     bounds = all_bounds(problem)
-    assert (best_of(bounds, pooled=True), best_of(bounds, pooled=False)) == (31_500, 31 * SLOT)
+    assert (best_of(bounds, pooled=True), best_of(bounds, pooled=False)) == (31_500, 30 * SLOT)
 
 
 def test_a_backward_that_gives_back_a_part() -> None:
@@ -224,7 +224,7 @@ def test_a_plan_meets_the_pooled_bound(blocks: str, failed_per_stage: tuple[int,
     assert best_of(bounds, pooled=False) < best_of(bounds, pooled=True) <= slots * SLOT
     claims = plan_failed(job, failed).claims
     assert claims.period == claims.lower_bound == slots * SLOT
-    assert claims.reason.startswith("both ends of stage")
+    assert claims.reason.startswith(("both ends of stage", "rounds of stage"))
 
 
 def test_parts_of_activations_add_up() -> None:
