@@ -331,7 +331,7 @@ def _run(steps: int, every: int, device: str) -> list[dict[str, Any]]:
         job, plan = Path(folder) / "experts.job", Path(folder) / "experts.plan"
         job.write_text(_JOB.format(slots=TOY_SLOTS, every=every), encoding="utf-8")
         run([str(RECYCLEC), "compile", str(job), "-o", str(plan)])
-        store: Any = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        store: Any = cast(Any, dist).TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         command = [sys.executable, "-m", "bench.experts_worker", str(plan)]
         started = [
             subprocess.Popen(

@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -34,7 +34,7 @@ def main(bundle: str, place: str, port: str, steps: str, device: str) -> None:
     found: dict[str, Any] = {"seconds": [], "losses": [], "dropped": 0, "choices": 0, "copied": 0}
     peers = [worker for worker in Bundle.read(bundle).workers(0) if worker[1] == options.worker[1]]
     _count_choices(found)
-    store: Any = dist.TCPStore("127.0.0.1", int(port), is_master=False)
+    store: Any = cast(Any, dist).TCPStore("127.0.0.1", int(port), is_master=False)
     worker = FixedPlanWorker(options, store, _counting(found, peers.index(options.worker), len(peers)))
 
     def report(made: Any) -> None:
@@ -44,7 +44,7 @@ def main(bundle: str, place: str, port: str, steps: str, device: str) -> None:
     worker.train(report)
     worker.transport.barrier()
     layers = [layer for chunk in worker.chunks.values() for layer in chunk.expert_counts.layers]
-    exchanges = [layer.exchange for layer in layers if isinstance(layer.exchange, AmongPeers)]
+    exchanges: list[Any] = [each.exchange for each in layers if isinstance(each.exchange, AmongPeers)]
     found["rows"] = sum(each.bytes_given for each in exchanges)
     print(json.dumps(found), flush=True)
 
