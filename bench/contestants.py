@@ -7,7 +7,7 @@ import itertools
 import os
 import runpy
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -96,7 +96,9 @@ def _train(rank: int, turns: Turns, setting: Setting, cut: Cut, make_schedule: M
     program = runpy.run_path(setting.program)
     numbers, count = cut
     model = load_program(setting.program)
-    modules = [build_module(model, number, count, 0) for number in numbers]
+    modules: list[torch.nn.Module] = [build_module(model, number, count, 0) for number in numbers]
+    if program.get("WRAPPED"):
+        modules = [cast(torch.nn.Module, torch.compile(module)) for module in modules]
     stages = [
         PipelineStage(module, number, count, torch.device("cpu"))
         for module, number in zip(modules, numbers, strict=True)

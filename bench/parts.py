@@ -22,7 +22,8 @@ class Parts:
 
     def __init__(self, benchmark: str) -> None:
         self._benchmark = benchmark
-        self._origins: set[tuple[str, str]] = set()
+        self._origins: dict[tuple[str, str], list[str]] = {}
+        """Parts, by the day and the revision that they were made at."""
 
     def value(self, part: str, make: Callable[[], Any]) -> Any:
         """What a part has found, as JSON has it."""
@@ -34,7 +35,9 @@ class Parts:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(made, indent=1), encoding="utf-8")
         kept = json.loads(path.read_text(encoding="utf-8"))
-        self._origins.add((kept["day"], kept["revision"]))
+        parts = self._origins.setdefault((kept["day"], kept["revision"]), [])
+        if part not in parts:
+            parts.append(part)
         return kept["value"]
 
     @property
@@ -42,7 +45,11 @@ class Parts:
         """In words, when and at which revision parts were made; nothing if there were none."""
         if not self._origins:
             return ""
-        each = (f"{revision} of {day}" for day, revision in sorted(self._origins))
+        newest = max(self._origins)
+        each = (
+            f"{revision} of {day}" + ("" if (day, revision) == newest else f" ({', '.join(sorted(parts))})")
+            for (day, revision), parts in sorted(self._origins.items(), reverse=True)
+        )
         return f"job by job at revision {', '.join(each)}"
 
 

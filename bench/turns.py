@@ -9,13 +9,13 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
 PROCESSES = 2
 _CONTESTANTS = "bench.contestants"
-_PATIENCE = 300.0
+PATIENCE = 300.0
 """Seconds for one turn."""
 _DISTURBED = 0.05
 """Of a core, by others, during a turn."""
@@ -112,7 +112,7 @@ class Pair:
         busy = _busy()
         for pipe in self._pipes:
             pipe.send(steps)
-        turn = joined([_received(pipe) for pipe in self._pipes], steps)
+        turn = joined(_received(self._pipes), steps)
         others = (_busy() - busy) / steps - turn.cpu
         return turn._replace(others=max(0.0, others / turn.seconds))
 
@@ -167,9 +167,19 @@ def _busy() -> float:
     return (user + nice + system + interrupts + more_interrupts) / os.sysconf("SC_CLK_TCK")
 
 
-def _received(pipe: Connection) -> Report:
-    if not pipe.poll(_PATIENCE):
-        raise TurnError(f"no answer for {_PATIENCE:.0f} s")
+def _received(pipes: Sequence[Connection]) -> list[Report]:
+    """What all say, in any order: where one has failed the other may wait for it."""
+    found: dict[Connection, Report] = {}
+    until = time.monotonic() + PATIENCE
+    while missing := [pipe for pipe in pipes if pipe not in found]:
+        ready = [each for each in wait(missing, until - time.monotonic()) if isinstance(each, Connection)]
+        if not ready:
+            raise TurnError(f"no answer for {PATIENCE:.0f} s")
+        found |= {pipe: _report(pipe) for pipe in ready}
+    return [found[pipe] for pipe in pipes]
+
+
+def _report(pipe: Connection) -> Report:
     try:
         answer: Report | str = pipe.recv()
     except EOFError:

@@ -139,7 +139,10 @@ def state_options(
         except (NoPlanError, NoStartError) as error:
             yield StateOption(owners, redundancies[0], None, owners, None, None, held, 0, 0, 0, str(error))
             continue
-        for redundancy, plans in zip(redundancies, planned, strict=True):
+        for number, (redundancy, plans) in enumerate(zip(redundancies, planned, strict=True)):
+            if plans in planned[:number]:
+                # What is allowed there too is what is fastest anyway.
+                continue
             holders = min(owners or plans.holders, plans.holders)
             plain = StateOption(owners, redundancy, None, holders, plans.whole, plans.failed, held, 0, 0, 0)
             yield from _with_losses(plain, job, setting, failures)

@@ -26,9 +26,9 @@ _LITTLE = 500
 """A period that is above what is enough by less than one part in so many is nearly good enough, ..."""
 _MUCH = 50
 """... and by more than one part in so many far from it."""
-_WORK_TOGETHER = 20_000_000_000
+_WORK_TOGETHER = 3_600_000_000
 """Visits that all plans of a job may need if none is good enough sooner, ..."""
-_LEAST_WORK = 100_000_000
+_LEAST_WORK = 20_000_000
 """... but each of them may need so many."""
 
 

@@ -1,21 +1,29 @@
 """Jobs whose peers share experts: from the job to bundles that verifier and simulator accept."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import chain, product
 from random import Random
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from recycle_compiler.backends.bundle import bundle_bytes, read_streams
 from recycle_compiler.backends.replay import replay
+from recycle_compiler.cli.main import main
+from recycle_compiler.frontend import load_job
+from recycle_compiler.frontend.gpt_model import DEVICES, GptModel, ModelRun, stage_costs
+from recycle_compiler.frontend.optimizer_state import StateRules
 from recycle_compiler.ir.failure import failure_set
 from recycle_compiler.ir.job import JobSpec, parse_job, print_job
+from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.target import Target
 from recycle_compiler.ir.text import parse_graph, parse_schedule, print_graph, print_schedule
 from recycle_compiler.passes.add_worker import AddWorker
+from recycle_compiler.passes.assign_slots import AssignSlots
 from recycle_compiler.passes.standard import GRAPH_PASSES, LOWERING_PASSES
 from recycle_compiler.planner.compile import compile_job, plan_failed
 from recycle_compiler.scheduling.rounds.problem import Ints, RoundsProblem, rounds_problem
@@ -23,9 +31,10 @@ from recycle_compiler.scheduling.rounds.routes import fewest_rounds
 from recycle_compiler.scheduling.rounds.timing import RoundsClock
 from recycle_compiler.scheduling.search import Effort
 from recycle_compiler.simulator.engine import simulate
+from recycle_compiler.verifier.report import VerifierRule
 from recycle_compiler.verifier.verify import verify_bundle
 from recycle_runtime.plan.bundle import Bundle
-from recycle_runtime.plan.isa import Opcode
+from recycle_runtime.plan.isa import SERVES, Opcode
 from tests.compiler.test_sharded import sharded
 from tests.support.jobs import SLOT, figure3, small_targets, unit_job
 
@@ -126,3 +135,71 @@ def _words(problem: RoundsProblem, machine: int) -> Iterator[tuple[int, ...]]:
             yield from extend((*word, op), after, held + int(problem.takes[line] - problem.frees[line]))
 
     yield from extend((), (0,) * len(lines), 0)
+
+
+def test_rounds_that_peers_do_not_share() -> None:
+    job = replace(with_experts(figure3(6)), microbatches=5)
+    plan = plan_failed(job, failure_set([(2, 1)]))
+
+    def rules(changed: Streams) -> set[VerifierRule]:
+        bundle = Bundle.parse(bundle_bytes(source="", plans=[changed]))
+        return {violation.rule for violation in verify_bundle(bundle)}
+
+    assert rules(plan) == set()
+    serves = np.isin(plan.opcode, sorted(SERVES))
+    assert VerifierRule.ROUND_HOLDERS in rules(without_rows(plan, serves))
+    assert VerifierRule.ROUND_SERVICE in rules(
+        without_rows(plan, plan.opcode == Opcode.SERVE_BACKWARD_WEIGHT)
+    )
+    # Of one worker, what goes back first and second.
+    backward = np.flatnonzero(plan.opcode == Opcode.BACKWARD_INPUT)[:2]
+    columns = {name: getattr(plan, name).copy() for name in ("microbatch", "pipeline", "buffer", "inbox")}
+    for column in columns.values():
+        column[backward] = column[backward[::-1]]
+    assert VerifierRule.ROUND_GROUPS in rules(replace(plan, **columns))
+
+
+def without_rows(plan: Streams, gone: NDArray[np.bool_]) -> Streams:
+    names = ("opcode", "chunk", "pipeline", "microbatch", "buffer", "inbox", "neighbour")
+    left = np.concatenate([[0], np.cumsum(~gone)])
+    return replace(plan, offsets=left[plan.offsets], **{name: getattr(plan, name)[~gone] for name in names})
+
+
+def test_the_cost_model_of_a_mixture() -> None:
+    """A mixture of one expert costs what an MLP costs, but for its router and the way there and back."""
+    dense = GptModel(8, 512, 8, 512, 5000)
+    one = replace(dense, experts=1)
+    assert one.layer_parameters() - dense.layer_parameters() == 512
+    many = replace(dense, experts=16, active=2, imbalance_ppm=200_000)
+    mlp = 8 * 512**2 + 5 * 512
+    assert many.layer_parameters() - many.layer_parameters(2) == 14 * mlp
+    run = ModelRun(2, 4, 1, 1, DEVICES["h100"], 450_000, StateRules(2, staggered=True, slots=4))
+    plain, mixed = (stage_costs(model, run)[0] for model in (dense, many))
+    # Two copies of each token, a fifth more on the busiest worker, there and back, three quarters of them
+    # to other workers.
+    sent = 4 * 2 * (2 * 512 * 512) * 1.2 * 2 * 3 / 4
+    assert 0 <= mixed.exchange - sent * 1e9 / 50e9 < 2
+    assert mixed.forward - plain.forward > mixed.exchange
+    assert (plain.exchange, plain.counts) == (0, plain.state_counts)
+    assert mixed.state_counts - mixed.counts == 4 * 12 * mlp
+    assert mixed.resident == 6 * mixed.counts and mixed.state == 28 * mixed.state_counts
+
+
+def test_the_example(capsys: pytest.CaptureFixture[str]) -> None:
+    job = load_job("examples/mixture.job").spec
+    assert (job.slots, job.placed_every, job.owners) == (5, 1, 2)
+    assert min(job.exchange[1:]) > 0
+    assert parse_job(print_job(job).splitlines()) == job
+    plan = plan_failed(job, (), effort=Effort().least())
+    assert plan.claims.status == "optimal"
+    assert main(["plan", "examples/mixture.job", "--slow", "1:2=3"]) == 1
+    assert "meet in rounds" in capsys.readouterr().err
+    assert main(["check", "examples/mixture.job"]) == 0
+
+
+def test_a_schedule_in_rounds_as_text(golden: Callable[[str, str], None]) -> None:
+    job = replace(with_experts(figure3(6)), microbatches=5)
+    graph = GRAPH_PASSES.run(Target(job, failure_set([(2, 1)])))
+    text = print_schedule(AssignSlots(Effort().least()).run(graph))
+    golden("schedules/experts.txt", text)
+    assert print_schedule(parse_schedule(text)) == text

@@ -191,7 +191,7 @@ def trace(
         raise ProgramError(
             f"{user_line(error)}: the forward of {type(model).__name__} looks at values that its layers "
             f"have computed, between {tracer.place}, in a way that cannot be followed",
-            "do that inside a layer, or make one layer of what it reads and what it decides: LAYERS = [...]",
+            "do that in the forward of a layer, where nothing is traced",
         ) from None
 
 
@@ -204,7 +204,7 @@ def _traced(tracer: "_Tracer", args: tuple[Any, ...], options: dict[str, Any]) -
     args, options = tree_unflatten([faked.get(id(leaf), leaf) for leaf in leaves], shape)
     for place, each in enumerate(inputs):
         if each.is_floating_point():
-            tracer.take_input(place, faked[id(each)])
+            tracer.take_input(place, faked[id(each)], each)
     made = tracer.run(lambda: model(*args, **options))
     if [tensor._version for tensor in inputs] != versions:
         raise ProgramError(
@@ -254,8 +254,12 @@ class _Tracer(ForwardWatch):
         following = self._names[self._layer + 1] if self._layer + 1 < len(self._names) else "its end"
         return f"{self._last} and {following}"
 
-    def take_input(self, place: int, tensor: torch.Tensor) -> None:
+    def take_input(self, place: int, tensor: torch.Tensor, like: torch.Tensor) -> None:
         self._inputs[place] = tensor
+        if self._beside is not None:
+            # Only the first worker has the values. All must go the same way, so none looks at them.
+            numbers = torch.randn(like.shape, generator=torch.Generator().manual_seed(place))
+            self._beside[id(tensor)] = numbers.to(like.device, like.dtype)
         self._know(tensor, Value(-1, place))
 
     def _know(self, tensor: torch.Tensor, value: Value) -> None:
@@ -329,6 +333,7 @@ class _Tracer(ForwardWatch):
     def call_fake(self, layer: int, name: str, module: nn.Module, args: Any, options: Any) -> Any:
         self._begin(layer, name)
         self._use(tensors_in((args, options)))
+        holders = _holders((args, options))
         with self.aside():
             if self._beside is None:
                 box = self._boxes.look(layer, name, module, args, options)
@@ -339,6 +344,13 @@ class _Tracer(ForwardWatch):
             made = replay(module, box.sides, box.made)
         number = self.number
         _check_seen(name, made)
+        for holder, before in holders:
+            if _kept_in(holder) > before:
+                raise ProgramError(
+                    f"{name} puts tensors into the {type(holder).__name__} that it is called with, which "
+                    "other workers do not see",
+                    "give them as results of the layer, or leave the cache out (use_cache=False)",
+                )
         self._add(name, made, is_layer=True)
         self._sides[number] = box.sides
         for place, side in enumerate(box.sides, 1):
@@ -401,7 +413,8 @@ class _Tracer(ForwardWatch):
                     else f"not the layer before it: {self._names[self._layer + 1]} comes between them"
                 ),
                 "name the layers in the order of their calls, or make one layer of several modules: "
-                'LAYERS = ["embed", "blocks", ["norm", "head"]]',
+                'LAYERS = ["embed", "blocks", ["norm", "head"]]'
+                + ("" if layer < self._layer else "; leave out of the model what is never called"),
             )
         self._last = name
 
@@ -466,6 +479,18 @@ class _Tracer(ForwardWatch):
         return (
             isinstance(leaf, FakeTensor) and id(leaf) not in self._values and id(leaf) not in self._parameters
         )
+
+
+def _holders(given: Any) -> list[tuple[Any, int]]:
+    """Objects that torch does not look into, and how many tensors each has."""
+    leaves = [each for each in tree_flatten(given)[0] if not isinstance(each, torch.Tensor | nn.Module)]
+    return [
+        (each, _kept_in(each)) for each in leaves if hasattr(each, "__dict__") and not isinstance(each, type)
+    ]
+
+
+def _kept_in(holder: Any) -> int:
+    return len(tensors_in(list(vars(holder).values())))
 
 
 def _check_seen(name: str, made: Any) -> None:

@@ -414,8 +414,7 @@ class Body:
             raise ProgramError(
                 f"{error.line}: the forward of {type(model).__name__} goes another way with these values "
                 f"than with those that it was looked at with: {error}",
-                "let it decide by its inputs, or inside a layer: LAYERS = [...] makes one layer of what it "
-                "reads and what it decides",
+                "let it decide by its inputs, or in the forward of a layer, where nothing is traced",
             ) from None
 
     def _follow(

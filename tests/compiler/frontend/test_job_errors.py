@@ -46,6 +46,55 @@ job x {
   failures = 3
 }
 """,
+    "experts": """\
+job x {
+  parallel { pipeline = 4  data = 3  tied = ends  recut = on }
+  batch { microbatches = 6  split = 4% }
+  profile { forward = 1  backward_input = 1  backward_weight = 1 }
+  experts { slots = 0  every = -1 }
+  techniques { decouple }
+}
+""",
+    "exchange-without-experts": job_text(
+        profile="profile { forward = 1  backward_input = 1  backward_weight = 1  exchange = 1 }"
+    ),
+    "experts-of-a-model": """\
+job x {
+  parallel { pipeline = 4  data = 4 }
+  batch { microbatches = 6  micro = 1 }
+  model gpt {
+    layers = 8  hidden = 512  heads = 8  sequence = 512  vocabulary = 5000
+    experts = 9  active = 12  imbalance = 2
+  }
+  device a100
+  optimizer { state = sharded }
+  experts { slots = 2 }
+  memory { capacity = 80 GiB }
+}
+""",
+    "experts-without-room": """\
+job x {
+  parallel { pipeline = 4  data = 4 }
+  batch { microbatches = 6  micro = 1 }
+  model gpt { layers = 8  hidden = 512  heads = 8  sequence = 512  vocabulary = 5000  experts = 9 }
+  device a100
+  optimizer { state = sharded }
+  experts { slots = 2 }
+  memory { capacity = 80 GiB }
+}
+""",
+    "experts-after-failures": """\
+job x {
+  parallel { pipeline = 4  data = 4 }
+  batch { microbatches = 6  micro = 1 }
+  model gpt { layers = 8  hidden = 512  heads = 8  sequence = 512  vocabulary = 5000  experts = 8 }
+  device a100
+  optimizer { state = sharded }
+  experts { slots = 2 }
+  memory { capacity = 80 GiB }
+  tolerate { failures = 4 }
+}
+""",
     "duplicates": job_text(
         "batch { microbatches = 3 }", parallel="parallel { pipeline = 4  data = 3  data = 2 }"
     ),

@@ -298,6 +298,22 @@ class Skipping(nn.Module):
         return self.head(sum(states))
 
 
+@pytest.mark.parametrize("cut", [(4,), (2, 2)])
+def test_glue_that_reads_numbers_made_of_floating_point_inputs(cut: tuple[int, ...]) -> None:
+    class Scaling(Skipping):
+        def forward(self, hidden: Tensor) -> Tensor:
+            for block in self.blocks:
+                hidden = block(hidden)
+                hidden = hidden / hidden.detach().abs().max().item()
+            return self.head(hidden)
+
+    model = Scaling().double()
+    layered = whole(model)
+    for _ in range(2):
+        hidden = torch.randn(2, WIDTH, dtype=torch.float64)
+        torch.testing.assert_close(run(layered, hidden, cut), model(hidden), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("cut", [(4,), (1, 3), (2, 2), (1, 1, 1, 1)])
 def test_an_input_that_is_used_beyond_the_first_cut(cut: tuple[int, ...]) -> None:
     model = Skipping().double()
@@ -351,6 +367,32 @@ def test_results_that_cannot_be_looked_into(kind: Callable[[Tensor], Any], words
     with pytest.raises(ProgramError, match=words) as caught:
         run(whole(model), TOKENS, (2, 2))
     assert hint in str(caught.value.hint)
+
+
+class Cache:
+    def __init__(self) -> None:
+        self.items: list[Tensor] = []
+
+
+class Caching(Block):
+    def forward(self, hidden: Tensor, mask: Any = None) -> Tensor:
+        mask.items.append(super().forward(hidden))
+        return mask.items[-1]
+
+
+class Cached(Model):
+    def forward(self, tokens: Tensor, shift: Tensor | None = None) -> Tensor:
+        hidden, cache = self.embedding(tokens), Cache()
+        for block in self.blocks:
+            hidden = block(hidden, cache)
+        return self.head(self.norm(sum(cache.items) + self.places * 0))
+
+
+def test_a_cache_that_layers_fill() -> None:
+    model = Cached()
+    model.blocks = nn.ModuleList(Caching() for _ in range(3))
+    with pytest.raises(ProgramError, match=r"blocks\.0 puts tensors into the Cache"):
+        run(whole(model), TOKENS, (2, 3))
 
 
 def test_scripted_modules_are_refused() -> None:

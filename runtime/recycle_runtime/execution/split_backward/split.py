@@ -5,7 +5,9 @@ holds most of its parameters in matrices of its own (attention with packed proje
 parametrized layers, layers by the user) is deferred whole. Everything else is left to autograd: what a module
 keeps beside its layers (a position table, a scale), and layers with vectors only, such as norms. The
 gradients of those fall out of the same kernel as the input's; to come back for them takes longer, and keeps
-two activations alive until then.
+two activations alive until then. So it is with a module that would be deferred whole and is small beside
+another such of the same parent, as the router of a mixture is beside its experts: the walks cost the host
+more than its products are worth.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +32,9 @@ from recycle_runtime.execution.split_backward.layers import (
 from recycle_runtime.program.compiled import is_compiled
 from recycle_runtime.program.copies import has_hooks
 
+_SMALL = 32
+"""Times as many parameters as a module has beside which it is small."""
+
 
 def choose_units(stage: nn.Module, owner: Owner) -> list[Unit | GeneralUnit]:
     """One for every module whose weights wait; no module belongs to two."""
@@ -52,8 +57,20 @@ def _candidates(module: nn.Module, owner: Owner, seen: set[int]) -> Iterator[Uni
     elif _keeps_its_matrices(module):
         yield GeneralUnit(module, owner)
     else:
+        whole = {
+            child: _trained(child)
+            for child in module.children()
+            if _layer_unit(child, owner) is None and _keeps_its_matrices(child)
+        }
+        largest = max(whole.values(), default=0)
         for child in module.children():
-            yield from _candidates(child, owner, seen)
+            if child not in whole or _SMALL * whole[child] > largest:
+                yield from _candidates(child, owner, seen)
+
+
+def _trained(module: nn.Module) -> int:
+    """How many parameters it has."""
+    return sum(each.numel() for each in module.parameters() if each.requires_grad)
 
 
 def _inside(module: nn.Module) -> list[nn.Module]:

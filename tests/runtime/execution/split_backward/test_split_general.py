@@ -241,3 +241,35 @@ def test_frozen_matrices_do_not_decide() -> None:
     stage = Adapted()
     assert len(choose_units(stage, Owner())) == 2
     Twins(stage.double()).check(*twice(numbers(3, 5)))
+
+
+class Mixture(nn.Module):
+    """A router and experts, each with matrices of its own."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.router, self.experts = Matrices(2, width), Matrices(width, width)
+        self.first = nn.Linear(4, width)
+
+    def forward(self, value: Tensor) -> Tensor:
+        value = self.first(value)
+        return self.experts(value) * self.router(value).softmax(-1).amax(-1, keepdim=True)
+
+
+class Matrices(nn.Module):
+    def __init__(self, rows: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(rows, width))
+
+    def forward(self, value: Tensor) -> Tensor:
+        return F.linear(value, self.weight)
+
+
+@pytest.mark.parametrize(("width", "is_small"), [(62, False), (64, True)])
+def test_a_module_that_is_small_beside_its_like_is_left_to_autograd(width: int, is_small: bool) -> None:
+    mixture = Mixture(width)
+    deferred = [unit.module for unit in choose_units(mixture, Owner())]
+    assert deferred == [*([] if is_small else [mixture.router]), mixture.experts, mixture.first]
+    twins = Twins(mixture.double())
+    for _ in range(2):
+        twins.check(*twice(numbers(3, 4)))
