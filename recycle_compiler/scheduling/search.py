@@ -7,7 +7,7 @@ counted in moves and solver work, so the same job gives the same plan on any mac
 guard on top and is reported when it strikes.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from recycle_compiler.ir.job import SolverOptions
 from recycle_compiler.scheduling.bounds import Bound, lower_bound
@@ -63,8 +63,9 @@ class Effort:
     """Whether micro-batches may have other routes than those of the graph."""
     extras_apart: bool = False
     """Whether these are routes on which other workers of each stage have one more than their peers."""
-    without: frozenset[str] = frozenset()
-    """Proposers that are left out (`bench.ablation_search` measures what each is worth)."""
+    without: frozenset[str] = field(default=frozenset(), compare=False)
+    """Proposers that are left out (`bench.ablation_search` measures what each is worth): no part of the text
+    of a pass."""
     work: int = 1_500_000_000
     """Visits (`budget.py`) after which the search ends, whatever else is left: about a minute where loops are
     compiled. Most plans end long before."""

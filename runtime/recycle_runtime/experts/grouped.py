@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 
-class Groups(NamedTuple):
+class ExpertRows(NamedTuple):
     """Which expert each row is for."""
 
     counts: Tensor
@@ -29,11 +29,11 @@ class Groups(NamedTuple):
         return stacked if self.chosen is None else stacked.index_select(0, self.chosen)
 
 
-_groups: ContextVar[Groups] = ContextVar("groups of rows")
+_groups: ContextVar[ExpertRows] = ContextVar("groups of rows")
 
 
 @contextmanager
-def grouped(groups: Groups) -> Generator[None]:
+def grouped(groups: ExpertRows) -> Generator[None]:
     """Rows are in these groups for all linear layers that are called in here."""
     token = _groups.set(groups)
     try:
@@ -61,7 +61,7 @@ class GroupedLinear(nn.Module):
         return f"experts={experts}, in_features={inputs}, out_features={outputs}, bias={has_bias}"
 
 
-def grouped_linear(rows: Tensor, weight: Tensor, bias: Tensor | None, groups: Groups) -> Tensor:
+def grouped_linear(rows: Tensor, weight: Tensor, bias: Tensor | None, groups: ExpertRows) -> Tensor:
     """Each group of rows times its matrix [outputs, inputs], plus its bias; rows beyond all groups give
     anything."""
     weight = groups.weights(weight)
@@ -92,7 +92,7 @@ def by_group(rows: Tensor, counts: Tensor, compute: Callable[[int, Tensor], Tens
     return torch.cat([made, made.new_zeros(len(rows) - len(made), *made.shape[1:])])
 
 
-def _linear(part: Tensor, weight: Tensor, bias: Tensor | None, groups: Groups, number: int) -> Tensor:
+def _linear(part: Tensor, weight: Tensor, bias: Tensor | None, groups: ExpertRows, number: int) -> Tensor:
     own = None if bias is None else groups.weights(bias)[number].to(weight.dtype)
     return functional.linear(part, weight[number], own)
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from recycle_runtime.experts.grouped import GroupedLinear, Groups, by_group, grouped
+from recycle_runtime.experts.grouped import ExpertRows, GroupedLinear, by_group, grouped
 from recycle_runtime.experts.shared import Counted, SharedExperts
 from recycle_runtime.program.errors import ProgramError
 
@@ -107,7 +107,7 @@ class StackedExperts(SharedExperts):
         self.each, self._is_grouped = _joined(experts[0], stacked)
         """One expert, with the parameters of all."""
 
-    def compute(self, rows: Tensor, groups: Groups) -> Tensor:
+    def compute(self, rows: Tensor, groups: ExpertRows) -> Tensor:
         if self._is_grouped:
             with grouped(groups):
                 return self.each(rows)

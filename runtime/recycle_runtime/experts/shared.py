@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from recycle_runtime.experts.exchange import Exchange, everything_here
-from recycle_runtime.experts.grouped import Groups
+from recycle_runtime.experts.grouped import ExpertRows
 from recycle_runtime.experts.placement import Placement
 from recycle_runtime.program.errors import ProgramError
 
@@ -56,7 +56,7 @@ class SharedExperts(nn.Module):
         """Choices of every expert by all peers, in the last step that they have added up."""
         self._tables = _Tables()
 
-    def compute(self, rows: Tensor, groups: Groups) -> Tensor:
+    def compute(self, rows: Tensor, groups: ExpertRows) -> Tensor:
         """What experts make of rows that are sorted by slot; anything for rows beyond all groups."""
         raise NotImplementedError
 
@@ -125,7 +125,7 @@ class SharedExperts(nn.Module):
         if here != resident:
             places = {expert: row for row, expert in enumerate(resident)}
             chosen = torch.tensor([places[expert] for expert in here], device=rows.device)
-        return self.compute(rows, Groups(counts, chosen))
+        return self.compute(rows, ExpertRows(counts, chosen))
 
     def _wire_type(self) -> torch.dtype:
         """The precision of rows between peers: known to those too that have none."""

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 from torch import Tensor, nn
 
-from recycle_runtime.experts.grouped import Groups, grouped_linear
+from recycle_runtime.experts.grouped import ExpertRows, grouped_linear
 from recycle_runtime.experts.shared import SharedExperts
 from recycle_runtime.program.errors import ProgramError
 
@@ -30,7 +30,7 @@ class GatedExperts(SharedExperts):
         self.down_proj: nn.Parameter = given.down_proj
         self.act_fn: nn.Module = given.act_fn
 
-    def compute(self, rows: Tensor, groups: Groups) -> Tensor:
+    def compute(self, rows: Tensor, groups: ExpertRows) -> Tensor:
         gate, up = grouped_linear(rows, self.gate_up_proj, None, groups).chunk(2, dim=-1)
         return grouped_linear(self.act_fn(gate) * up, self.down_proj, None, groups)
 

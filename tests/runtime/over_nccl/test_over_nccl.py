@@ -180,9 +180,9 @@ def test_rejoin_and_relay(tmp_path: Path, name: str, program: str) -> None:
 @pytest.mark.parametrize("name", ["sharded", "sharded_barrier"])
 def test_shards_of_workers_that_have_come_back(tmp_path: Path, name: str) -> None:
     """Every worker of a stage fails once, each after the one before it owns shards again."""
-    faults = ["kill=1:1@6.9", "kill=0:1@200.9", "kill=2:1@400.9"]
-    returns = ["1:1@8", "0:1@202", "2:1@402"]
-    outcome = train(tmp_path, name, MLP, 600, faults, returns=returns)
+    faults = ["kill=1:1@6.9", "kill=0:1@900.9", "kill=2:1@1800.9"]
+    returns = ["1:1@8", "0:1@902", "2:1@1802"]
+    outcome = train(tmp_path, name, MLP, 2700, faults, returns=returns)
     assert len(outcome.faults) == 3
     check_tiny(tmp_path, outcome, MLP, 6)
 
