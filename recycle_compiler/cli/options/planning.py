@@ -12,7 +12,6 @@ from recycle_compiler.ir.job import JobSpec, Techniques
 from recycle_compiler.ir.state import with_techniques as with_other
 from recycle_compiler.ir.units import plural
 from recycle_compiler.planner.compile import NoPlanError
-from recycle_compiler.planner.groups import why_no_groups
 from recycle_compiler.planner.start import NoStartError, started
 from recycle_compiler.scheduling.budget import Guard
 from recycle_runtime.cli.output import NO_PLAN, Output, UserError, check_target, refuse_overwriting
@@ -76,12 +75,7 @@ def start_of(job: JobSpec, output: Output, guard: Guard | None = None) -> JobSpe
         f"{vacant}"
     )
     if unused := job.free_workers - found.present:
-        them = "it" if unused == 1 else "them"
-        groups = f"; plans in groups of pipelines could use {them}, and no job begins with groups"
-        output.say(
-            f"{plural(unused, 'worker')} of {job.free_workers} would not make it faster: not used"
-            + (groups if found.grouping and why_no_groups(found) is None else "")
-        )
+        output.say(f"{plural(unused, 'worker')} of {job.free_workers} would not make it faster: not used")
     return found
 
 

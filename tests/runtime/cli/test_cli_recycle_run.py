@@ -46,7 +46,8 @@ def test_plans_under_other_cuts_and_in_groups(
     for cut, recut in enumerate(bundle.recuts):
         live = recut.stages * recut.pipelines - len(recut.plans[0].failed)
         (line,) = (line for line in lines if line.startswith(f"cut {cut}, plan 0  "))
-        assert line.endswith(f"  {live} workers as {layout_name(bundle, recut, 0)}")
+        workers = "1 worker" if live == 1 else f"{live} workers"
+        assert line.endswith(f"  {workers} as {layout_name(bundle, recut, 0)}")
     assert any(line.endswith(f"5 workers as {FIVE}") for line in lines)
     # Cells of a layout that have no worker have not failed.
     alone = str(Path(plan).with_name("five.plan"))
