@@ -68,7 +68,10 @@ class Shapes:
         """Which of the tensors that came in have a gradient, before it is sent back; each is told once."""
         for number in set(numbers) - self._told:
             self._told.add(number)
-            self._store.set(_reached_key(number, self._chunk), "")
+            key = _reached_key(number, self._chunk)
+            self._store.set(key, "")
+            # Setting is not answered: only what can be got is there before the gradient can be.
+            self._store.get(key)
 
     def is_reached(self, number: int) -> bool:
         """True if a tensor that was given on has had a gradient by now. To be asked when its message is
