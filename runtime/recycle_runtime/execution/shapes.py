@@ -69,7 +69,7 @@ class Shapes:
         for number in set(numbers) - self._told:
             self._told.add(number)
             key = _reached_key(number, self._chunk)
-            self._store.set(key, "")
+            self._store.set(key, "1")
             # Setting is not answered: only what can be got is there before the gradient can be.
             self._store.get(key)
 
