@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from bench.fleet_settings import SHARED_DATA, samples_of, setting_of
+from bench.parts import Parts
 from bench.report import Section
 from recycle_compiler.fleet.comparison import Batch, Comparison, compare
 from recycle_compiler.fleet.machines import Fleet, lay_out
@@ -14,6 +15,7 @@ from recycle_compiler.fleet.traces.trace import JobGrid
 TITLE = "Recorded fleets"
 TRACES = {"aws-p3.csv": "gpt3-3.35b-32", "gcp-a100.txt": "gpt3-6.7b-64"}
 """By file: the job that has a place for every machine there ever was."""
+_PARTS = Parts("real_traces")
 
 
 def section() -> Section:
@@ -29,7 +31,8 @@ def section() -> Section:
             "and zero-bubble (our plan for no failures) are references in which nothing fails."
         ),
         columns=("trace", "policy", "samples/s", "of our fault-free", "GPU-hours lost", "still h"),
-        rows=tuple(row for file, job in TRACES.items() for row in _rows(file, report_of(file, job))),
+        rows=tuple(row for file, job in TRACES.items() for row in _kept_rows(file, job)),
+        origin=_PARTS.origin,
     )
 
 
@@ -44,6 +47,11 @@ def report_of(file: str, job: str) -> FleetReport:
     trace = read_trace(SHARED_DATA / "traces" / file, JobGrid(spec.pipelines, spec.stages))
     fleet = Fleet(trace, lay_out(spec.pipelines, spec.stages, spec.tensor))
     return compare(Comparison(setting, fleet, Batch("samples/s", samples_of(job))), NAMES)
+
+
+def _kept_rows(file: str, job: str) -> list[tuple[str, ...]]:
+    """The rows of one trace, which may have been made before."""
+    return [tuple(row) for row in _PARTS.value(file, lambda: list(_rows(file, report_of(file, job))))]
 
 
 def _rows(file: str, report: FleetReport) -> Iterator[tuple[str, ...]]:

@@ -1,9 +1,10 @@
 """The published comparison on 32 GPUs with failures every 6 h, 2 h and 30 min: `python -m bench.table_1`."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from bench.fleet_settings import HOUR, average_rate, calibrated, samples_of, setting_of
+from bench.parts import Parts
 from bench.report import Section
 from recycle_compiler.fleet.policies import bamboo, chameleon, elaswave, oobleck, ours, recycle
 from recycle_compiler.fleet.policy import CannotRunError, Policy
@@ -15,7 +16,8 @@ SPAN = 8 * HOUR
 """Until failures every half hour have taken about half of the machines."""
 RETURN = 83.0
 """Seconds of work that a change costs Oobleck, by the talk's curve."""
-Rates = tuple[float, ...]
+Rates = Sequence[float]
+_PARTS = Parts("table_1")
 
 
 class Published(NamedTuple):
@@ -74,7 +76,10 @@ def simulate(published: Published) -> Simulated:
 
 def section() -> Section:
     """For each model what was published and what comes out here, then the ratios."""
-    results = [(published, simulate(published)) for published in PUBLISHED]
+    results = [
+        (published, Simulated(*_PARTS.value(published.job, lambda each=published: simulate(each))))
+        for published in PUBLISHED
+    ]
     found = [here for _, here in results]
     claims = (
         max(max(ratios(here.chameleon, here.recycle)) for here in found),
@@ -109,11 +114,12 @@ def section() -> Section:
         ),
         columns=("model", "system", "published", "here", "ReCycle against it", "off the published by"),
         rows=tuple(row for published, here in results for row in _rows(published, here)),
+        origin=_PARTS.origin,
     )
 
 
 def ratios(ours: Rates, theirs: Rates) -> Rates:
-    return tuple(a / b for a, b in zip(ours, theirs, strict=True))
+    return [a / b for a, b in zip(ours, theirs, strict=True)]
 
 
 def _oobleck(setting: FleetSetting) -> Policy:

@@ -28,7 +28,7 @@ import torch
 
 from recycle_runtime.execution.chunk import Chunk
 from recycle_runtime.execution.optimizer.gradients import Written
-from recycle_runtime.execution.shapes import as_tuple
+from recycle_runtime.execution.shapes import as_tuple, numbers_with_gradient
 from recycle_runtime.program.copies import has_hooks
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.glue_reads import captured_reads
@@ -122,6 +122,8 @@ class GraphedWork:
         before = accumulated.versions()
         self._backward = self._captured(backward)
         self._written = accumulated.written_since(before)
+        self.reached = numbers_with_gradient(self._inputs)
+        """Inputs that have gradients."""
         self._gradients = [_taken(tensor) for tensor in self._inputs if tensor.requires_grad]
         groups = accumulated.early_groups if look.splits else []
         self._weights: list[_WeightGraph] = []

@@ -1,8 +1,8 @@
 """What the gradients of a step have reached and its forwards have changed: what no worker can judge alone.
 
-A program may detach what one of its layers is given. Torch trains what comes after it, and so does a plan: a
-stage that gives no gradient back sends zeros to the one before it. Whether anything is trained at all, and
-what is not, is known when all chunks have said this.
+A program may detach what one of its layers is given. Torch trains what comes after it, and so does a plan:
+the stages before one that gives no gradient back have none in their parameters. Whether anything is trained
+at all, and what is not, is known when all chunks have said this.
 """
 
 from collections.abc import Iterable, Mapping

@@ -26,7 +26,7 @@ from recycle_runtime.execution.finiteness import Finiteness
 from recycle_runtime.execution.foreign_parameters import refuse_foreign
 from recycle_runtime.execution.interpreter import Handler, RunAgain
 from recycle_runtime.execution.local_tensors import plain_outputs, settled
-from recycle_runtime.execution.shapes import Looks, Shapes, as_tuple
+from recycle_runtime.execution.shapes import Looks, Shapes, as_tuple, numbers_with_gradient
 from recycle_runtime.execution.split_backward import WeightWork
 from recycle_runtime.plan.isa import NONE, Instruction, Opcode
 from recycle_runtime.plan.worker_ids import Worker, numbered_worker
@@ -377,16 +377,15 @@ class OpHandlers:
 
     def backward_input(self, instruction: Instruction) -> None:
         buffer, chunk = self._buffers[instruction.buffer], self._chunks[instruction.chunk]
-        outputs, gradients = self._arrived(instruction, buffer)
-        if buffer.graph is not None:
-            buffer.gradients = buffer.graph.backward(gradients)
-            buffer.inputs = ()
+        arrived = self._arrived(instruction, buffer)
+        outputs, gradients = self._reached(chunk, *arrived)
+        if buffer.graph is not None and outputs:
+            self._replay_backward(buffer.graph, buffer, chunk, arrived[1])
             buffer.work = buffer.graph
-            self._note(instruction, "backward", buffer.gradients)
-            return
-        with self._here(chunk):
-            buffer.work = chunk.split.backward_input(outputs, gradients)
-        self._keep_gradients(buffer, chunk)
+        else:
+            with self._here(chunk):
+                buffer.work = chunk.split.backward_input(outputs, gradients)
+            self._keep_gradients(buffer, chunk)
         self._note(instruction, "backward", buffer.gradients)
 
     def send_gradient(self, instruction: Instruction) -> None:
@@ -414,10 +413,10 @@ class OpHandlers:
 
     def backward(self, instruction: Instruction) -> None:
         buffer, chunk = self._buffers[instruction.buffer], self._chunks[instruction.chunk]
-        outputs, gradients = self._arrived(instruction, buffer)
-        if buffer.graph is not None:
-            buffer.gradients = buffer.graph.backward(gradients)
-            buffer.inputs = ()
+        arrived = self._arrived(instruction, buffer)
+        outputs, gradients = self._reached(chunk, *arrived)
+        if buffer.graph is not None and outputs:
+            self._replay_backward(buffer.graph, buffer, chunk, arrived[1])
         else:
             with self._here(chunk):
                 chunk.split.backward(outputs, gradients)
@@ -508,19 +507,45 @@ class OpHandlers:
             buffer.sent = None
         return outputs, [next(arrived) if output.is_floating_point() else None for output in outputs]
 
+    def _reached(
+        self, chunk: Chunk, outputs: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None]
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor | None]]:
+        """Without outputs that the next chunk does not train through: what came for them is zeros."""
+        if chunk.is_last:
+            return list(outputs), list(gradients)
+        shapes = self._shapes[chunk.number]
+        numbers = [
+            number
+            for number, gradient in enumerate(gradients)
+            if gradient is not None and shapes.is_reached(number)
+        ]
+        return [outputs[number] for number in numbers], [gradients[number] for number in numbers]
+
     def _first_gradient(self, loss: torch.Tensor, share: float) -> torch.Tensor:
         key = loss.dtype, share
         if key not in self._first_gradients:
             self._first_gradients[key] = torch.full_like(loss, share, requires_grad=False)
         return self._first_gradients[key]
 
+    def _replay_backward(
+        self, graph: GraphedWork, buffer: Buffer, chunk: Chunk, gradients: Sequence[torch.Tensor | None]
+    ) -> None:
+        buffer.gradients = graph.backward(gradients)
+        buffer.inputs = ()
+        self._tell_reached(chunk, graph.reached)
+
     def _keep_gradients(self, buffer: Buffer, chunk: Chunk) -> None:
         """What has to be sent on; the inputs are not needed any more."""
         if not chunk.is_first:
-            arrived = any(tensor.grad is not None for tensor in buffer.inputs)
-            self.gives_back[chunk.number] = arrived or self.gives_back.get(chunk.number, False)
+            self._tell_reached(chunk, numbers_with_gradient(buffer.inputs))
             buffer.gradients = [_gradient(tensor) for tensor in buffer.inputs if tensor.is_floating_point()]
         buffer.inputs = ()
+
+    def _tell_reached(self, chunk: Chunk, numbers: Sequence[int]) -> None:
+        """Numbers of the inputs that a backward has found gradients of."""
+        if not chunk.is_first:
+            self.gives_back[chunk.number] = bool(numbers) or self.gives_back.get(chunk.number, False)
+            self._shapes[chunk.number].tell_reached(numbers)
 
     def _neighbour(self, instruction: Instruction) -> Worker:
         """The worker at the other end of a message."""

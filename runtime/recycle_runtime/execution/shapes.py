@@ -5,6 +5,9 @@ next one, which waits for it before it asks for the first message of that shape.
 message in every plan, so nobody waits for somebody who waits.
 
 Which shape a micro-batch has is known to the workers that load it, and told to those between them.
+
+A message of gradients is as long as what was given on, and full of zeros where there is no gradient. Which
+tensors have had one is told beside it, so that what comes before a detached tensor is left as it is.
 """
 
 import json
@@ -19,7 +22,7 @@ from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.named_inputs import as_tuple
 from recycle_runtime.transport.interface import TensorSpec
 
-__all__ = ["Looks", "Shapes", "Specs", "as_tuple"]
+__all__ = ["Looks", "Shapes", "Specs", "as_tuple", "numbers_with_gradient"]
 
 Specs = tuple[TensorSpec, ...]
 
@@ -35,6 +38,8 @@ class Shapes:
         self._arriving = {} if arriving is None else arriving
         """What is known already stays known when workers are grouped anew."""
         self._leaving: dict[str, Specs] = {}
+        self._told: set[int] = set()
+        self._reached: set[int] = set()
 
     def arriving(self, signature: str) -> Specs:
         """What comes in from the previous chunk."""
@@ -58,6 +63,22 @@ class Shapes:
                 f"{_shown(map(TensorSpec.of, outputs))} now, for inputs of the same shapes",
                 "shapes inside the model may depend on the shapes of a micro-batch, and not on its numbers",
             )
+
+    def tell_reached(self, numbers: Iterable[int]) -> None:
+        """Which of the tensors that came in have a gradient, before it is sent back; each is told once."""
+        for number in set(numbers) - self._told:
+            self._told.add(number)
+            key = _reached_key(number, self._chunk)
+            self._store.set(key, "1")
+            # Setting is not answered: only what can be got is there before the gradient can be.
+            self._store.get(key)
+
+    def is_reached(self, number: int) -> bool:
+        """True if a tensor that was given on has had a gradient by now. To be asked when its message is
+        there, which is sent after that was told; the store is asked for each message until it has."""
+        if number not in self._reached and self._store.check([_reached_key(number, self._chunk + 1)]):
+            self._reached.add(number)
+        return number in self._reached
 
 
 class Looks:
@@ -107,8 +128,17 @@ class Looks:
                 self._store.delete_key(key)
 
 
+def numbers_with_gradient(inputs: Sequence[torch.Tensor]) -> list[int]:
+    """Which of the tensors that came in a backward has found gradients of."""
+    return [number for number, tensor in enumerate(inputs) if tensor.grad is not None]
+
+
 def _key(signature: str, chunk: int) -> str:
     return f"{chunk}/{signature}"
+
+
+def _reached_key(number: int, chunk: int) -> str:
+    return f"reached/{chunk}/{number}"
 
 
 def _look_key(step: int, worker: Worker) -> str:

@@ -73,8 +73,12 @@ def test_what_comes_before_a_detached_layer(
     tmp_path: Path, square: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     program = changed(tmp_path, MLP, CUT_OFF.format(at=-1, trained=True))
-    losses, _ = train_in_threads(square, program, 0, 2)
+    losses, workers = train_in_threads(square, program, 0, 2)
     assert len(losses) == 2
+    for (_, stage), worker in workers.items():
+        # Zeros in place of none would let weight decay in.
+        gradients = worker.chunks[stage].stepper.gradients
+        assert (gradients.absent == set(gradients.parameters)) == (stage == 0)
     assert {record.getMessage() for record in caplog.records} == {
         "chunk 1 gave no gradient back in step 0, so chunk 0 is not trained; is its input detached?"
     }
