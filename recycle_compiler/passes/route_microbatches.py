@@ -39,11 +39,10 @@ from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import OpKind
 from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.pipeline import Pass
+from recycle_compiler.scheduling.budget import Sizes
 from recycle_compiler.scheduling.rounds.routes import fewest_rounds, in_rounds
 from recycle_compiler.scheduling.slow_workers import SlowWorkers, stage_shares
 
-_LARGE = 400
-"""Ops from which on stages with failures deal out all their micro-batches."""
 _FINE = 1 << 32
 """Of how many parts an iteration is, where turns are placed."""
 
@@ -73,7 +72,7 @@ def routes(job: JobSpec, hosts: tuple[tuple[int, ...], ...], slow: SlowWorkers =
     Homes are the workers of a micro-batch's own pipeline; all workers of a chunk stand on one stage.
     """
     table = np.empty((job.pipelines, job.microbatches, job.chunks), dtype=np.int64)
-    is_large = table.size * (3 if job.techniques.decouple else 2) > _LARGE
+    is_large = table.size * (3 if job.techniques.decouple else 2) > Sizes.COMPILED
     uneven = {one.worker.stage for one in slow}
     for chunk, workers in enumerate(hosts):
         stage = job.chunk_stages[chunk]

@@ -49,6 +49,7 @@ from recycle_compiler.passes.route_microbatches import RouteMicrobatches
 from recycle_compiler.passes.split_backward import SplitBackward
 from recycle_compiler.passes.stagger_optimizer import StaggerOptimizer
 from recycle_compiler.passes.standard import GRAPH_PASSES
+from recycle_compiler.scheduling.budget import Sizes
 from recycle_compiler.scheduling.inner_loops import BACKWARD, FORWARD, WEIGHT
 from recycle_compiler.scheduling.problem import Ints, Problem, problem_of
 from recycle_compiler.scheduling.rules import NO_LIMIT, GreedyRule, RuleSetting, greedy_priority, rule_of
@@ -57,8 +58,6 @@ from recycle_compiler.scheduling.timing import Clock
 Counts = tuple[int, ...]
 """Failed workers on each stage."""
 ALL = Techniques()
-_LARGE = 20_000
-"""Ops of a large job."""
 Order = list[tuple[int, int]]
 """What one worker runs: kinds and micro-batches."""
 
@@ -225,7 +224,7 @@ def _least(job: JobSpec, failures: int) -> int:
 
 def is_large(job: JobSpec) -> bool:
     """Whether a try takes so long that few of them are made."""
-    return 3 * job.workers * job.microbatches > _LARGE
+    return 3 * job.workers * job.microbatches > Sizes.LARGE
 
 
 def spread(job: JobSpec, failures: int) -> Iterator[Counts]:

@@ -23,14 +23,13 @@ from recycle_compiler.planner.placement import FailureCosts, measure_costs, rank
 from recycle_compiler.planner.slow_workers import SlowPlan, best_for_slow
 from recycle_compiler.planner.spread import CANDIDATES, least_mean, tries_seeds
 from recycle_compiler.planner.worker_processes import running
-from recycle_compiler.scheduling.budget import Guard
+from recycle_compiler.scheduling.budget import Guard, Sizes
 from recycle_compiler.scheduling.search import Effort
 from recycle_compiler.scheduling.slow_workers import SlowWorkers
 
-_LARGE = 20_000
-"""Ops from which on a plan of the own cut gets less work ..."""
 _AHEAD = 980
-"""... where the bound over all cuts is below these thousandths of its own."""
+"""A large plan of the own cut gets less work where the bound over all cuts is below these thousandths of its
+own."""
 
 
 class NoPlanError(Exception):
@@ -192,7 +191,7 @@ def plan_count(
     ranked = ranked_placements(job, failures, costs, effort, guard)
     if not ranked:
         raise NoPlanError(_no_room(job, failures))
-    is_costly = costs.healthy.ops > _LARGE
+    is_costly = costs.healthy.ops > Sizes.LARGE
     is_behind = recut and is_costly and _is_behind(job, failures, min(bound for _, bound in ranked))
     effort = effort.brief() if is_behind else effort
     for counts, bound in ranked[:1] if is_behind else ranked:

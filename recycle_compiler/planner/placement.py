@@ -19,13 +19,11 @@ from recycle_compiler.passes.route_microbatches import routes
 from recycle_compiler.passes.standard import GRAPH_PASSES
 from recycle_compiler.planner.worker_processes import Run
 from recycle_compiler.scheduling.bounds import lower_bound, shared_bounds, stage_bounds
-from recycle_compiler.scheduling.budget import Guard
+from recycle_compiler.scheduling.budget import Guard, Sizes
 from recycle_compiler.scheduling.problem import UNLIMITED, Problem, problem_of, rerouted, with_ends_of
 from recycle_compiler.scheduling.schedules import SearchedPlan
 from recycle_compiler.scheduling.search import Effort
 
-_LARGE = 20_000
-"""Ops from which on bounds stand for plans: a quick plan takes long there, and bounds are close."""
 _PROMISING = 998
 """In thousandths of the bound of the placement that came first: below it, another is worth a plan too."""
 
@@ -52,7 +50,7 @@ def measure_costs(job: JobSpec, failures: int, run: Run, guard: Guard) -> Failur
     """What failures cost on each stage alone, as far as placing this many failures can need it."""
     problem = problem_of(GRAPH_PASSES.run(Target(job, ())))
     bounds = stage_costs(problem, failures, job)
-    if problem.ops > _LARGE:
+    if problem.ops > Sizes.LARGE:
         return FailureCosts(bounds, bounds, problem)
     most = -(-failures // job.stages) + 1 if failures else 0
     tasks = [

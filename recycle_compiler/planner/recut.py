@@ -31,12 +31,10 @@ from recycle_compiler.planner.cut_bounds import FAR, MOST_LAYERS, layout_period
 from recycle_compiler.planner.layout_bounds import RaisedBound, has_room, layout_bound, raised_bound
 from recycle_compiler.planner.layouts import Layouts, roughness
 from recycle_compiler.planner.worker_processes import Run
-from recycle_compiler.scheduling.budget import Guard
+from recycle_compiler.scheduling.budget import Guard, Sizes
 from recycle_compiler.scheduling.search import Effort
 from recycle_runtime.plan.recut import least_bytes
 
-_LARGE = 20_000
-"""Ops from which on a quick plan says as much as a whole one about which layout is better."""
 _CLIMBED = 6
 """Layouts of the dynamic program from which to climb."""
 _MOST_BOUNDS = 400
@@ -81,10 +79,9 @@ _SEEDS = (1, 2, 3)
 """Of the searches for such a plan, beside the job's own."""
 _AGAIN_OPS = 250_000
 """Large layouts are searched again until these plans have so many ops together."""
-_SEARCHED_OPS = 60_000
-"""Up to so many ops, the layout for no failures, the most frequent one, is searched at length, ..."""
 _CLOSE = 1001
-"""... unless it is within so many thousandths of its bound over one cut."""
+"""The layout for no failures, the most frequent one, is searched at length unless it is within so many
+thousandths of its bound over one cut."""
 _NEAR = 1010
 """Thousandths of the fastest period: among layouts within it, the one that moves fewest bytes is chosen."""
 _WORTH = 998
@@ -263,7 +260,7 @@ def _not_close(job: JobSpec, own: Own, made: list[RecutPlans], bounds: Mapping[i
     failures = min(own)
     fastest = _fastest([_own(job, own[failures]), *(_rank(one) for one in made if _fits(one, job, failures))])
     is_close = fastest.period * 1000 <= bounds[failures] * _CLOSE
-    is_due = job.workers <= _COUNTS and _LARGE < _ops_of(job, fastest.key) <= _SEARCHED_OPS
+    is_due = job.workers <= _COUNTS and Sizes.LARGE < _ops_of(job, fastest.key) <= Sizes.HUGE
     return [fastest.key] if is_due and not is_close else []
 
 
@@ -271,7 +268,7 @@ def _at_length(job: JobSpec, key: Key) -> list[_Again]:
     """Tabu searches, on the usual routes and, where some workers have one more, with extras apart."""
     layout, split = key
     units = job.pipelines * job.microbatches * split
-    efforts = [replace(Effort(), searched_ops=_SEARCHED_OPS)]
+    efforts = [replace(Effort(), searched_ops=Sizes.HUGE)]
     if any(units % workers for workers in layout.workers):
         efforts.append(replace(efforts[0], extras_apart=True))
     return [_Again(key, _SEEDS[0], effort) for effort in efforts]
@@ -285,7 +282,7 @@ def _from_seeds(job: JobSpec, wanted: list[Key]) -> Iterator[_Again]:
             ops = _ops_of(job, key)
             if ops <= left:
                 yield _Again(key, seed, Effort())
-                left -= ops if ops > _LARGE else 0
+                left -= ops if ops > Sizes.LARGE else 0
 
 
 def _searched_again(
@@ -322,7 +319,7 @@ def _worth_planning(
     # From the most failures: what fewer workers run as fast is not planned again for more of them.
     for failures in sorted(found, reverse=True):
         ranked = found[failures]
-        if ranked and _ops(job, ranked[0].layout) > _LARGE:
+        if ranked and _ops(job, ranked[0].layout) > Sizes.LARGE:
             fastest = ranked[0]
             # A whole plan comes near the bound where a quick one does not.
             promised = min(fastest.period, fastest.bound * _NEAR // 1000)
@@ -370,7 +367,7 @@ def _ops_of(job: JobSpec, key: Key) -> int:
 
 def is_large(job: JobSpec, layout: Layout) -> bool:
     """Whether a quick plan says as much as a whole one about which layout is better."""
-    return _ops(job, layout) > _LARGE
+    return _ops(job, layout) > Sizes.LARGE
 
 
 Least = dict[int, int]
@@ -464,7 +461,7 @@ def _raised(
     is_near = known * 1000 <= least * _RAISED_FROM
     if is_near or workers > _COUNTS or guard.strikes():
         return RaisedBound(least, ())
-    deepest = _LARGE // (3 * layouts.units)
+    deepest = Sizes.LARGE // (3 * layouts.units)
     return raised_bound(job, layouts, workers, least, known, deepest, guard)
 
 
@@ -506,7 +503,7 @@ def fastest_recut(
     raised = _raised(variant, layouts, workers, least, ranked[0].period, guard)
     least = raised.period
     ranked = sorted([*ranked, *_promising(variant, parts, raised, ranked, guard)], key=_by_period)
-    few = ranked[: 1 if _ops(variant, ranked[0].layout) > _LARGE else _PLANS_ON_DEMAND]
+    few = ranked[: 1 if _ops(variant, ranked[0].layout) > Sizes.LARGE else _PLANS_ON_DEMAND]
     made = [_planned((job, one.key, guard, _ROUNDS)) for one in few]
     return min(made, key=lambda one: (one.claims.period, _by_workers(one.key))), least
 
@@ -557,7 +554,7 @@ def _quickest_with(job: JobSpec, workers: int) -> _Quickest | None:
     if not choices:
         return None
     bound, layout = choices[0]
-    if _ops(job, layout) > _LARGE:
+    if _ops(job, layout) > Sizes.LARGE:
         return _Quickest(bound, layout, None)
     best = min(_tried(job, 1, choices, FAR, Guard(job.solver.time_limit_ns)), key=_by_period)
     return _Quickest(best.period, best.layout, best.period)
@@ -570,7 +567,7 @@ def _tried(
     ranked: list[Ranked] = []
     ops = 0
     for promised, layout in layouts:
-        is_large = _ops(job, layout) > _LARGE
+        is_large = _ops(job, layout) > Sizes.LARGE
         enough = len(ranked) >= _MOST_TRIED or (is_large and len(ranked) >= 2 and ops >= _TRIED_OPS)
         if promised >= fastest or enough or (ranked and guard.strikes()):
             continue
@@ -587,7 +584,7 @@ def _climbed_by_plans(job: JobSpec, ranked: list[Ranked], guard: Guard) -> list[
     for start in sorted(ranked, key=_by_period)[:_CLIMBED_BY_PLANS]:
         best = start
         for _ in range(_STEPS):
-            if _ops(job, best.layout) > _LARGE or guard.strikes():
+            if _ops(job, best.layout) > Sizes.LARGE or guard.strikes():
                 break
             nearby = [*neighbours(best.layout, job), *regrouped(best.layout, job)]
             promised = sorted(
@@ -637,7 +634,7 @@ def _layout(stages: list[tuple[int, int]]) -> Layout:
 def climbed(job: JobSpec, layouts: Layouts, workers: int) -> list[tuple[int, Layout]]:
     """Layouts with the best whole bounds, best first: those of the dynamic program, and what is near them."""
     choices = [choice.layout for choice in layouts.near(workers)]
-    if choices and _ops(job, choices[0]) > _LARGE:
+    if choices and _ops(job, choices[0]) > Sizes.LARGE:
         smooth = sorted(choices, key=roughness)
         number = _FEW_BOUNDS if job.workers <= _COUNTS else _FEWER_BOUNDS
         pairs = zip(choices[:number], smooth[:number], strict=True)
@@ -702,7 +699,7 @@ def quick_plan(job: JobSpec, layout: Layout, guard: Guard) -> Claims:
     derived = job_of_layout(job, layout)
     if not has_room(derived):
         return Claims(FAR, FAR, FAR, "memory")
-    effort = Effort().least() if _ops(job, layout) > _LARGE else Effort().quick()
+    effort = Effort().least() if _ops(job, layout) > Sizes.LARGE else Effort().quick()
     passes = GRAPH_PASSES >> AssignSlots(effort, guard)
     return passes.run(Target(derived, absent_cells(derived, layout))).claims
 
@@ -711,7 +708,7 @@ def _planned(task: tuple[JobSpec, Key, Guard, int]) -> RecutPlans:
     """The whole plan of a layout, and one that covers one failure more on any stage of several workers."""
     job, key, guard, rounds = task
     effort = Effort()
-    if _ops(job, key[0]) > _LARGE:
+    if _ops(job, key[0]) > Sizes.LARGE:
         effort = replace(effort, rounds=min(rounds, effort.rounds))
     return _plans_of(job, key, effort, guard)
 

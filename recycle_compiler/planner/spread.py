@@ -10,6 +10,7 @@ from typing import NamedTuple
 from recycle_compiler.backends.bundle import bundle_bytes
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.streams import Streams
+from recycle_compiler.scheduling.budget import Sizes
 from recycle_compiler.simulator.costs import Jitter, jitter_of
 from recycle_compiler.simulator.engine import simulate
 from recycle_runtime.plan.bundle import Bundle
@@ -18,8 +19,6 @@ CANDIDATES = 3
 """Plans that are made where times vary; the first is what would be made if they did not."""
 _ITERATIONS = 33
 """The mean of so many less one counts."""
-_LARGE = 20_000
-"""Ops of an iteration from which on a plan is not made several times."""
 
 
 class MeanPeriod(NamedTuple):
@@ -38,7 +37,7 @@ def mean_period(plan: Streams, jitter: Jitter) -> MeanPeriod:
 
 def tries_seeds(job: JobSpec) -> bool:
     """True if several plans of a job are made."""
-    return job.varies and 3 * job.workers * job.microbatches <= _LARGE
+    return job.varies and 3 * job.workers * job.microbatches <= Sizes.LARGE
 
 
 def least_mean(plans: Iterable[Streams]) -> Streams:

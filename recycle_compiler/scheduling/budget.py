@@ -98,6 +98,22 @@ class Visits:
     """A simplex iteration, for each entry of the rows."""
 
 
+class Sizes:
+    """Of plans, in ops: one table for the search and for the planner."""
+
+    COMPILED = 400
+    """From here on loops are compiled (below, loading the compiler takes longer than it saves), rules are
+    tuned in place of a search around many, and stages with failures deal out all of their micro-batches."""
+    CHEAP = 5_000
+    """Up to here more rules are tried first."""
+    LARGE = 20_000
+    """Beyond, a plan is costly: quick plans say as much as whole ones about which layout is better, bounds
+    stand for plans where failures are placed, nothing is planned several times, and tuning ends early where
+    it is far from its goal."""
+    HUGE = 60_000
+    """Beyond, single ops are moved only close to the goal, and no layout is searched at length."""
+
+
 class Budget:
     """The work that the search for one plan may do, in visits, under the guard of the command."""
 

@@ -10,12 +10,10 @@ import numpy as np
 
 from recycle_compiler.compiled import compile_function
 from recycle_compiler.scheduling import inner_loops, moves, tabu
+from recycle_compiler.scheduling.budget import Sizes
 from recycle_compiler.scheduling.inner_loops import Desk, OpGroup, Seat
 from recycle_compiler.scheduling.problem import Ints, Problem
 from recycle_compiler.scheduling.rules import GreedyRule
-
-LARGE = 400
-"""Ops from which on the loops are compiled: below, loading the compiler takes longer than it saves."""
 
 _TOGETHER = 16
 """Pools whose reach is computed in one pass."""
@@ -114,7 +112,7 @@ class Loops:
     def __init__(self, problem: Problem, compiled: bool = False) -> None:
         """Compiled where that pays: in a large problem, or if a caller says that it has long to do."""
         self.problem = problem
-        self._compiled = compiled or problem.ops >= LARGE
+        self._compiled = compiled or problem.ops >= Sizes.COMPILED
         tasks = problem.tasks
         self.duration = tasks.duration
         self.workers = problem.workers

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from recycle_compiler.ir.job import SolverOptions
 from recycle_compiler.scheduling.bounds import Bound, lower_bound
-from recycle_compiler.scheduling.budget import Budget, Goal, Noise
+from recycle_compiler.scheduling.budget import Budget, Goal, Noise, Sizes
 from recycle_compiler.scheduling.local_search import construct, improve
-from recycle_compiler.scheduling.loops import LARGE
 from recycle_compiler.scheduling.milp.exact import is_small, settle
 from recycle_compiler.scheduling.order_search import search_at_length
 from recycle_compiler.scheduling.problem import Problem, chunk_grain, rerouted
@@ -55,7 +54,7 @@ class Effort:
     """Moves of the search times ops per move, for plans whose loops are not compiled."""
     compiled_op_moves: int = 600_000
     most_moves: int = 600
-    most_ops: int = 20_000
+    most_ops: int = Sizes.LARGE
     """In larger plans this search finds nothing that tuning has not found sooner; exchanges replace it."""
     exact: bool = True
     """Whether the MILP may be used."""
@@ -117,7 +116,7 @@ class Effort:
     def moves(self, problem: Problem) -> int:
         if problem.ops > self.most_ops:
             return 0
-        budget = self.compiled_op_moves if problem.ops >= LARGE else self.op_moves
+        budget = self.compiled_op_moves if problem.ops >= Sizes.COMPILED else self.op_moves
         return min(self.most_moves, budget // problem.ops)
 
 
@@ -160,7 +159,7 @@ def plan(
     if effort.extras_apart and effort.other_routes:
         problem = extras_apart(given) or given
     clock, noise = Clock(problem), Noise(options.seed)
-    if problem.ops < LARGE:
+    if problem.ops < Sizes.COMPILED:
         starts = construct(clock, good_enough, effort.rules, budget)
     else:
         goal = Goal(good_enough, (bound.period + good_enough) // 2)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from itertools import product
 from typing import NamedTuple
 
-from recycle_compiler.scheduling.budget import Budget, Goal, Noise, Visits
+from recycle_compiler.scheduling.budget import Budget, Goal, Noise, Sizes, Visits
 from recycle_compiler.scheduling.exchanges import (
     Placed,
     exchange,
@@ -66,9 +66,8 @@ _ANEW = 2
 """Rounds after which other settings are drawn: the first begins with the best of them, the next with a
 flow."""
 _DRAWN = 40
-"""Settings that are tried then; many plans are done before, so the first ones are fewer ..."""
-_CHEAP = 5_000
-"""... unless a plan has no more ops than this."""
+"""Settings that are tried then; many plans are done before, so the first ones are fewer unless a plan is
+cheap."""
 _FAR_FLOW = 150
 """A flow is worth a round if it misses the aim by no more than this percentage of what rules miss."""
 _SHIFTS = (1, 2, 4, 8, 16)
@@ -106,14 +105,10 @@ _MORE = 4
 """Rounds that follow ..."""
 _CLOSE = 2
 """... where a period is no further from the aim than this many times what would be enough."""
-_MANY = 60_000
-"""Up to so many ops; beyond, they are not worth their time."""
 _FAR_AWAY = 6
 """Where it is further away than this after some rounds, ..."""
 _HOPEFUL = 2
-"""... after so many, no more follow: they would not make it good enough."""
-_COSTLY = 20_000
-"""That is for plans of so many ops: rounds of smaller ones cost little."""
+"""... after so many, no more follow in a large plan: they would not make it good enough."""
 _KEPT = 8
 """Of the rules that were tried, so many stay in memory."""
 _IDLE_TRIES = 200
@@ -179,10 +174,10 @@ def tune(clock: Clock, goal: Goal, effort: Tuning, noise: Noise, budget: Budget)
     best: list[Placed] = []
     moved: list[Tuned] = []
     begins: list[_Tried] = []
-    more = _MORE if effort.is_patient and budget.has("more rounds") and clock.problem.ops <= _MANY else 0
+    more = _MORE if effort.is_patient and budget.has("more rounds") and clock.problem.ops <= Sizes.HUGE else 0
     for turn in range(max(1, effort.rounds + more)):
         if turn % _ANEW == 0:
-            is_first = turn == 0 and clock.problem.ops > _CHEAP
+            is_first = turn == 0 and clock.problem.ops > Sizes.CHEAP
             is_cheap = is_first or effort.rounds < _ANEW or not budget.has("drawn settings")
             settings = effort.settings if is_cheap else _DRAWN
             begins = tuner.begins(effort, settings, turn // _ANEW)
@@ -261,7 +256,7 @@ def tune_by_timetable(
     if not can_have_timetable(usual.problem) or not budget.has("timetables"):
         return []
     begins: list[_Begin] = []
-    patiences = _TIMETABLE_PATIENCES[:-1] if usual.problem.ops > _MANY else _TIMETABLE_PATIENCES
+    patiences = _TIMETABLE_PATIENCES[:-1] if usual.problem.ops > Sizes.HUGE else _TIMETABLE_PATIENCES
     for number, pace in enumerate(_PACES):
         budget.spend(Visits.TIMETABLE * usual.problem.ops)
         found = timetable(usual.problem, pace, goal.aim)
@@ -269,7 +264,7 @@ def tune_by_timetable(
         tried = tuner.by_times(found.priority(_DEFERRALS[0]), patiences)
         begins += [_Begin(tuner, one) for one in tried[:_KEPT_OF_PACE]]
         begins.sort(key=lambda begin: begin.rank)
-        del begins[_TIMETABLE_ROUNDS[usual.problem.ops >= _COSTLY] :]
+        del begins[_TIMETABLE_ROUNDS[usual.problem.ops >= Sizes.LARGE] :]
         far = _FAR_PROBES if number + 1 < len(_PACES) else _FAR_TIMETABLE
         is_far = (
             not begins or begins[0].tried.placed.period > goal.aim + (by_rules.begun - goal.aim) * far // 100
@@ -282,7 +277,7 @@ def tune_by_timetable(
     for tuner, begin in begins:
         rounds.append(Tuned(tuner.clock, tuner.round(begin, effort)))
         period = min(each.timed.period for each in rounds)
-        if tuner.is_done(period) or period >= by_rules.tuned or usual.problem.ops > _MANY:
+        if tuner.is_done(period) or period >= by_rules.tuned or usual.problem.ops > Sizes.HUGE:
             break
     return rounds
 
@@ -377,7 +372,7 @@ class _Tuner:
         return [one for one in self._flows if one.placed.period <= most]
 
     def _all_flows(self) -> list[_Tried]:
-        many = self.clock.problem.ops > _MANY
+        many = self.clock.problem.ops > Sizes.HUGE
         ways = product((True, False), _DEFERRALS[:1] if many else _DEFERRALS)
         priorities = (flow_priority(self.clock.problem, *way) for way in ways)
         tries = [one for priority in priorities for one in self.by_times(priority, _FLOW_PATIENCES)[:1]]
@@ -452,12 +447,12 @@ class _Tuner:
 
 def _is_hopeless(problem: Problem, period: int, goal: Goal) -> bool:
     far = goal.times_as_far(_FAR_AWAY)
-    return problem.ops >= _COSTLY and goal.aim < goal.enough and period > far
+    return problem.ops >= Sizes.LARGE and goal.aim < goal.enough and period > far
 
 
 def _is_near(problem: Problem, period: int, goal: Goal) -> bool:
     """Whether a period is not good enough, but so near that single ops are worth moving."""
-    return goal.enough < period <= goal.times_as_far(_NEAR[problem.ops > _MANY])
+    return goal.enough < period <= goal.times_as_far(_NEAR[problem.ops > Sizes.HUGE])
 
 
 def _rank(placed: Placed) -> tuple[int, int]:

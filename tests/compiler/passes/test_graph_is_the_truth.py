@@ -1,6 +1,7 @@
 """What the scheduler knows it knows from the graph: edges that a pass adds, and chunks wherever they lie."""
 
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -69,7 +70,7 @@ def test_a_pass_that_adds_an_edge_changes_the_schedule(
     edge: AddEdge, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if compiled:
-        monkeypatch.setattr(loops, "LARGE", 0)
+        monkeypatch.setattr(loops, "Sizes", SimpleNamespace(COMPILED=0))
     target = Target(unit_job(3, 2, 4, capacity=5), ())
     plain = (GRAPH_PASSES >> QUICK >> CanonicalizeSchedule()).run(target)
     changed = (GRAPH_PASSES >> edge >> QUICK >> CanonicalizeSchedule()).run(target)

@@ -1,6 +1,7 @@
 """Compiling whole jobs, and what happens when a pass breaks."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -79,7 +80,7 @@ def test_a_large_plan_of_the_own_cut_gets_less_work_where_another_is_ahead(
         (uneven, 20_000, Effort()),
         (even, 0, Effort()),
     ):
-        monkeypatch.setattr(compiler, "_LARGE", large)
+        monkeypatch.setattr(compiler, "Sizes", SimpleNamespace(LARGE=large))
         costs = measure_costs(job, 1, map, Guard(10**15))
         for recut in (True, False):
             efforts.clear()

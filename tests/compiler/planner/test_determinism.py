@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -47,6 +48,6 @@ def test_plain_and_compiled_loops_agree(
 ) -> None:
     job = unit_job(4, 3, 6, capacity=(5, 3, 3, 2))
     plain = plan_failed(job, failure_set(failed))
-    monkeypatch.setattr(loops, "LARGE", 0)
+    monkeypatch.setattr(loops, "Sizes", SimpleNamespace(COMPILED=0))
     compiled = plan_failed(job, failure_set(failed))
     assert print_streams(compiled) == print_streams(plain)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import combinations
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -248,7 +249,7 @@ def test_the_layout_for_no_failures_is_searched_at_length(
                 found.append(task[1].effort.extras_apart)
             yield function(task)
 
-    for name, value in (("_LARGE", 10), ("_CLOSE", 999)):
+    for name, value in (("Sizes", SimpleNamespace(LARGE=10, HUGE=60_000)), ("_CLOSE", 999)):
         monkeypatch.setattr(f"recycle_compiler.planner.recut.{name}", value)
     made = plan_recuts(job, own, run, Guard(_FOREVER)).made
     assert (made[0].layout.workers, found) == (workers, extras)
