@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch.nn.modules.batchnorm import _NormBase  # pyright: ignore[reportPrivateUsage]
 
+from recycle_runtime.experts.mixture import MixtureOfExperts
+
 
 class KeptBuffers:
     """Copies of a module's buffers: one of each, for as long as the chunk lives."""
@@ -69,14 +71,15 @@ class BufferHistory:
 
     def read_by_forwards(self, step: int) -> list[str]:
         """Names of buffers that the forwards of a step have changed, and may read as well: in training, norms
-        use the statistics of a micro-batch and not those that they keep."""
+        use the statistics of a micro-batch and not those that they keep. What balances experts changes once
+        in a step, in the same way on all peers."""
         if self._steps[step % 2] != step:
             return []
         changed = self._kept[step % 2].changed()
         return [
             f"{where}.{name}" if where else name
             for where, module in self._module.named_modules()
-            if not isinstance(module, _NormBase)
+            if not isinstance(module, _NormBase | MixtureOfExperts)
             for name in vars(module)["_buffers"]
             if (id(vars(module)["_buffers"]), name) in changed
         ]

@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from recycle_runtime.execution.kept_buffers import BufferHistory, KeptBuffers
+from recycle_runtime.experts.mixture import MixtureOfExperts
 
 
 class Counter(nn.Module):
@@ -84,12 +85,16 @@ def assert_equal(found: dict[str, torch.Tensor], expected: dict[str, torch.Tenso
 
 
 def test_buffers_that_forwards_may_read_are_named() -> None:
-    """Not those of norms, which have no influence in training, nor those that nothing changes."""
-    module = nn.Sequential(nn.BatchNorm1d(2), Counter())
+    """Not those of norms, which have no influence in training, nor those that nothing changes, nor the bias
+    of experts, which peers move together."""
+    mixture = MixtureOfExperts(2, lambda: nn.Linear(2, 2), experts=3, active=1, balancing_rate=0.1)
+    module = nn.Sequential(nn.BatchNorm1d(2), Counter(), mixture)
     module.register_buffer("constant", torch.ones(2))
     history = BufferHistory(module)
     history.begin(4)
     assert history.read_by_forwards(4) == []
     module(torch.randn(4, 2))
+    mixture.balance()
+    assert mixture.get_buffer("balance_steps").any()
     assert history.read_by_forwards(4) == ["1.written", "1.replaced", "1.empty"]
     assert history.read_by_forwards(5) == [], "it has not begun"
