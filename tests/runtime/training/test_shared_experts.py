@@ -200,11 +200,17 @@ def test_tokens_beyond_a_capacity_are_dropped_as_by_one_process(
         place = list(calls).index(self) if self in calls else len(calls)
         step = calls[self] // per_step
         self.exchange = OneProcess(placements[place // 2, place % 2, step])
+        if calls[self] % per_step == 0:
+            self.take_counts()
         calls[self] += 1
         return forward(self, tokens, chosen, weights)
 
     monkeypatch.setattr(SharedExperts, "forward", told)
     check(job, losses, workers, train_alone.__wrapped__(program, job.stages, per_step, STEPS))
+    counted = [each.take_counts() for each in calls]
+    dropped = sum(int(each.dropped) for each in counted if each is not None)
+    told_of = [worker.session.handlers.choices for worker in workers.values()]
+    assert dropped and tuple(map(sum, zip(*told_of, strict=True))) == (4 * per_step * 5 * 2, dropped)
 
 
 def test_steps_that_are_clipped_late_are_made_again_in_the_places_that_they_began_in(tmp_path: Path) -> None:
