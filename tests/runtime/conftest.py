@@ -16,7 +16,7 @@ job disturbed {{
 }}
 """
 _SHARDED = "optimizer { state = sharded  owners = 2 }"
-_EXPERTS = f"{_SHARDED}  experts {{ slots = 4  every = 1 }}"
+_EXPERTS = f"{_SHARDED}  experts {{ slots = 2  every = 1 }}"
 
 
 def _compiled(folder: Path, name: str, **fields: object) -> str:

@@ -160,7 +160,7 @@ class StepRows(Participant):
         """What is known of a step of this generation."""
         losses, done = telling.losses, telling.done.values()
         is_known = self._with_loss <= losses.keys()
-        # The ranks of a worker load the same samples.
+        # The ranks of a worker load the same samples, and route them alike.
         loaded = [each for member, each in telling.done.items() if member.tp_rank == 0]
         return StepRow(
             step,
@@ -172,6 +172,8 @@ class StepRows(Participant):
             samples=sum(each.samples for each in loaded),
             tokens=sum(each.tokens for each in loaded),
             learning_rate=telling.rate,
+            choices=sum(each.choices for each in loaded),
+            dropped=sum(each.dropped for each in loaded),
         )
 
 

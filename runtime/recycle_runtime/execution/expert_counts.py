@@ -6,6 +6,7 @@ mixtures that balance without a loss, at once, and the next placement of experts
 """
 
 from collections.abc import Callable
+from typing import cast
 
 import torch
 
@@ -24,6 +25,8 @@ class ExpertCounts:
         self._mixtures: dict[SharedExperts, MixtureOfExperts] = {each.experts: each for each in mixtures}
         self.popularity: torch.Tensor | None = None
         """By layer, by expert: how often it was asked for in the last step that was summed."""
+        self._choices: list[torch.Tensor] = []
+        """Of the last step here: of each layer with a capacity how many there were, and how many dropped."""
         self._record: list[torch.Tensor] | None = None
         """Of steps whose beginning is not here: what all peers have asked for in each."""
 
@@ -43,6 +46,7 @@ class ExpertCounts:
 
     def begin(self) -> None:
         """A step begins, or begins again."""
+        self._choices.clear()
         for layer in self.layers:
             layer.take_counts()
 
@@ -61,6 +65,8 @@ class ExpertCounts:
         for row, layer in zip(table, self.layers, strict=True):
             if (counted := layer.take_counts()) is not None:
                 row[: layer.experts] = counted.popularity
+                if layer.capacity is not None:
+                    self._choices.append(torch.stack([counted.popularity.sum(), counted.dropped]))
         if (pending := start_sum(table)) is not None:
             pending.wait()
         self.popularity = table
@@ -68,6 +74,14 @@ class ExpertCounts:
             self._record.append(table)
         else:
             self._balance(table)
+
+    @property
+    def choices(self) -> tuple[int, int]:
+        """Of experts in the last step, in forwards here, by layers with a capacity; and those dropped."""
+        if not self._choices:
+            return 0, 0
+        made, dropped = cast("list[int]", torch.stack(self._choices).sum(0).tolist())  # pyright: ignore[reportUnknownMemberType]
+        return made, dropped
 
     def _balance(self, table: torch.Tensor) -> None:
         with torch.no_grad():

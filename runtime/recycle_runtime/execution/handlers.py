@@ -206,6 +206,12 @@ class OpHandlers:
         for graphs in self._graphs.values():
             graphs.between_steps()
 
+    @property
+    def choices(self) -> tuple[int, int]:
+        """Of experts in the last step, by mixtures with a capacity, and how many of them were dropped."""
+        told = [chunk.expert_counts.choices for chunk in self._chunks.values()]
+        return sum(made for made, _ in told), sum(dropped for _, dropped in told)
+
     def drop(self) -> None:
         """Let go of everything that a step holds."""
         self._buffers.clear()

@@ -150,6 +150,8 @@ def _row(message: StepRow, event: str | None) -> dict[str, Any]:
     for name, count in (("samples", message.samples), ("tokens", message.tokens)):
         if count and message.seconds > 0:
             row[f"{name}_per_second"] = round(count / message.seconds, 3)
+    if message.choices:
+        row["dropped"] = round(message.dropped / message.choices, 6)
     return row
 
 

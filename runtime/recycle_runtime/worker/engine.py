@@ -71,10 +71,12 @@ class GroupResources(Protocol):
 
 
 class Counts(NamedTuple):
-    """Inputs that a worker has loaded for a step."""
+    """Inputs that a worker has loaded for a step, and choices of experts: see `messages.steps.StepDone`."""
 
     samples: int
     tokens: int
+    choices: int = 0
+    dropped: int = 0
 
 
 class Building(NamedTuple):
@@ -406,7 +408,8 @@ class _Session:
 
     @property
     def counts(self) -> Counts:
-        return Counts(self._inner.handlers.samples, self._inner.handlers.tokens)
+        handlers = self._inner.handlers
+        return Counts(handlers.samples, handlers.tokens, *handlers.choices)
 
     def not_finite(self, step: int) -> tuple[NotFinite, ...]:
         return self._inner.handlers.finiteness.found(step)

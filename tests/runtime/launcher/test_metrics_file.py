@@ -23,7 +23,9 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 
 def row(step: int, loss: float = 0.5) -> StepRow:
-    return StepRow(step, loss, 0.25, 4, "0 0", 0.125, samples=8, tokens=64, learning_rate=0.1)
+    return StepRow(
+        step, loss, 0.25, 4, "0 0", 0.125, samples=8, tokens=64, learning_rate=0.1, choices=8, dropped=1
+    )
 
 
 def test_what_a_row_says(tmp_path: Path) -> None:
@@ -35,7 +37,7 @@ def test_what_a_row_says(tmp_path: Path) -> None:
     assert first == {
         "step": 0, "loss": 0.5, "learning_rate": 0.1, "gradient_norm": None, "skipped": None,
         "seconds": 0.25, "data_wait": 0.125, "live": 4, "plan": "0 0", "event": "one; two",
-        "samples_per_second": 32.0, "tokens_per_second": 256.0,
+        "samples_per_second": 32.0, "tokens_per_second": 256.0, "dropped": 0.125,
     }  # fmt: skip
     assert (second["learning_rate"], second["gradient_norm"], second["skipped"]) == (0.1, 3.0, False)
 

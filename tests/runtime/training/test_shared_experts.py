@@ -200,11 +200,17 @@ def test_tokens_beyond_a_capacity_are_dropped_as_by_one_process(
         place = list(calls).index(self) if self in calls else len(calls)
         step = calls[self] // per_step
         self.exchange = OneProcess(placements[place // 2, place % 2, step])
+        if calls[self] % per_step == 0:
+            self.take_counts()
         calls[self] += 1
         return forward(self, tokens, chosen, weights)
 
     monkeypatch.setattr(SharedExperts, "forward", told)
     check(job, losses, workers, train_alone.__wrapped__(program, job.stages, per_step, STEPS))
+    counted = [each.take_counts() for each in calls]
+    dropped = sum(int(each.dropped) for each in counted if each is not None)
+    told_of = [worker.session.handlers.choices for worker in workers.values()]
+    assert dropped and tuple(map(sum, zip(*told_of, strict=True))) == (4 * per_step * 5 * 2, dropped)
 
 
 def test_steps_that_are_clipped_late_are_made_again_in_the_places_that_they_began_in(tmp_path: Path) -> None:
@@ -212,23 +218,41 @@ def test_steps_that_are_clipped_late_are_made_again_in_the_places_that_they_bega
     trained(tmp_path, job_of(3, 2, decouple=True, stagger=True), program=program)
 
 
-def test_weights_go_to_other_slots_without_another_byte(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("every", [0, 1])
+def test_every_slot_costs_its_weights_once_wherever_its_expert_was_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int
 ) -> None:
-    """Owners send as much to new places as when experts stay: a copy to who has one and does not own it."""
-    original, sent = Ownership.stepped, list[tuple[bool, int, int]]()
+    """An owner has what it needs for its slots; all others are sent it, as often where experts never move."""
+    original, sent = Ownership.gather, Counter[int]()
+    placements = dict[tuple[int, int, int], Placement]()
 
-    def stepped(self: Ownership) -> None:
-        layers = [each for layer in self.chunk.layers for each in layer.experts.layers]
-        before, places = self.bytes_given, [each.exchange.placement for each in layers]
+    def gather(self: Ownership) -> None:
+        before, chunk = self.bytes_given, self.chunk
         original(self)
-        now = self.bytes_given
-        self.gather()
-        has_moved = places != [each.exchange.placement for each in layers]
-        sent.append((has_moved, now - before, self.bytes_given - now))
+        sent[chunk.applied] += self.bytes_given - before
+        for layer in chunk.layers:
+            for place, each in enumerate(layer.experts.layers):
+                placements[chunk.applied, chunk.number, place] = each.exchange.placement
 
-    monkeypatch.setattr(Ownership, "stepped", stepped)
-    trained(tmp_path, job_of(3, 2, decouple=True, stagger=False))
-    assert len(sent) == 6 * STEPS
-    assert all(moved == stayed for _, moved, stayed in sent)
-    assert any(has_moved and moved for has_moved, moved, _ in sent)
+    monkeypatch.setattr(Ownership, "gather", gather)
+    workers = trained(tmp_path, job_of(4, 1, every, decouple=True, stagger=False))
+    assert sent.keys() == set(range(STEPS + 1))
+    assert len(set(placements.values())) > 1 if every else len(set(placements.values())) == 1
+    for step in sent:
+        given = here = slots = 0
+        for (peer, _), worker in workers.items():
+            for number, chunk in worker.chunks.items():
+                (layer,) = chunk.layers
+                for place, experts in enumerate(layer.experts.layers):
+                    mine = placements[step, number, place].peers[peer]
+                    for each in layer.experts.stacked.values():
+                        if each.experts is not experts:
+                            continue
+                        size = each.parameter[0].nbytes
+                        rows = [layer.shards[shard][each.number] for shard in layer.owned]
+                        owned = sum(row.first <= expert < row.last for expert in mine for row in rows)
+                        slots, here = slots + size * len(mine), here + size * owned
+                        given += size * (len(mine) - owned)
+        assert (sent[step], slots) == (given, given + here)
+        # As many as there are weights of experts: one replica of each.
+        assert slots == 4 * 4 * 8 * (8 * 6 + 8 + 6 * 8 + 6)

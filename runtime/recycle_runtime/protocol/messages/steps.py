@@ -107,6 +107,10 @@ class StepDone:
     """As in LossShare, which may not have been heard."""
     corrections: Natural = 0
     """As in LossShare."""
+    choices: Natural = 0
+    """Of experts, in forwards here, by mixtures with a capacity."""
+    dropped: Natural = 0
+    """Of these, those for which there was no room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +182,10 @@ class StepRow:
     """The same."""
     learning_rate: float | None = None
     """Of the first group of the last chunk; None if not known."""
+    choices: Natural = 0
+    """Of experts, by mixtures with a capacity; of all workers."""
+    dropped: Natural = 0
+    """Of these, those for which there was no room."""
 
     @property
     def loss_or_nan(self) -> float:
