@@ -29,7 +29,7 @@ from recycle_compiler.scheduling.rounds.problem import Ints, RoundsProblem, roun
 from recycle_compiler.scheduling.rounds.routes import Shape, Sizes, in_rounds
 
 _SLOT = 1_000
-_MOST = 20_000_000
+_MOST = 2_000_000
 """Orders beyond which a job is left out."""
 
 
