@@ -97,6 +97,7 @@ def test_bounds_and_plans_against_all_sizes_and_orders_of_rounds() -> None:
         failed = normal_form(counts, job.pipelines)
         claims = plan_failed(job, failed).claims
         optimum = optimum_in_rounds(job, failed, claims.period + SLOT, shorten_over_orders)
+        assert optimum is not None, f"seed {seed}: too many orders"
         assert claims.lower_bound <= optimum == claims.period, f"seed {seed}"
 
 
