@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 
+from bench.ablation_search import PROPOSERS
 from bench.report import Section, percent
 from bench.varied_jobs import LEAST_OPS, MOST_OPS, varied_job
 from recycle_compiler.ir.target import Target
@@ -53,14 +54,17 @@ class Planned:
         return self.period / self.bound - 1
 
 
-def planned(task: tuple[int, int, float]) -> Planned:
+def planned(task: tuple[int, int, float, frozenset[str]]) -> Planned:
     """Plan one job; its graph is made before the clock starts."""
-    seed, number, gap = task
+    seed, number, gap, without = task
     varied = varied_job(seed, number)
     problem = problem_of(GRAPH_PASSES.run(Target(varied.job, varied.failed)))
     options = replace(varied.job.solver, gap_ppm=round(gap * 1_000_000))
     began = time.process_time()
-    found = plan(problem, options, Effort(), Budget(Guard(options.time_limit_ns)))
+    effort = Effort()
+    found = plan(
+        problem, options, effort, Budget(Guard(10 * options.time_limit_ns), effort.work, without=without)
+    )
     return Planned(
         number,
         varied.label,
@@ -73,10 +77,16 @@ def planned(task: tuple[int, int, float]) -> Planned:
     )
 
 
-def measured(seed: int, numbers: Sequence[int], gap: float = GAP, processes: int = 1) -> Iterator[Planned]:
-    """The plans of these jobs of a series, as they are made."""
+def measured(
+    seed: int,
+    numbers: Sequence[int],
+    gap: float = GAP,
+    processes: int = 1,
+    without: frozenset[str] = frozenset(),
+) -> Iterator[Planned]:
+    """The plans of these jobs of a series, as they are made; these proposers of orders are left out."""
     with running(processes) as run:
-        yield from run(planned, [(seed, number, gap) for number in numbers])
+        yield from run(planned, [(seed, number, gap, without) for number in numbers])
 
 
 def section(seed: int = SEED, numbers: Sequence[int] = range(JOBS), gap: float = GAP) -> Section:
@@ -135,12 +145,16 @@ def main() -> None:
     parser.add_argument("--only", type=int, default=JOBS, metavar="N", help="the first N jobs (default: all)")
     parser.add_argument("--number", type=int, nargs="+", help="these jobs instead")
     parser.add_argument("--gap", type=float, default=GAP, help="good enough, as a share of the bound")
+    parser.add_argument(
+        "--without", nargs="+", default=(), choices=PROPOSERS, help="leave these proposers out"
+    )
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--json", action="store_true", help="print a line of JSON for each plan instead")
     arguments = parser.parse_args()
     numbers = arguments.number or range(arguments.only)
     plans: list[Planned] = []
-    for one in measured(arguments.seed, numbers, arguments.gap, arguments.processes):
+    without = frozenset[str](arguments.without)
+    for one in measured(arguments.seed, numbers, arguments.gap, arguments.processes, without):
         plans.append(one)
         if arguments.json:
             print(json.dumps({**asdict(one), "gap": one.gap}), flush=True)

@@ -262,6 +262,9 @@ class Layer:
         `is_stepping`: weights come from the owners of their shards, step by step.
         """
         model: dict[str, Any] = state["model"]
+        if self.shards and not is_stepping:
+            self.own_nothing()
+        self.experts.take(model)
         if is_stepping and self.shards:
             model = {**model, **dict(zip(self._own_names, self.parameters, strict=True))}
         given: list[StoredShard] = state.get("shards") or []
@@ -282,7 +285,6 @@ class Layer:
                 state = rows_of_shards(given, all_rows(self._shapes), self._shapes, self._order)
             self.stepped.load({"masters": values, **state})
         elif not is_stepping:
-            self.own_nothing()
             # A peer sends no shards: their owners do.
             self.waiting = given or None
             if given:
@@ -294,7 +296,6 @@ class Layer:
     def _with_experts(self, model: dict[str, Any], given: Sequence[StoredShard]) -> dict[str, Any]:
         """The state of a module whose experts, if any, may be with the shards of their optimizer."""
         if self.experts:
-            self.experts.take(model)
             return {**model, **self.experts.here()}
         if set(self._own_names) <= model.keys():
             return model

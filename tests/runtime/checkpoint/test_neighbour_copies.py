@@ -4,10 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from recycle_compiler.ir.job import JobSpec
 from tests.compiler.test_sharded import sharded
-from tests.runtime.checkpoint.runs import JOB, losses, plans, run, saved, train_in_turns, with_dropout
+from tests.runtime.checkpoint.runs import JOB, losses, plans, run, train_in_turns, with_dropout
 from tests.runtime.recovery.sliced import RANKS, SLICED, check_saved
 from tests.runtime.training.alone import train_alone
 from tests.runtime.training.compare import Failed
@@ -17,6 +18,8 @@ STEPS = 16
 EVERY = 4
 SHARDED = sharded(unit_job(2, 3, 2))
 """Every shard of optimizer state has two owners, of three workers of its stage."""
+EXPERTS = replace(SHARDED, slots=4, placed_every=1)
+SHARED_EXPERTS = str(Path(__file__).resolve().parents[1] / "training" / "programs" / "shared_experts.py")
 
 
 def went_back(events: list[str]) -> str:
@@ -31,15 +34,16 @@ def went_back(events: list[str]) -> str:
         (JOB, ("kill=0:1@11", "kill=1:1@11"), "every worker of stage 1 has failed"),
         (JOB, ("kill=0:1@8.copy", "kill=1:1@8.0"), "every worker of stage 1 has failed"),
         (SHARDED, ("kill=0:1@11", "kill=1:1@11"), "of the optimizer state of layer"),
+        (EXPERTS, ("kill=0:1@11", "kill=1:1@11"), "of the optimizer state of layer"),
     ],
-    ids=["a-step", "a-copy", "both-owners-of-a-shard"],
+    ids=["a-step", "a-copy", "both-owners-of-a-shard", "both-owners-of-experts"],
 )
 def test_a_stage_is_lost_and_training_goes_on(
     tmp_path: Path, job: JobSpec, faults: tuple[str, ...], why: str
 ) -> None:
     """At some step, and while the next copy is being made; or only some of its optimizer state is lost."""
-    program = with_dropout(tmp_path)
-    failed: list[Failed] = [[(0, 1)], [(0, 1), (1, 1)]] if job is SHARDED else []
+    program = SHARED_EXPERTS if job.slots else with_dropout(tmp_path)
+    failed: list[Failed] = [[(0, 1)], [(0, 1), (1, 1)]] if job.sharding is not None else []
     result, events = run(
         plans(tmp_path / "job.plan", job, *failed),
         program,
@@ -58,10 +62,12 @@ def test_a_stage_is_lost_and_training_goes_on(
     found = losses(result)
     assert list(found) == list(range(STEPS))
     assert list(found.values()) == pytest.approx(alone, rel=1e-12)
-    for name, state in saved(tmp_path).items():
-        stage = int(name.split("-")[2])
-        for key, value in states[stage].items():
-            assert state[key].sub(value).abs().max() <= 1e-9
+    for path in tmp_path.glob("worker-*.pt"):
+        file = torch.load(path, weights_only=True)
+        for key, value in states[int(path.name.split("-")[2])].items():
+            here = file.get("experts", {}).get(key)
+            expected = value if here is None else value[here]
+            assert file["model"][key].sub(expected).abs().max() <= 1e-9
 
 
 @pytest.mark.slow

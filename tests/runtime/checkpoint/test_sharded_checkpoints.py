@@ -26,13 +26,32 @@ from tests.runtime.training.compare import MLP, changed
 from tests.runtime.training.threads import train_in_threads
 from tests.support.jobs import unit_job
 
-LAYERS, PER_STEP = 10, 12
+PER_STEP = 12
+SHARED_EXPERTS = str(Path(__file__).resolve().parents[1] / "training" / "programs" / "shared_experts.py")
 CPU = torch.device("cpu")
 
 
-def _job(cut: tuple[int, ...], pipelines: int, owners: int = 0) -> JobSpec:
+EXPERTS = """
+del build_stage
+
+def layers():
+    return [(f"blocks.{number}", Block().double()) for number in range(3)]
+"""
+
+
+def _job(cut: tuple[int, ...], pipelines: int, owners: int = 0, slots: int = 0) -> JobSpec:
     job = unit_job(len(cut), pipelines, PER_STEP // pipelines)
-    return replace(sharded(job, owners) if owners else job, cut=cut)
+    return replace(sharded(job, owners) if owners else job, cut=cut, slots=slots, placed_every=min(slots, 1))
+
+
+def _in_slots(worker: FixedPlanWorker) -> dict[str, list[int]]:
+    """By the names of stacked parameters: experts whose rows they have."""
+    layers = [layer for chunk in worker.chunks.values() for layer in chunk.layers]
+    return {
+        layer.parameter_names[each.number]: list(each.experts.resident or ())
+        for layer in layers
+        for each in layer.experts.stacked.values()
+    }
 
 
 def _written(folder: Path, workers: Collection[FixedPlanWorker], bundle: Bundle, step: int) -> Path:
@@ -56,30 +75,43 @@ def _numbers(workers: Collection[FixedPlanWorker]) -> Counter[str]:
     return found
 
 
-def test_any_other_job_goes_on(tmp_path: Path) -> None:
-    """With other owners, another number of pipelines, another cut, whole state, and in shards again."""
-    program = changed(tmp_path, MLP, "CLIP_NORM = 0.5")
-    chain = [
-        (_job((5, 5), 3, owners=2), 3),
-        (_job((3, 3, 4), 2, owners=1), 4),
-        (_job((6, 4), 2), 5),
-        (_job((10,), 4, owners=3), 6),
-    ]
+CHAINS = [
+    (MLP, "CLIP_NORM = 0.5", [_job((5, 5), 3, 2), _job((3, 3, 4), 2, 1), _job((6, 4), 2), _job((10,), 4, 3)]),
+    (
+        SHARED_EXPERTS,
+        EXPERTS,
+        [_job((1, 2), 3, 2, 2), _job((1, 1, 1), 2, 1, 3), _job((2, 1), 2), _job((3,), 4, 3, 1)],
+    ),
+]
+
+
+@pytest.mark.parametrize(("original", "change", "chain"), CHAINS, ids=["layers", "experts"])
+def test_any_other_job_goes_on(tmp_path: Path, original: str, change: str, chain: list[JobSpec]) -> None:
+    """With other owners, another number of pipelines, another cut, whole state, and in shards again; with
+    experts in slots, in others, whole, and in slots again."""
+    program = changed(tmp_path, original, change)
     before: tuple[Path, int] | None = None
-    for number, (job, steps) in enumerate(chain):
+    for number, job in enumerate(chain):
+        steps = 3 + number
         path = plans(tmp_path / f"{number}.plan", job)
         losses, workers = train_in_threads(path, program, 0, steps, checkpoint=before)
-        alone = train_alone(program, 1, PER_STEP, steps, cut=(LAYERS,))
+        alone = train_alone(program, 1, PER_STEP, steps, cut=(sum(job.cut),))
         first = 0 if before is None else before[1]
         assert losses == pytest.approx(alone.losses[first:], rel=1e-12)
         weights = sum(value.numel() for value in alone.states[0].values())
         for worker in workers.values():
+            here = _in_slots(worker)
             for module in worker.modules.values():
                 for name, value in module.state_dict().items():
-                    torch.testing.assert_close(value, alone.states[0][name], rtol=1e-12, atol=1e-12)
+                    expected = alone.states[0][name]
+                    expected = expected[here[name]] if name in here else expected
+                    torch.testing.assert_close(value, expected, rtol=1e-12, atol=1e-12)
         if job.sharding is not None:
-            # Adam keeps two numbers for each weight.
-            assert _numbers(workers.values()) == {"layer": weights, "optimizer": 2 * weights}
+            # Adam keeps two numbers for each weight; weights of experts are beside them.
+            inside = {name: each for name, each in alone.states[0].items() if ".experts." in name}
+            stacked = sum(each.numel() for each in inside.values()) if job.slots else 0
+            expected = {"layer": weights - stacked, "optimizer": 2 * weights + stacked}
+            assert _numbers(workers.values()) == expected
             before = _written(tmp_path / str(number), workers.values(), Bundle.read(path), steps), steps
         else:
             # Every worker has everything, and the first of each stage writes.

@@ -1,5 +1,6 @@
 """Experts that peers share give the parameters of the same training on one process, to the last digits."""
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,12 +11,15 @@ from recycle_compiler.ir.failure import failure_set
 from recycle_compiler.ir.job import JobSpec, Techniques
 from recycle_compiler.planner.compile import plan_failed
 from recycle_runtime.execution.chunk import build_module
+from recycle_runtime.experts.exchange import Alone as OneProcess
+from recycle_runtime.experts.placement import Placement
+from recycle_runtime.experts.shared import SharedExperts
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.program.loading import load_program
 from recycle_runtime.state.ownership import Ownership
 from recycle_runtime.worker.fixed_plan import FixedPlanWorker
 from tests.compiler.test_sharded import sharded
-from tests.runtime.training.alone import train_alone
+from tests.runtime.training.alone import Alone, train_alone
 from tests.runtime.training.compare import STEPS, Failed, changed, file_of
 from tests.runtime.training.test_evaluation import evaluate_in_threads
 from tests.runtime.training.threads import train_in_threads
@@ -37,8 +41,13 @@ def trained(
     """Workers after all steps; losses and all that they have of experts are what one process computes."""
     plan = plan_failed(job, failure_set(failed or []))
     losses, workers = train_in_threads(file_of(folder, plan), program, 0, STEPS)
-    alone = train_alone(program, job.stages, job.pipelines * job.microbatches, STEPS)
-    assert losses == pytest.approx(alone.losses, rel=1e-12)
+    check(job, losses, workers, train_alone(program, job.stages, job.pipelines * job.microbatches, STEPS))
+    return workers
+
+
+def check(job: JobSpec, losses: list[float], workers: dict[Worker, FixedPlanWorker], alone: Alone) -> None:
+    """Losses, and all that workers have at the end; every row of experts with as many owners as it should."""
+    assert losses == pytest.approx(alone.losses, rel=1e-12, nan_ok=True)
     owned: dict[tuple[int, str, int], int] = {}
     peers = [sum(worker[1] == stage for worker in workers) for stage in range(job.stages)]
     for worker in workers.values():
@@ -62,7 +71,6 @@ def trained(
                         for expert in range(rows.first, rows.last):
                             owned[number, name, expert] = owned.get((number, name, expert), 0) + 1
     assert owned and all(count == min(2, peers[chunk]) for (chunk, *_), count in owned.items())
-    return workers
 
 
 def _equal(found: torch.Tensor, expected: torch.Tensor) -> None:
@@ -84,6 +92,49 @@ def test_equal_to_one_process(
     tmp_path: Path, pipelines: int, slots: int, decouple: bool, stagger: bool, failed: Failed
 ) -> None:
     trained(tmp_path, job_of(pipelines, slots, decouple=decouple, stagger=stagger), failed)
+
+
+_SPOILED = """
+class Spoiled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, value, is_bad):
+        ctx.is_bad = is_bad
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * (float("nan") if ctx.is_bad else 1.0), None
+
+
+class First(nn.Linear):
+    def forward(self, points):
+        return Spoiled.apply(super().forward(points), bool(points[0, 0] == 7.0))
+
+
+_build, _batches = build_stage, batches
+
+
+def build_stage(stage, stages):
+    made = _build(stage, stages)
+    if stage == 0:
+        made[0] = First(WIDTH, WIDTH).double()
+    return made
+
+
+def batches(seed):
+    for number, (points, target) in enumerate(_batches(seed)):
+        points[0, 0] = 7.0 if number == 20 else points[0, 0]
+        yield points, target
+"""
+
+
+@pytest.mark.parametrize("stagger", [False, True])
+def test_a_skipped_step(tmp_path: Path, stagger: bool) -> None:
+    """A gradient is no number on one worker: experts, their state and their places stay as they are."""
+    program = changed(tmp_path, SHARED_EXPERTS, _SPOILED)
+    workers = trained(tmp_path, job_of(3, 2, decouple=True, stagger=stagger), program=program)
+    chunks = [chunk for worker in workers.values() for chunk in worker.chunks.values()]
+    assert {chunk.stepper.progress.skipped for chunk in chunks} == {1}
 
 
 class Rows:
@@ -114,13 +165,46 @@ def test_evaluation_goes_through_shared_experts_too(tmp_path: Path) -> None:
     assert found == pytest.approx(sum(losses) / len(losses), rel=1e-12)
 
 
-def test_tokens_beyond_a_capacity_are_dropped_as_by_one_process(tmp_path: Path) -> None:
-    """Each expert has as large a share of the slots as alone, so there is room for as many of its tokens."""
+@pytest.mark.parametrize(("pipelines", "slots", "every"), [(2, EXPERTS, 0), (3, 3, 1)])
+def test_tokens_beyond_a_capacity_are_dropped_as_by_one_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pipelines: int, slots: int, every: int
+) -> None:
+    """One that is told, in every step, how many slots each expert has."""
     program = changed(tmp_path, SHARED_EXPERTS, "CAPACITY = 1.0")
-    job = job_of(2, EXPERTS, every=0, decouple=True, stagger=True)
-    trained(tmp_path, job, program=program)
-    kept = train_alone(SHARED_EXPERTS, 2, 6, STEPS)
-    assert train_alone(program, 2, 6, STEPS).losses != kept.losses
+    job = job_of(pipelines, slots, every, decouple=True, stagger=True)
+    placements = dict[tuple[int, int, int], Placement]()
+    with monkeypatch.context() as patch:
+        original = Ownership.gather
+
+        def gather(self: Ownership) -> None:
+            """When a generation begins and after a step: places of the next one."""
+            layers = (each for layer in self.chunk.layers for each in layer.experts.layers)
+            for place, each in enumerate(layers):
+                found = placements.setdefault(
+                    (self.chunk.number, place, self.chunk.applied), each.exchange.placement
+                )
+                assert found == each.exchange.placement
+            original(self)
+
+        patch.setattr(Ownership, "gather", gather)
+        losses, workers = train_in_threads(file_of(tmp_path, plan_failed(job, ())), program, 0, STEPS)
+    assert len({each.replicas for each in placements.values()}) > min(every, 1)
+    per_step, calls = job.pipelines * job.microbatches, Counter[SharedExperts]()
+    kept = train_alone(SHARED_EXPERTS, job.stages, per_step, STEPS)
+    assert losses != pytest.approx(kept.losses, rel=1e-6)
+    forward = SharedExperts.forward
+
+    def told(
+        self: SharedExperts, tokens: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor
+    ) -> torch.Tensor:
+        place = list(calls).index(self) if self in calls else len(calls)
+        step = calls[self] // per_step
+        self.exchange = OneProcess(placements[place // 2, place % 2, step])
+        calls[self] += 1
+        return forward(self, tokens, chosen, weights)
+
+    monkeypatch.setattr(SharedExperts, "forward", told)
+    check(job, losses, workers, train_alone.__wrapped__(program, job.stages, per_step, STEPS))
 
 
 def test_steps_that_are_clipped_late_are_made_again_in_the_places_that_they_began_in(tmp_path: Path) -> None:

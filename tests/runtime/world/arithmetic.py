@@ -177,6 +177,12 @@ class _Hook:
             self._hooks.remove(self._hook)
 
 
+class _NoExperts:
+    """Instead of `execution.resident_experts.ResidentExperts`."""
+
+    stacked: Mapping[int, Any] = {}
+
+
 class NumberLayer:
     """Instead of `execution.layer.Layer`."""
 
@@ -186,6 +192,7 @@ class NumberLayer:
     untrained: tuple[str, ...] = ()
     shards: tuple[Any, ...] = ()
     owned: Mapping[int, Any] = {}
+    experts = _NoExperts()
 
     def __init__(self, number: int, rank: int = 0) -> None:
         self.number, self.name = number, f"layers.{number}"

@@ -19,7 +19,7 @@ from recycle_runtime.execution.optimizer import StepPhase
 from recycle_runtime.execution.session import Role, StepReport
 from recycle_runtime.execution.steps import WorkerSteps
 from recycle_runtime.plan.bundle import Bundle
-from recycle_runtime.plan.isa import NONE, SERVES, Instruction, Opcode
+from recycle_runtime.plan.isa import NONE, Instruction, Opcode
 from recycle_runtime.plan.worker_ids import Worker, numbered_worker
 from recycle_runtime.program.loading import Program
 from recycle_runtime.protocol.channel import PROVED_WITHIN
@@ -395,10 +395,7 @@ class NumberSession:
         sums: Any = self._sums
         self._steps = WorkerSteps(chunks, sums, answers_for, role.grid.tied_sum)
         self._handlers: dict[Opcode, Callable[[Instruction], Any]] = {
-            opcode: getattr(self, f"_{opcode.name.lower()}")
-            for opcode in Opcode
-            # No world has experts.
-            if opcode not in SERVES
+            opcode: getattr(self, f"_{opcode.name.lower()}") for opcode in Opcode
         }
 
     @property
