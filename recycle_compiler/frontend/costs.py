@@ -114,6 +114,9 @@ class MeasuredLayers:
     """Part of a worker's memory that is neither state nor activations."""
     variation: Variation = STEADY
     """Variation of op times, if measured."""
+    exchange: tuple[int, ...] = ()
+    """Of each layer, what `measured` has of it in `forward` and `backward_input`; a job with experts that
+    peers share keeps its cut."""
 
     @property
     def costs(self) -> LayerCosts:
@@ -159,4 +162,5 @@ class MeasuredLayers:
             gather=gather,
             state=summed(given.state),
             counts=summed(given.counts) if any(given.counts) else (),
+            exchange=summed(self.exchange) if any(self.exchange) else (),
         )

@@ -18,6 +18,7 @@ from recycle_compiler.frontend.profile import (
     read_amounts_or_zero,
     read_memory,
     read_times_or_zero,
+    with_exchange,
 )
 from recycle_compiler.frontend.shape import GivenShape
 from recycle_compiler.frontend.syntax import Listing, SyntaxSetting
@@ -31,7 +32,7 @@ from recycle_compiler.frontend.values import (
 from recycle_compiler.ir.layers import LayerCosts
 
 MOST_LAYERS = 4_096
-_PER_LAYER = (*TIMES, *MEMORY, "parameters", "resident")
+_PER_LAYER = (*TIMES, *MEMORY, "parameters", "resident", "exchange")
 
 
 def read_layers_block(
@@ -48,9 +49,11 @@ def read_layers_block(
     columns["parameters"] = read_amounts_or_zero(section, "parameters", "byte", over, report)
     columns["resident"] = read_amounts_or_zero(section, "resident", memory_unit, over, report)
     columns["state"] = read_amounts_or_zero(section, "sharded", memory_unit, over, report)
+    exchange = read_times_or_zero(section, "exchange", unit, over, report)
     known = {key: values for key, values in columns.items() if values is not None}
-    if unit is None or len(known) < len(columns):
+    if unit is None or exchange is None or len(known) < len(columns):
         return None
+    known |= with_exchange(known, exchange)
     return MeasuredLayers(
         unit=unit,
         memory_unit=memory_unit,
@@ -58,6 +61,7 @@ def read_layers_block(
         reduce_workers=shape.pipelines,
         span=section.span,
         owners=owners,
+        exchange=exchange,
     )
 
 

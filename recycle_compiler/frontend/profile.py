@@ -1,5 +1,7 @@
 """The `profile` block: what each stage costs, written out."""
 
+from collections.abc import Mapping
+
 from recycle_compiler.frontend.check import Section
 from recycle_compiler.frontend.costs import STEADY, ChunkCosts
 from recycle_compiler.frontend.diagnostics import Mistakes, spell
@@ -37,9 +39,7 @@ def read_profile_block(
     known_times = {key: values for key, values in times.items() if values is not None}
     if len(known_times) < len(times) or exchange is None:
         return None
-    for key in ("forward", "backward_input"):
-        # Times of a round: what it computes, and its tokens on their way.
-        known_times[key] = tuple(map(sum, zip(known_times[key], exchange, strict=True)))
+    known_times |= with_exchange(known_times, exchange)
     nothing = (0,) * stages
     return ChunkCosts(
         unit=unit,
@@ -54,6 +54,13 @@ def read_profile_block(
         variation=STEADY,
         **known_times,
     )
+
+
+def with_exchange(times: Mapping[str, Values], exchange: Values) -> dict[str, Values]:
+    """Times of a round: what it computes, and its tokens on their way."""
+    return {
+        key: tuple(map(sum, zip(times[key], exchange, strict=True))) for key in ("forward", "backward_input")
+    }
 
 
 def read_times_or_zero(

@@ -9,9 +9,10 @@ A profile by layer has `layers` in place of `stages`, `resident_bytes` in each o
 many workers took part in a reduction. With `parameter_count` in each row the state is counted from that. It
 may have `overhead_bytes` of a worker, `working_bytes` in each row, of which a worker needs the largest, and
 `split_ppm`: how much longer two halves of a micro-batch take than the whole, in millionths; null where that
-could not be measured. Either may have `spread_ppm` and `jitter_ppm`: how much op times vary by micro-batch
-and by chance, as standard deviations in millionths. Keys that are not named here are left to whoever wrote
-them.
+could not be measured. `exchange` in a row is how long tokens take to their experts and back in one forward,
+which `forward` and `backward_input` are without. Either may have `spread_ppm` and `jitter_ppm`: how much op
+times vary by micro-batch and by chance, as standard deviations in millionths. Keys that are not named here
+are left to whoever wrote them.
 """
 
 import json
@@ -24,6 +25,7 @@ from recycle_compiler.frontend.costs import ChunkCosts, MeasuredLayers, Variatio
 from recycle_compiler.frontend.diagnostics import Mistakes, count, quote, shorten
 from recycle_compiler.frontend.layers import MOST_LAYERS
 from recycle_compiler.frontend.optimizer_state import StateRules
+from recycle_compiler.frontend.profile import with_exchange
 from recycle_compiler.frontend.read_file import ReadError, read_text
 from recycle_compiler.frontend.shape import MOST_GPUS, GivenShape
 from recycle_compiler.frontend.syntax import Quoted
@@ -53,6 +55,7 @@ _FIELDS = {
     "resident_bytes": ("resident", 0),
     "parameter_count": ("counts", 0),
     "working_bytes": ("working", 0),
+    "exchange": ("exchange", 0),
 }
 """Key in the file: field of the costs, least value."""
 _REQUIRED = ("forward", "backward_input", "backward_weight", "activation_bytes")
@@ -109,8 +112,10 @@ def read_profile_file(
     working = max(columns.pop("working"))
     workers = measured.pipelines or shape.pipelines
     columns |= _sharded(columns, workers or 1, state)
+    columns |= with_exchange(columns, columns["exchange"])
     if measured.noun == "stage":
         return _stage_costs(columns, file, variation) if shape.stages or shape.is_free else None
+    exchange = columns.pop("exchange")
     costs = LayerCosts(capacity=None, **columns)
     return MeasuredLayers(
         DISPLAY_UNIT,
@@ -122,6 +127,7 @@ def read_profile_file(
         state.owners,
         measured.overhead + working,
         variation,
+        exchange,
     )
 
 
@@ -281,6 +287,7 @@ def _sharded(columns: Columns, workers: int, state: StateRules) -> Columns:
 def _stage_costs(columns: dict[str, tuple[int, ...]], file: Quoted, variation: Variation) -> ChunkCosts:
     # The capacity of a job with a profile by stage is for activations alone.
     columns["resident"] = (0,) * len(columns["forward"])
+    columns["exchange"] = columns["exchange"] if any(columns["exchange"]) else ()
     return ChunkCosts(unit=DISPLAY_UNIT, memory_unit="byte", span=file.span, variation=variation, **columns)
 
 

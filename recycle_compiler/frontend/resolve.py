@@ -65,9 +65,14 @@ def resolve(job: Job, folder: Path, report: Mistakes) -> JobSpec | None:
     if isinstance(source, ModelLayers):
         check_room(source.model.experts, experts, failures, shape, sections, report)
     if costs.exchange and not experts.slots:
-        setting = _costs_of(sections).settings["exchange"]
+        setting = _costs_of(sections).settings.get("exchange")
         message = "`exchange` is given, and the job has no experts that peers share"
-        report.error("conflict", message, setting.key.span, "add `experts { slots = 2 }`, or remove it")
+        report.error(
+            "conflict",
+            message,
+            setting.key.span if setting else costs.span,
+            "add `experts { slots = 2 }`, or remove it",
+        )
     spec = JobSpec(
         name=job.name.text,
         stages=len(costs.forward),

@@ -34,6 +34,7 @@ BLOCKS: dict[str, tuple[str, ...]] = {
         "parameters",
         "resident",
         "sharded",
+        "exchange",
         "spread",
         "jitter",
     ),

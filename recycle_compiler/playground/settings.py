@@ -118,6 +118,8 @@ def settings_of(job: JobSpec) -> Settings:
     """The numbers of a job, stage by stage; SettingsError for one that they cannot tell."""
     if not job.has_chunk_per_stage:
         raise SettingsError("its workers hold several chunks each, and the playground has one for each stage")
+    if job.slots:
+        raise SettingsError("its workers share experts, and plans of the playground are not in rounds")
     in_bytes = job.memory_unit != "count"
 
     def times(values: Sequence[int]) -> tuple[Number, ...]:

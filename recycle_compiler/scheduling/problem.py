@@ -91,6 +91,8 @@ class Problem:
     """Workers to which the times of their chunks do not apply; bounds and MILP know nothing of them."""
     has_faster: bool = False
     """Whether some of those are faster than their peers."""
+    meets: bool = False
+    """All workers of a chunk run every op of it together, in rounds."""
     opens: tuple[int, ...] = ()
     """When each pool may begin at the soonest, where some have to wait; bounds know nothing of it."""
 
@@ -194,6 +196,7 @@ def problem_of(graph: Graph) -> Problem:
         worker_capacity=tuple(amount for amount in capacity for _ in range(job.pipelines)),
         tasks=tasks,
         late=np.zeros(job.workers, dtype=np.int64),
+        meets=job.slots > 0,
     )
     grouped = _grouped(problem, barriers)
     return replace(grouped, is_uniform=_is_uniform(grouped), late=_late(ops, grouped))

@@ -3,10 +3,12 @@
     load        the work of one worker, after its ramp-up                   load.py
     rounds      from the first op to the last, over waits for memory        rounds.py
     both ends   all workers of a stage together, and what they idle         both_ends.py
+    meetings    all workers of a stage in every round, and whole rounds     meetings.py
     of graphs   chunks that share workers or reduce together, paths         shared.py
 
 All of them take the best case for all that they do not look at: how micro-batches are routed, other stages,
-other workers. So the largest holds. Of equal ones the shortest argument is named.
+other workers. So the largest holds; that of meetings only where peers share experts. Of equal ones the
+shortest argument is named.
 """
 
 from functools import lru_cache
@@ -18,6 +20,7 @@ from recycle_compiler.ir.graph import Edges
 from recycle_compiler.scheduling.bounds.both_ends import BothEnds
 from recycle_compiler.scheduling.bounds.bound import Bound, SpanTerm, StageBound, window
 from recycle_compiler.scheduling.bounds.load import Load
+from recycle_compiler.scheduling.bounds.meetings import Meetings
 from recycle_compiler.scheduling.bounds.rounds import Rounds
 from recycle_compiler.scheduling.bounds.shared import path_bound, shared_bounds
 from recycle_compiler.scheduling.problem import Problem, Tasks
@@ -34,10 +37,12 @@ __all__ = [
 
 STAGE_BOUNDS: tuple[StageBound, ...] = (Load(), Rounds(), BothEnds())
 """The shortest argument first."""
+BOUNDS_IN_ROUNDS: tuple[StageBound, ...] = (*STAGE_BOUNDS, Meetings())
+"""Where peers meet in rounds."""
 _FACTS = (
     *("chunks", "pipelines", "microbatches", "staggered"),
     *("forward", "backward", "weight", "split", "transfer", "finish", "optimizer"),
-    *("activation", "kept", "capacity", "hosts", "pool", "window", "grain"),
+    *("activation", "kept", "capacity", "hosts", "pool", "window", "grain", "meets"),
 )
 """What bounds are made of: all that is said of chunks."""
 _MOST_OPS = 20_000
@@ -82,10 +87,10 @@ def stage_bounds(problem: Problem, stage: int) -> list[Bound]:
     noun = "stage" if len(set(problem.pool)) == problem.chunks else "chunk"
     return [
         Bound(window(problem, stage, bound.span(problem, stage)), f"{bound.name} of {noun} {stage}")
-        for bound in STAGE_BOUNDS
+        for bound in (BOUNDS_IN_ROUNDS if problem.meets else STAGE_BOUNDS)
     ]
 
 
 def named_bound(name: str) -> StageBound | None:
     """The bound of this name, if there is one."""
-    return next((bound for bound in STAGE_BOUNDS if bound.name == name), None)
+    return next((bound for bound in BOUNDS_IN_ROUNDS if bound.name == name), None)

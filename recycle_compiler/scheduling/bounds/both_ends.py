@@ -32,7 +32,7 @@ _PASSES = 2
 """How often those that memory holds back return and make room for others."""
 
 
-class _Earliest(NamedTuple):
+class Earliest(NamedTuple):
     """The earliest start of the first, second ... op of each kind."""
 
     forward: Ints
@@ -76,8 +76,16 @@ def pooled_idle(problem: Problem, stage: int) -> tuple[int, int]:
 
     Where one end alone says more than both together, the other counts nothing.
     """
-    work = _work(problem, stage)
-    ends = [_idle_by(problem, stage, ops) for ops in (_at_start(problem, stage), _at_end(problem, stage))]
+    live, times = len(problem.hosts[stage]), times_of(problem, stage)
+    at_start, at_end = starts_of_ops(problem, stage), ends_of_ops(problem, stage, leaves(problem, stage))
+    return least_idle(_work(problem, stage), live, times, at_start, at_end)
+
+
+def least_idle(
+    work: int, machines: int, times: tuple[int, int, int], at_start: Earliest, at_end: Earliest
+) -> tuple[int, int]:
+    """What so many machines idle together at least, at the start and at the end of all this work."""
+    ends = [_idle_by(machines, times, ops) for ops in (at_start, at_end)]
     # A moment by which not all work can be done lies within the window; two such moments, counted from both
     # ends, do not overlap if both halves together cannot hold all work.
     alone = [int(end.idle[end.done < work].max(initial=0)) for end in ends]
@@ -85,11 +93,11 @@ def pooled_idle(problem: Problem, stage: int) -> tuple[int, int]:
     return max((both[0], both[1]), (alone[0], 0), (0, alone[1]), key=sum)
 
 
-def _at_start(problem: Problem, stage: int) -> _Earliest:
-    """Time runs from the start of the stage's first F."""
+def starts_of_ops(problem: Problem, stage: int, together: int = 1) -> Earliest:
+    """Time runs from the start of the stage's first F; at least so many backwards are `together` at first."""
     here = problem.backward[stage]
     trip = problem.forward[stage] + round_trip(problem, stage)
-    backward = returns(problem, stage)
+    backward = np.maximum(returns(problem, stage), returns(problem, stage)[together - 1])
     rounds = _rounds_by_memory(problem, stage)
     forward = np.zeros(problem.units, dtype=np.int64)
     for earlier, way in rounds:
@@ -101,13 +109,13 @@ def _at_start(problem: Problem, stage: int) -> _Earliest:
             room = _when_room(problem, earlier, weight)
             forward = np.maximum(forward, np.where(room > 0, room + way, 0))
         backward = np.maximum(backward, forward + trip)
-    return _Earliest(forward, backward, backward + here)
+    return Earliest(forward, backward, backward + here)
 
 
-def _at_end(problem: Problem, stage: int) -> _Earliest:
-    """Time runs backwards from the latest end that the stage's window allows."""
+def ends_of_ops(problem: Problem, stage: int, backward: Ints) -> Earliest:
+    """Time runs backwards from the latest end that the stage's window allows: what lies between that and the
+    end of the last, last but one ... backward is known."""
     here = problem.backward[stage]
-    backward = leaves(problem, stage)
     soonest = int(backward[0])
     forward = soonest + rounds_on(problem, stage) * (problem.forward[stage] + here) - problem.forward[stage]
     trip = 0
@@ -120,7 +128,7 @@ def _at_end(problem: Problem, stage: int) -> _Earliest:
     ways += _ways_behind(problem, stage, soonest + here + trip)
     forward = np.maximum(_after_ways(problem, forward, ways), backward + here + trip)
     weight = _when_deferred(problem, stage, forward + problem.forward[stage])
-    return _Earliest(forward, backward, weight)
+    return Earliest(forward, backward, weight)
 
 
 def _ways_behind(problem: Problem, stage: int, trip: int) -> list["_Way"]:
@@ -234,18 +242,17 @@ def _work(problem: Problem, stage: int) -> int:
     return problem.units * sum(times_of(problem, stage))
 
 
-def _idle_by(problem: Problem, stage: int, ops: _Earliest) -> _Idle:
+def _idle_by(machines: int, times: tuple[int, int, int], ops: Earliest) -> _Idle:
     """What is done, and what is idle for certain, by every moment at which an op may start.
 
     An op starts no sooner than those before it, which not all arguments know.
     """
-    ops = _Earliest(*map(np.maximum.accumulate, ops))
+    ops = Earliest(*map(np.maximum.accumulate, ops))
     moments = np.unique(np.concatenate(ops))
-    times = times_of(problem, stage)
     done = np.zeros_like(moments)
     for earliest, duration in zip(ops, times, strict=True):
         done += _work_by(moments, earliest, duration)
-    return _Idle(done, len(problem.hosts[stage]) * moments - done)
+    return _Idle(done, machines * moments - done)
 
 
 def _work_by(moments: Ints, earliest: Ints, duration: int) -> Ints:

@@ -71,9 +71,12 @@ def times_of(problem: Problem, stage: int) -> tuple[int, int, int]:
     return problem.forward[stage], problem.backward[stage], problem.weight[stage]
 
 
-def work_term(problem: Problem, stage: int, count: int, also: str = "") -> SpanTerm:
+def work_term(
+    problem: Problem, stage: int, count: int, also: str = "", noun: str = "micro-batch"
+) -> SpanTerm:
     """`work: 9 micro-batches x (F 1 + I 1 + W 1)`."""
     times = times_of(problem, stage)
     each = "F {} + I {} + W {}" if problem.split[stage] else "F {} + B {}"
-    what = f"work: {count} micro-batch{'' if count == 1 else 'es'} x ({each}){also}"
+    plural = "" if count == 1 else "es" if noun.endswith("h") else "s"
+    what = f"work: {count} {noun}{plural} x ({each}){also}"
     return SpanTerm(count * sum(times), what, times if problem.split[stage] else times[:2])

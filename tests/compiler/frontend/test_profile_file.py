@@ -53,6 +53,25 @@ def refusal(folder: Path, content: Any) -> str:
     return "\n".join(one.message for one in caught.value.diagnostics)
 
 
+def test_exchanges_of_experts(tmp_path: Path) -> None:
+    """Times of a round have it, by stage, by layer, and where layers are written out."""
+    sharing = "optimizer { state = sharded }  experts { slots = 2 }"
+    rows = [LEAST | {"exchange": each} for each in (0, 5, 7, 0)]
+    by_layer = {"format": "recycle-profile", "version": 1, "layers": rows}
+    written = (
+        "layers { forward = [1, 2 * 2, 1]  backward_input = 1  backward_weight = 1  exchange = [0, 2, 3, 0] }"
+    )
+    for job, expected in (
+        (load(tmp_path, profile(rows), techniques=sharing), (0, 5, 7, 0)),
+        (load(tmp_path, by_layer, techniques=sharing), (0, 5, 7, 0)),
+        (load(tmp_path, "", profile=written, techniques=sharing), (0, 2000, 3000, 0)),
+    ):
+        assert job.exchange == expected
+        base = 1_200_000 if job.unit == "ms" else 1000
+        assert job.forward[1] - job.exchange[1] == (base if job.unit == "ms" else 2 * base)
+    assert "no experts that peers share" in refusal(tmp_path, profile(rows))
+
+
 def test_a_full_profile(tmp_path: Path) -> None:
     job = load(tmp_path, profile([STAGE] * 4, runtime_version="3"), memory="memory { capacity = 1 GiB }")
     assert (job.unit, job.memory_unit) == ("ms", "byte")

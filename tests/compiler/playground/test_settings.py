@@ -51,6 +51,11 @@ def test_every_stage_keeps_its_values() -> None:
     assert read_settings(json.loads(json.dumps(settings.document()))) == settings
 
 
+def test_jobs_that_its_numbers_cannot_tell() -> None:
+    with pytest.raises(SettingsError, match="share experts"):
+        settings_of(load_job(ROOT / "examples/mixture.job").spec)
+
+
 def test_failed_workers_are_tolerated() -> None:
     job = load_job(ROOT / "examples/figure3.job").spec
     sent = settings_of(job).document() | {"failed": [[1, 2], [0, 0], [1, 2]]}

@@ -4,6 +4,7 @@ Values are names instead of tensors: a forward that is not given its very input 
 and so does everything else that a real worker would compute wrongly or never finish.
 """
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -13,7 +14,24 @@ from tests.compiler.verifier.memory_bundle import Cell, Streams
 
 Value = tuple[str, int, int, int]
 """`activation` or `gradient`, pipeline, micro-batch, and the chunk that made it."""
-_COMPUTE = (Opcode.FORWARD, Opcode.BACKWARD, Opcode.BACKWARD_INPUT, Opcode.BACKWARD_WEIGHT)
+_SERVED = {
+    Opcode.SERVE_FORWARD: Opcode.FORWARD,
+    Opcode.SERVE_BACKWARD: Opcode.BACKWARD,
+    Opcode.SERVE_BACKWARD_INPUT: Opcode.BACKWARD_INPUT,
+    Opcode.SERVE_BACKWARD_WEIGHT: Opcode.BACKWARD_WEIGHT,
+}
+"""What is done for others: it takes as long, and as much memory."""
+_COMPUTE = (*_SERVED, *_SERVED.values())
+_PART = {
+    Opcode.FORWARD: "F",
+    Opcode.SERVE_FORWARD: "F",
+    Opcode.BACKWARD: "B",
+    Opcode.SERVE_BACKWARD: "B",
+    Opcode.BACKWARD_INPUT: "B",
+    Opcode.SERVE_BACKWARD_INPUT: "B",
+}
+"""What all holders of a chunk do together, where they share experts."""
+_Done = tuple[tuple[int, int, int], int]
 
 
 class WrongResultError(Exception):
@@ -40,6 +58,10 @@ class _Worker:
     """None while the message has not come."""
     summed: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
     finish: list[Opcode] = field(default_factory=list[Opcode])
+    came: dict[tuple[int, str], int] = field(default_factory=dict[tuple[int, str], int])
+    """Of a chunk and a part, how many rounds of it the worker has come to."""
+    went: dict[tuple[int, str], list[_Done]] = field(default_factory=dict[tuple[int, str], list[_Done]])
+    """What it did in each of them, and in which buffer."""
 
     @property
     def ended(self) -> bool:
@@ -82,6 +104,8 @@ class SymbolicMachine:
         step = worker.stream[worker.at]
         if worker.finish and step.opcode < Opcode.BARRIER:
             self._fail("work after the end")
+        if self.job.slots and step.opcode in _PART and not self._has_met(worker, step):
+            return False
         handler = {
             Opcode.LOAD: self._load,
             Opcode.FORWARD: self._forward,
@@ -92,10 +116,58 @@ class SymbolicMachine:
             Opcode.RECV_GRADIENT: self._receive,
             Opcode.SEND_ACTIVATION: self._send,
             Opcode.SEND_GRADIENT: self._send,
+            Opcode.SERVE_FORWARD: self._serve,
+            Opcode.SERVE_BACKWARD: self._serve_back,
+            Opcode.SERVE_BACKWARD_INPUT: self._serve_back,
+            Opcode.SERVE_BACKWARD_WEIGHT: self._serve_weight,
         }.get(step.opcode, self._finish)
         if not handler(worker, step):
             return False
         worker.at += 1
+        return True
+
+    def _has_met(self, worker: _Worker, step: Instruction) -> bool:
+        """All holders of the chunk go through a round together, once each has what it works on; and what goes
+        back is what went forward in the round of this number."""
+        if step.inbox in worker.inboxes and worker.inboxes[step.inbox] is None:
+            return False
+        part = step.chunk, _PART[step.opcode]
+        went = worker.went.setdefault(part, [])
+        worker.came[part] = len(went) + 1
+        holders = [each for each in self.workers.values() if each.stage == self._stage_of(step.chunk)]
+        if any(each.came.get(part, 0) <= len(went) for each in holders):
+            return False
+        went.append((_unit(step), step.buffer))
+        if part[1] == "B" and worker.went.get((step.chunk, "F"), [])[: len(went)][-1:] != went[-1:]:
+            self._fail("a round goes back that is not the one that went forward")
+        return True
+
+    def _stage_of(self, chunk: int) -> int:
+        if not 0 <= chunk < self.job.chunks:
+            self._fail("no such chunk")
+        return self.job.chunk_stages[chunk]
+
+    def _serve(self, worker: _Worker, step: Instruction) -> bool:
+        if not self.job.slots or self._stage_of(step.chunk) != worker.stage:
+            self._fail("a service that nobody needs")
+        if worker.buffers.setdefault(step.buffer, _Buffer()).in_use:
+            self._fail("a buffer is overwritten")
+        worker.buffers[step.buffer] = _Buffer(unit=_unit(step), in_use=True)
+        return True
+
+    def _serve_back(self, worker: _Worker, step: Instruction) -> bool:
+        buffer = self._held(worker, step)
+        if buffer.gradient is not None:
+            self._fail("a service goes back twice")
+        buffer.gradient = ("gradient", *_unit(step))
+        buffer.in_use = step.opcode == Opcode.SERVE_BACKWARD_INPUT
+        return True
+
+    def _serve_weight(self, worker: _Worker, step: Instruction) -> bool:
+        buffer = self._held(worker, step)
+        if buffer.gradient is None:
+            self._fail("weight gradient before input gradient")
+        buffer.in_use = False
         return True
 
     def _load(self, worker: _Worker, step: Instruction) -> bool:
@@ -219,18 +291,27 @@ def slow_times(job: JobSpec, release: tuple[int, ...], streams: Streams) -> Time
     queues = {cell: [step for step in stream if step.opcode in _COMPUTE] for cell, stream in streams.items()}
     ends: dict[tuple[str, int, int, int], int] = {}
     spans: dict[Cell, list[tuple[Instruction, int, int]]] = {}
-    for _ in range(sum(map(len, queues.values())) + 1):
-        before = dict(ends)
+    met: dict[tuple[int, str, int], int] = {}
+    """When the last holder comes to each round of a chunk, where peers share experts."""
+    for _ in range(2 * sum(map(len, queues.values())) + 1):
+        before = {**ends}, {**met}
         for (host, stage), queue in queues.items():
             clock = release[stage]
             spans[host, stage] = []
+            passed: Counter[tuple[int, str]] = Counter()
             for step in queue:
                 start = max(clock, _arrival(job, ends, step))
-                clock = start + lengths[step.opcode][step.chunk]
+                if job.slots and step.opcode in _PART:
+                    part = step.chunk, _PART[step.opcode]
+                    met[*part, passed[part]] = start = max(start, met.get((*part, passed[part]), 0))
+                    passed[part] += 1
+                clock = start + lengths[_SERVED.get(step.opcode, step.opcode)][step.chunk]
                 spans[host, stage].append((step, start, clock))
+                if step.opcode in _SERVED:
+                    continue
                 letter = {Opcode.FORWARD: "F", Opcode.BACKWARD_WEIGHT: "W"}.get(step.opcode, "B")
                 ends[letter, *_unit(step)] = clock
-        if before == ends:
+        if before == (ends, met):
             break
     starts = [start for listed in spans.values() for _, start, _ in listed]
     makespan = max(ends.values()) - min(starts)
@@ -268,11 +349,12 @@ def _peak(job: JobSpec, listed: list[tuple[Instruction, int, int]]) -> int:
         held = 0
         for step, start, end in listed:
             whole, kept = job.activation[step.chunk], job.kept_for_weight[step.chunk]
-            if step.opcode == Opcode.FORWARD:
+            opcode = _SERVED.get(step.opcode, step.opcode)
+            if opcode == Opcode.FORWARD:
                 held += whole * (start <= moment)
-            elif step.opcode == Opcode.BACKWARD:
+            elif opcode == Opcode.BACKWARD:
                 held -= whole * (end <= moment)
-            elif step.opcode == Opcode.BACKWARD_INPUT:
+            elif opcode == Opcode.BACKWARD_INPUT:
                 held -= (whole - kept) * (end <= moment)
             else:
                 held -= kept * (end <= moment)

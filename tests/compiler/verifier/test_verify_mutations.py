@@ -1,13 +1,21 @@
 """One random change to a correct plan is either caught or leaves a plan that is still correct."""
 
+from dataclasses import replace
+
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from recycle_compiler.ir.failure import failure_set
+from recycle_compiler.ir.job import Techniques
+from recycle_compiler.planner.compile import plan_failed
+from recycle_compiler.scheduling.search import Effort
 from recycle_compiler.verifier.verify import verify_plan
 from recycle_runtime.plan.isa import RECEIVES, Instruction, Opcode
+from tests.compiler.test_experts import with_experts
 from tests.compiler.verifier.memory_bundle import Cell, Entry, MemoryBundle
 from tests.compiler.verifier.symbolic_machine import SymbolicMachine, slow_times
 from tests.compiler.verifier.tiny_plans import Orders, coupled_plan, split_plan, streams_from_orders, tiny_job
+from tests.support.jobs import ADAPTIVE, ALL, unit_job
 
 THREE_STAGE_ORDERS = {
     (0, 0): "F00 F01 I00 W00 I01 W01",
@@ -31,7 +39,20 @@ def _with_honest_claims(bundle: MemoryBundle) -> MemoryBundle:
     return bundle.with_entry(makespan=times.makespan, period=times.period, lower_bound=1)
 
 
-GOOD = (split_plan(), coupled_plan(), _three_stages(THREE_STAGE_ORDERS))
+def _in_rounds(techniques: Techniques) -> MemoryBundle:
+    """Peers that share experts: three workers in one round, two in two, one of whom serves in the second."""
+    job = with_experts(replace(unit_job(2, 3, 1, 3, techniques, optimizer=0), failures=1))
+    plan = plan_failed(job, failure_set([(1, 1)]), effort=Effort().least())
+    read = {(worker.pipeline, worker.stage): tuple(stream) for worker, stream in plan.items()}
+    claims = plan.claims
+    entry = Entry(((1, 1),), tuple(plan.release), claims.makespan, claims.period)
+    return MemoryBundle(job, (entry,), (read,))
+
+
+GOOD = (
+    *(split_plan(), coupled_plan(), _three_stages(THREE_STAGE_ORDERS)),
+    *map(_in_rounds, (ALL, ADAPTIVE)),
+)
 
 
 @st.composite
@@ -53,7 +74,7 @@ def other_orders(draw: st.DrawFn) -> MemoryBundle:
 @st.composite
 def late_receives(draw: st.DrawFn) -> MemoryBundle:
     """Receives posted in order and in time, but late: fine with buffering, often a deadlock without."""
-    bundle = draw(st.sampled_from(GOOD[1:]))
+    bundle = draw(st.sampled_from(GOOD[1:3]))
     for worker, stream in bundle.streams[0].items():
         receives = [step for step in stream if step.opcode in RECEIVES]
         body = [step for step in stream if step.opcode not in RECEIVES]
