@@ -38,10 +38,17 @@ class ExpertCounts:
         """It will not come."""
         self._record = None
 
-    def catch_up(self) -> None:
-        """It is here, as it was when `record` began."""
-        recorded, self._record = self._record or [], None
-        for table in recorded:
+    @property
+    def recorded(self) -> int:
+        """How many steps are written down."""
+        return len(self._record or ())
+
+    def catch_up(self, *, but: int = 0) -> None:
+        """It is here, as it was when `record` began; the last `but` steps stay written down."""
+        recorded = self._record or []
+        last = max(0, len(recorded) - but)
+        self._record = recorded[last:] if but else None
+        for table in recorded[:last]:
             self._balance(table)
 
     def begin(self) -> None:

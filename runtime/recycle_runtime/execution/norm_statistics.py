@@ -40,10 +40,17 @@ class NormStatistics:
         """They will not come."""
         self._record = None
 
-    def catch_up(self) -> None:
-        """They are here, as they were when `record` began."""
-        sums, self._record = self._record or [], None
-        for each in sums:
+    @property
+    def recorded(self) -> int:
+        """How many steps are written down."""
+        return len(self._record or ())
+
+    def catch_up(self, *, but: int = 0) -> None:
+        """They are here, as they were when `record` began; the last `but` steps stay written down."""
+        recorded = self._record or []
+        last = max(0, len(recorded) - but)
+        self._record = recorded[last:] if but else None
+        for each in recorded[:last]:
             self.begin(self._count)
             self._add(each)
 

@@ -144,9 +144,19 @@ class Joiner:
             load()
         else:
             self._catch_up.catch_up(load)
-        self._chunk.statistics.catch_up()
-        self._chunk.expert_counts.catch_up()
+        self._catch_up_buffers()
         return True
+
+    def _catch_up_buffers(self) -> None:
+        """All may have to go back to where the last step began."""
+        chunk = self._chunk
+        recorded = chunk.statistics, chunk.expert_counts
+        if any(each.recorded for each in recorded):
+            for each in recorded:
+                each.catch_up(but=1)
+            chunk.buffers.begin(chunk.applied - 1)
+        for each in recorded:
+            each.catch_up()
 
     def give_up(self) -> None:
         """The group is left before the state has come."""

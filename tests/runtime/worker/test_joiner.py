@@ -3,15 +3,21 @@
 import copy
 import math
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from recycle_runtime.execution.expert_counts import ExpertCounts
+from recycle_runtime.execution.kept_buffers import BufferHistory
+from recycle_runtime.execution.norm_statistics import NormStatistics
 from recycle_runtime.execution.optimizer import StepOptions, Stepper, Totals, Verdict
-from recycle_runtime.worker.joiner import CatchUp
+from recycle_runtime.experts.mixture import MixtureOfExperts
+from recycle_runtime.worker.joiner import CatchUp, Joiner
 
 SIZES = (3, 5)
 
@@ -136,3 +142,30 @@ def test_gives_up() -> None:
     catching_up.give_up()
     assert late.stepper.optimizer is before
     assert late.stepper.settle(Totals(0.0, 0.0)) is Verdict.KEEP
+
+
+def test_a_step_that_was_written_down_can_be_taken_back() -> None:
+    """Peers that have balanced their experts in it go back to where it began, and so does a joiner."""
+    module = MixtureOfExperts(2, lambda: nn.Linear(2, 2), experts=2, active=1, balancing_rate=0.1)
+    chunk: Any = SimpleNamespace(
+        module=module,
+        has_shards=True,
+        stepper=MagicMock(),
+        statistics=NormStatistics(module),
+        expert_counts=ExpertCounts(module),
+        buffers=BufferHistory(module),
+        applied=7,
+    )
+    joiner = Joiner(chunk, {}, torch.device("cpu"))
+    for popularity in ([3, 1], [4, 0]):
+
+        def peers(table: torch.Tensor, popularity: list[int] = popularity) -> None:
+            table.copy_(torch.tensor([popularity]))
+
+        chunk.expert_counts.finish(peers)
+    joiner._catch_up_buffers()  # pyright: ignore[reportPrivateUsage]
+    assert module.get_buffer("balance_steps").tolist() == [-2, 2]
+    assert chunk.buffers.go_back(6)
+    assert module.get_buffer("balance_steps").tolist() == [-1, 1]
+    chunk.expert_counts.catch_up()
+    assert module.get_buffer("balance_steps").tolist() == [-1, 1], "nothing is made up for twice"
