@@ -203,6 +203,8 @@ def train_in_threads(
         )
         try:
             with building:
+                if errors:
+                    return
                 workers[worker] = FixedPlanWorker(
                     options,
                     store,
@@ -230,11 +232,13 @@ def train_in_threads(
         ended.get(timeout=2 * _PATIENCE)
         if errors:
             break
-    for thread in threads:
-        # Random numbers are shared, so nobody may still build when the next test begins.
-        thread.join(_PATIENCE)
+    # Random numbers are shared, so nobody may still build when the next test begins.
     if errors:
-        raise errors[0]
+        with building:
+            # Some may wait at the store for one who has failed, which nobody can end.
+            raise errors[0]
+    for thread in threads:
+        thread.join(_PATIENCE)
     first = 0 if checkpoint is None else checkpoint[1]
     losses = [sum(row.loss or 0.0 for row in reports if row.step == step) for step in range(first, steps)]
     return losses, workers
