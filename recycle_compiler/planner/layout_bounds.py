@@ -17,11 +17,12 @@ from math import gcd
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from recycle_compiler.ir.graph import Edges
 from recycle_compiler.ir.job import JobSpec, leading_chunks
 from recycle_compiler.ir.layout import Layout, job_of_layout
-from recycle_compiler.planner.cut_bounds import FAR, Ints, layout_period
+from recycle_compiler.planner.cut_bounds import FAR, layout_period
 from recycle_compiler.planner.layouts import Layouts
 from recycle_compiler.scheduling.bounds import lower_bound
 from recycle_compiler.scheduling.budget import Guard
@@ -55,11 +56,11 @@ class AdmittedLayouts:
     def __len__(self) -> int:
         return int(min(self._ways[0][self._workers], 1e15))
 
-    def _count(self) -> list[Ints]:
+    def _count(self) -> list[NDArray[np.float64]]:
         """[first layer, workers left]: ways to cut the rest and to give workers to it."""
         ways = [np.zeros(self._workers + 1) for _ in range(self._layers + 1)]
         ways[-1][:] = 1.0
-        sums: list[Ints] = [np.zeros(self._workers + 2) for _ in ways]
+        sums = [np.zeros(self._workers + 2) for _ in ways]
         sums[-1][1:] = np.cumsum(ways[-1])
         left = np.arange(self._workers + 1)
         for first in range(self._layers - 1, -1, -1):

@@ -35,6 +35,7 @@ def started(job: JobSpec, guard: Guard | None = None) -> JobSpec:
             f"it has {job.layer_costs.count} layers, and cuts are compared up to {MOST_LAYERS}: "
             "give `pipeline` and `data`"
         )
+    workers, grids = 0, list[Layout]()
     for workers in range(job.free_workers, 0, -1):
         if grids := _surviving(job, _grids(job, workers)):
             break

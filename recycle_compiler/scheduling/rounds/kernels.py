@@ -253,7 +253,7 @@ def improve_order(  # noqa: C901
         for at in range(place, last, way):
             order[at] = order[at + way]
         order[last] = op
-        taken = False
+        taken, within, fresh = False, now, cost
         if fits(order, bounds[machine], bounds[machine + 1], line, takes, frees, capacity[machine]):
             for more in range(2):
                 within = now + more * step

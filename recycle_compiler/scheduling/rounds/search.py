@@ -251,7 +251,8 @@ def _changed(rule: Rule, most: list[int], longest: int, noise: Noise) -> Rule:
     if kind == 1:
         flipped = (1 - each if stage in chosen else each for stage, each in enumerate(rule.forward_first))
         return rule._replace(forward_first=tuple(flipped))
-    values = [min(each, limit) for each, limit in zip(rule[kind % 2], most, strict=True)]
+    tuned = (rule.ahead, rule.defer)[kind % 2]
+    values = [min(each, limit) for each, limit in zip(tuned, most, strict=True)]
     step = (-2, -1, 1, 2)[noise.below(4)]
     for stage in chosen:
         values[stage] = max(1 - kind % 2, min(most[stage], values[stage] + step))

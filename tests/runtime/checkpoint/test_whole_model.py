@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -46,7 +47,8 @@ def write(folder: Path, cut: Sequence[int], step: int = 0, program: str = MLP) -
         for chunk in chunks:
             chunk.stepper.progress = chunk.stepper.progress._replace(steps=step)
             for layer in chunk.layers:
-                for average in () if layer.stepped is None else layer.stepped.moving.parts.values():
+                averages: Any = {} if layer.stepped is None else layer.stepped.moving.parts
+                for average in averages.values():
                     for value in average.parameters():
                         value.data.mul_(2)
         writer.write(list(chunks), step, name)

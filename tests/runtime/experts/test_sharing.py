@@ -34,13 +34,14 @@ COMMON: dict[str, Any] = {
     "experts_implementation": "eager",
 }
 OWN: dict[str, Any] = {**COMMON, "num_experts": 4, "moe_intermediate_size": 8}
+HEADS: dict[str, Any] = {"head_dim": 8}
 
 
 def models() -> dict[str, nn.Module]:
     return {
         "mixtral": MixtralForCausalLM(MixtralConfig(**COMMON, num_local_experts=4)),
         "qwen2": Qwen2MoeForCausalLM(Qwen2MoeConfig(**OWN, shared_expert_intermediate_size=8)),
-        "qwen3": Qwen3MoeForCausalLM(Qwen3MoeConfig(**OWN, head_dim=8)),
+        "qwen3": Qwen3MoeForCausalLM(Qwen3MoeConfig(**OWN, **HEADS)),
     }
 
 

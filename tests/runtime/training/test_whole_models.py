@@ -69,8 +69,8 @@ def experts(folder: Path, kind: str, implementation: str) -> str:
     """A mixture of experts, as `transformers` has it."""
     path = folder / f"{kind}.py"
     source = (PROGRAMS / "experts.py").read_text()
-    source = source.replace('KIND = "mixtral"', f'KIND = "{kind}"')
-    path.write_text(source.replace('EXPERTS = "eager"', f'EXPERTS = "{implementation}"'))
+    source = source.replace('KIND: str = "mixtral"', f'KIND: str = "{kind}"')
+    path.write_text(source.replace('EXPERTS: str = "eager"', f'EXPERTS: str = "{implementation}"'))
     return str(path)
 
 

@@ -65,12 +65,12 @@ class Room:
 
     def box(self, sender: Worker, receiver: Worker) -> "queue.Queue[list[torch.Tensor] | None]":
         with self.lock:
-            self._check()
+            self.check()
             return self.mail.setdefault((sender, receiver), queue.Queue())
 
     def sum(self, group: str, number: int, size: int) -> _Sum:
         with self.lock:
-            self._check()
+            self.check()
             return self.sums.setdefault((group, number), _Sum(size))
 
     def give_up(self) -> None:
@@ -82,7 +82,7 @@ class Room:
             for total in self.sums.values():
                 total.give_up()
 
-    def _check(self) -> None:
+    def check(self) -> None:
         if self._is_given_up:
             raise GivenUpError
 
@@ -203,8 +203,7 @@ def train_in_threads(
         )
         try:
             with building:
-                if errors:
-                    return
+                room.check()
                 workers[worker] = FixedPlanWorker(
                     options,
                     store,

@@ -16,8 +16,8 @@ from transformers import (
 
 import recycle_runtime as recycle
 
-KIND = "mixtral"
-EXPERTS = "eager"
+KIND: str = "mixtral"
+EXPERTS: str = "eager"
 VOCABULARY, WIDTH, ROWS, LENGTH = 48, 16, 2, 8
 HEADS: dict[str, Any] = {"head_dim": 8}
 COMMON: dict[str, Any] = {
@@ -30,7 +30,7 @@ COMMON: dict[str, Any] = {
     "num_experts_per_tok": 2,
     "output_router_logits": True,
     "router_aux_loss_coef": 0.5,
-    "experts_implementation": "eager" if EXPERTS == "shared" else EXPERTS,
+    "experts_implementation": "eager" if EXPERTS == "shared" else EXPERTS,  # pyright: ignore[reportUnnecessaryComparison]
 }
 
 
