@@ -48,7 +48,7 @@ def test_compiled_and_plain_loops_agree(monkeypatch: pytest.MonkeyPatch) -> None
     clock = Clock(problem)
     begin = _placed(clock, construct(clock, 0, 6, AMPLE)[-1].order)
     plain = exchange(clock, begin, NOTHING_IS_ENOUGH, 20, Noise(2), AMPLE)
-    monkeypatch.setattr(loops, "LARGE", 0)
+    monkeypatch.setattr(loops.Sizes, "COMPILED", 0)
     compiled = exchange(Clock(problem), begin, NOTHING_IS_ENOUGH, 20, Noise(2), AMPLE)
     assert plain.order.tolist() == compiled.order.tolist()
 

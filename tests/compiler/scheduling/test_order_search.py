@@ -50,7 +50,7 @@ def test_compiled_and_plain_loops_agree(monkeypatch: pytest.MonkeyPatch, seed: i
     begin = constructed(routed_problem(unit_job(4, 2, 6, capacity=(4, 4, 4, 4))))
     moving = MoveBudget(5_000, 0, SLOT, 100, seed=seed)
     plain, late, timed = begin.clock.loops.moved(*begin[1:], moving)
-    monkeypatch.setattr(loops, "LARGE", 0)
+    monkeypatch.setattr(loops.Sizes, "COMPILED", 0)
     compiled = Clock(begin.clock.problem).loops.moved(*begin[1:], moving)
     assert (plain.tolist(), late, timed) == (compiled[0].tolist(), *compiled[1:])
 

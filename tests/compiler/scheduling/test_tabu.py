@@ -36,6 +36,6 @@ def test_compiled_and_plain_loops_agree(monkeypatch: pytest.MonkeyPatch, seed: i
     begin = constructed(routed_problem(unit_job(4, 2, 6, capacity=(4, 4, 4, 4))))
     searching = Searching(5_000, 0, seed=seed)
     plain, late, timed = begin.clock.loops.searched(*begin[1:], searching)
-    monkeypatch.setattr(loops, "LARGE", 0)
+    monkeypatch.setattr(loops.Sizes, "COMPILED", 0)
     compiled = Clock(begin.clock.problem).loops.searched(*begin[1:], searching)
     assert (plain.tolist(), late, timed) == (compiled[0].tolist(), *compiled[1:])
