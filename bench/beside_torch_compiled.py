@@ -60,7 +60,7 @@ def ways() -> list[Way]:
 
 
 def verdict(losses: Sequence[float], expected: Sequence[float]) -> str:
-    """How far the losses of the same steps are from those expected."""
+    """Largest distance of the losses of the same steps from those expected."""
     apart = max(abs(one - other) / abs(other) for one, other in zip(losses, expected, strict=True))
     return f"{apart:.0e} apart" if apart <= LOSSES_AGREE else f"**wrong: {apart:.0e} apart**"
 

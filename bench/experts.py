@@ -44,7 +44,7 @@ Counts = NDArray[np.int64]
 
 
 class Trace(NamedTuple):
-    """What drawn routing looks like."""
+    """Shape of drawn routing."""
 
     name: str
     skew: float
@@ -184,7 +184,7 @@ def drawn(steps: int) -> Section:
 
 
 def overhead(repeats: int = 200) -> str:
-    """What placing costs a step, on the host; popularity is one number for each expert in a sum."""
+    """Cost of placing in a step, on the host; popularity is one number for each expert in a sum."""
     counts = [[int(each) for each in asked.sum(0)] for asked in routing(TRACES[2], repeats, 1)]
     begin = time.perf_counter()
     for popularity in counts:
@@ -324,7 +324,7 @@ _JOB = """job experts {{
 
 
 def _run(steps: int, every: int, device: str) -> list[dict[str, Any]]:
-    """What every worker has counted."""
+    """Counts of every worker."""
     import torch.distributed as dist
 
     with tempfile.TemporaryDirectory() as folder:

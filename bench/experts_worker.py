@@ -50,7 +50,7 @@ def main(bundle: str, place: str, port: str, steps: str, device: str) -> None:
 
 
 def _count_choices(found: dict[str, Any]) -> None:
-    """What the runtime takes from layers once in a step."""
+    """Counts that the runtime takes from layers once in a step."""
     take = SharedExperts.take_counts
 
     def counted(self: SharedExperts) -> Counted | None:

@@ -497,7 +497,7 @@ def step_rows(part: Mapping[str, Row]) -> list[tuple[str, ...]]:
 
 
 def _apart(row: Row, expected: Sequence[float]) -> str:
-    """How far its losses are from those expected; marked where more than the order of sums is behind it."""
+    """Distance of its losses from those expected; marked where more than the order of sums is behind it."""
     found = nccl_grid.largest_difference(row["losses"], expected)
     return f"{found:.1e}{' WRONG' if found > LARGEST_DIFFERENCE else ''}"
 

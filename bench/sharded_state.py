@@ -116,7 +116,7 @@ _NO_ROOM = ("does not fit", "", "")
 
 
 def _gain(rows: dict[str, Row]) -> str:
-    """What shards gain over the faster plan with the whole state, over all numbers of failures."""
+    """Gain of shards over the faster plan with the whole state, over all numbers of failures."""
     whole = zip(rows[WHOLE].periods, rows[UNSTAGGERED].periods, strict=True)
     faster = (min((period for period in each if period is not None), default=None) for each in whole)
     gains = [

@@ -168,7 +168,7 @@ def _busy() -> float:
 
 
 def _received(pipes: Sequence[Connection]) -> list[Report]:
-    """What all say, in any order: where one has failed the other may wait for it."""
+    """Answers of all, in any order: where one has failed the other may wait for it."""
     found: dict[Connection, Report] = {}
     until = time.monotonic() + PATIENCE
     while missing := [pipe for pipe in pipes if pipe not in found]:

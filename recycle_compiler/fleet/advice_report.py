@@ -115,7 +115,7 @@ def _spares(advice: Advice, best: PolicyResult) -> Iterator[str]:
 
 
 def _why_state(advice: Advice) -> Iterator[str]:
-    """How to keep state, with the figures of each way."""
+    """Ways to keep state, with the figures of each."""
     if advice.states_note:
         yield f"State: not compared, since {advice.states_note}."
         return

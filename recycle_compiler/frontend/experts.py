@@ -52,7 +52,7 @@ def read_experts(
 def _conflicts(
     sections: Sections, block: Span, owners: int | None, techniques: Techniques
 ) -> list[tuple[str, Span, str]]:
-    """What experts cannot be combined with: a sentence, the place, a hint."""
+    """Combinations that experts do not allow: a sentence, the place, a hint."""
     found: list[tuple[str, Span, str]] = []
     if owners == 0:
         message = "peers share experts only where they share the optimizer's state too"

@@ -79,7 +79,7 @@ class GptModel:
     active: int = 1
     """Experts that each token goes to."""
     imbalance_ppm: int = 0
-    """How many more tokens than the mean the busiest worker has for its experts, in millionths."""
+    """Tokens of the busiest worker's experts beyond the mean, in millionths of it."""
 
     def layer_parameters(self, experts: int | None = None) -> int:
         """Four attention and eight MLP matrices of hidden x hidden, their biases, two norms; the MLP once for
@@ -193,7 +193,7 @@ def layer_costs(model: GptModel, run: ModelRun) -> LayerCosts:
 
 
 _OF_EXPERTS = ("exchange", "state_counts")
-"""What only a job with experts has, which keeps its cut."""
+"""Numbers that only a job with experts has, which keeps its cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -436,7 +436,7 @@ def _size(section: Section, key: str, report: Mistakes) -> int | None:
 def _read_experts(
     section: Section, sections: Sections, shape: GivenShape, state: StateRules, report: Mistakes
 ) -> dict[str, int] | None:
-    """What the model says of experts; nothing where it has none. None when the report says what is wrong."""
+    """Experts of the model; nothing where it has none. None when the report says what is wrong."""
     settings = section.settings
     if "experts" not in settings:
         if block := sections.get("experts"):

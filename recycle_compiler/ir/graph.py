@@ -69,7 +69,7 @@ class Graph:
 
 
 def memory_of(job: JobSpec, ops: OpTable) -> tuple[Column, Column]:
-    """What the job says that ops take and free: F takes the activation, the others give it back in parts.
+    """Memory that ops take and free by the job: F takes the activation, the others give it back in parts.
 
     A worker that serves holds for its peers' micro-batches what it would hold for its own.
     """

@@ -50,7 +50,7 @@ MICROBATCH_KINDS = (OpKind.F, OpKind.B, OpKind.I, OpKind.W)
 SERVICE: dict[OpKind, OpKind] = dict(
     zip(MICROBATCH_KINDS, (OpKind.SF, OpKind.SB, OpKind.SI, OpKind.SW), strict=True)
 )
-"""What workers do that have no micro-batch in a round of these."""
+"""Services, by workers that have no micro-batch in a round of these."""
 SERVICES = tuple(SERVICE.values())
 UNSET = -1
 

@@ -27,7 +27,7 @@ def turn_of(job: JobSpec, ops: OpTable) -> Column:
 
 
 def broken_rounds(job: JobSpec, failed: FailureSet, ops: OpTable, start: Column) -> Iterator[str]:
-    """What keeps these ops from being in rounds: every holder is in each, all begin it at one time, and go
+    """Faults that keep these ops from being in rounds: every holder is in each, all begin it together, and go
     back with what they went forward with, in the same order."""
     gone = {worker_number(worker, job.pipelines) for worker in failed}
     part = PART[ops.kind]

@@ -83,7 +83,7 @@ def _in_rounds(streams: Streams, wanted: FailureSet) -> Schedule:
 
 
 def _rounds(streams: Streams) -> tuple[Shape, list[list[tuple[int, int]]]]:
-    """How many micro-batches each round of a chunk has; part and chunk of each op of a stage, in order."""
+    """Sizes of each chunk's rounds in micro-batches; part and chunk of each op of a stage, in order."""
     sizes: list[list[int]] = [[] for _ in range(streams.job.chunks)]
     orders: dict[int, list[tuple[int, int]]] = {}
     for worker, stream in streams.items():

@@ -76,7 +76,7 @@ def _numbers(streams: Streams, actions: dict[Opcode, int]) -> Column:
 
 
 def _served(streams: Streams) -> Column:
-    """How often a worker has served on a chunk before, forward, back and for weights each: rounds of a chunk
+    """Earlier services of a worker on a chunk, counted forward, back and for weights each: rounds of a chunk
     go back in the order in which they went forward. NONE for all else."""
     found = np.full(len(streams.opcode), NONE)
     rows = np.flatnonzero(np.isin(streams.opcode, sorted(SERVES)))

@@ -250,7 +250,7 @@ def _counted(count: int, noun: str) -> str:
 
 
 def summary(plan: Streams, seconds: float, baseline: int) -> PlanSummary:
-    """What a plan is worth, against fault-free 1F1B; if cells are vacant, that of the share with workers."""
+    """Worth of a plan against fault-free 1F1B; if cells are vacant, that of the share with workers."""
     claims = plan.claims
     baseline = baseline * plan.job.workers // plan.job.present
     return PlanSummary(

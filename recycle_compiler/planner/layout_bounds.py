@@ -1,4 +1,4 @@
-"""What no layout goes below, by the whole bounds of all layouts that the table of cut_bounds admits.
+"""Periods that no layout goes below, by whole bounds of all layouts that the table of cut_bounds admits.
 
 The table knows one stage at a time. Whole bounds of a layout also know the workers of its other stages,
 transfers between them, and crowds (scheduling/bounds.py). So, for a period that is known to be reached:
@@ -35,7 +35,7 @@ _WHOLE = 200
 
 
 class RaisedBound(NamedTuple):
-    """What is known of all layouts with so many workers or fewer."""
+    """Knowledge of all layouts with so many workers or fewer."""
 
     period: int
     """No plan of any of them goes below it."""
@@ -93,7 +93,7 @@ class AdmittedLayouts:
 def raised_bound(
     job: JobSpec, layouts: Layouts, workers: int, least: int, known: int, deepest: int, guard: Guard
 ) -> RaisedBound:
-    """What no plan of any layout goes below, between `least`, which holds, and `known`, which is reached.
+    """A period below which no plan of any layout goes, from `least`, which holds, to `known`, reached.
 
     Of layouts with more stages than `deepest` no whole bound is computed: it would take long.
     """
@@ -136,7 +136,7 @@ def _widest(layouts: Layouts, workers: int, least: int, known: int) -> tuple[int
 
 
 def layout_bound(job: JobSpec, layout: Layout) -> int:
-    """What no plan of this layout goes below, by all bounds: that of its graph, which is not made."""
+    """A period below which no plan of this layout goes, by all bounds; its graph is not made."""
     derived = job_of_layout(job, layout)
     return lower_bound(_problem(derived, layout)).period if has_room(derived) else FAR
 

@@ -25,7 +25,7 @@ SERVICE = (
     Opcode.SERVE_BACKWARD_INPUT,
     Opcode.SERVE_BACKWARD_WEIGHT,
 )
-"""What a worker does in rounds in which it has no micro-batch, in the order of `WORK`."""
+"""Services of a worker in rounds in which it has no micro-batch, in the order of `WORK`."""
 TIMED = (*WORK, *SERVICE, Opcode.REDUCE, Opcode.OPTIMIZER, Opcode.GATHER)
 """Opcodes that take time."""
 

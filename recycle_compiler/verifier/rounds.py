@@ -22,7 +22,7 @@ _AFTER = {
     Opcode.SERVE_BACKWARD_INPUT: (Opcode.SERVE_FORWARD,),
     Opcode.SERVE_BACKWARD_WEIGHT: (Opcode.SERVE_BACKWARD_INPUT,),
 }
-"""What must have been done last with a buffer in which a round is served."""
+"""The last instruction that a buffer must have seen in which a round is served."""
 _LAST = (Opcode.SERVE_BACKWARD, Opcode.SERVE_BACKWARD_WEIGHT)
 
 

@@ -26,7 +26,7 @@ from recycle_compiler.viz.shell import MADE_BY, whole_page
 Numbers = NDArray[np.int64] | NDArray[np.float64]
 _TIMED = (*MICROBATCH_KINDS, OpKind.R, OpKind.O, OpKind.G, *SERVICES)
 LETTERS = {kind.name: kind.name for kind in OpKind} | {kind.name: kind.name[1:].lower() for kind in SERVICES}
-"""What pages call the kinds: a letter each, small ones for services."""
+"""Letters of the kinds on pages, small ones for services."""
 _DECIMALS = 3
 """Of a tick, in measured times."""
 

@@ -1,4 +1,4 @@
-"""What the benchmark of experts counts."""
+"""Counts of the benchmark of experts."""
 
 import numpy as np
 

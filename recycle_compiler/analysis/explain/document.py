@@ -94,7 +94,7 @@ def _bottleneck(explanation: Explanation) -> dict[str, Any]:
 
 
 def _exchange(job: JobSpec, stage: int) -> dict[str, Any]:
-    """What of an F, and as much of an I, tokens are on their way to experts and back."""
+    """Time of an F, and as much of an I, that tokens are on their way to experts and back."""
     return {"exchange": in_unit(job, job.exchange[stage])} if any(job.exchange) else {}
 
 

@@ -33,7 +33,7 @@ class Proof:
     parts: tuple[BoundTerm, ...]
     """They add up to the period; none where the bound cannot be taken apart."""
     claim: str = ""
-    """What the bound says, in a sentence."""
+    """Claim of the bound, in a sentence."""
 
 
 def stage_of(problem: Problem, reason: str) -> int | None:

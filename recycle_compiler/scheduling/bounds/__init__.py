@@ -44,7 +44,7 @@ _FACTS = (
     *("forward", "backward", "weight", "split", "transfer", "finish", "optimizer"),
     *("activation", "kept", "capacity", "hosts", "pool", "window", "grain", "meets"),
 )
-"""What bounds are made of: all that is said of chunks."""
+"""Facts that bounds are made of: all that is said of chunks."""
 _MOST_OPS = 20_000
 """Beyond, paths through edges that were added to the graph are not followed."""
 
@@ -82,7 +82,7 @@ def _lower_bound(*facts: Any) -> Bound:
 
 
 def stage_bounds(problem: Problem, stage: int) -> list[Bound]:
-    """What the workers of one stage impose, with the live peers they have."""
+    """Bounds that the workers of one stage impose, with the live peers they have."""
     # Where workers hold several chunks, what is numbered here are chunks.
     noun = "stage" if len(set(problem.pool)) == problem.chunks else "chunk"
     return [

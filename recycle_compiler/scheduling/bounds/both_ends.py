@@ -84,7 +84,7 @@ def pooled_idle(problem: Problem, stage: int) -> tuple[int, int]:
 def least_idle(
     work: int, machines: int, times: tuple[int, int, int], at_start: Earliest, at_end: Earliest
 ) -> tuple[int, int]:
-    """What so many machines idle together at least, at the start and at the end of all this work."""
+    """Least idle time of so many machines together, at the start and at the end of all this work."""
     ends = [_idle_by(machines, times, ops) for ops in (at_start, at_end)]
     # A moment by which not all work can be done lies within the window; two such moments, counted from both
     # ends, do not overlap if both halves together cannot hold all work.
@@ -243,7 +243,7 @@ def _work(problem: Problem, stage: int) -> int:
 
 
 def _idle_by(machines: int, times: tuple[int, int, int], ops: Earliest) -> _Idle:
-    """What is done, and what is idle for certain, by every moment at which an op may start.
+    """Work done, and idle time for certain, by every moment at which an op may start.
 
     An op starts no sooner than those before it, which not all arguments know.
     """

@@ -34,7 +34,7 @@ class StageBound(Protocol):
 
     @property
     def claim(self) -> str:
-        """What it says, in a sentence."""
+        """The claim, in a sentence."""
         ...
 
     def span(self, problem: Problem, stage: int) -> int:
@@ -54,7 +54,7 @@ def window(problem: Problem, stage: int, span: int) -> int:
 
 
 def ends_of_window(problem: Problem, stage: int, first: int) -> tuple[SpanTerm, ...]:
-    """What lies before the work of a stage and after that of all, in the window that opens at `first`."""
+    """Times before the work of a stage and after that of all, in the window that opens at `first`."""
     begin = first if problem.staggered else 0
     finish = problem.finish[first] if problem.staggered else problem.closing
     down = head(problem, begin, stage)

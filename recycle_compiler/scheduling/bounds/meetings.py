@@ -1,4 +1,4 @@
-"""How long the rounds of a stage take whose workers do everything together.
+"""Time of the rounds of a stage whose workers do everything together.
 
 Where peers share experts, the live workers of a stage are one machine. With l of them, u micro-batches are R
 rounds, u / l at least, and the machine has each of these F, backwards and W to do. R may be more than it has
@@ -48,7 +48,7 @@ class Meetings(NamedTuple):
 
 
 class _Machine(NamedTuple):
-    """What so many rounds take at least."""
+    """Least time of so many rounds."""
 
     span: int
     rounds: int

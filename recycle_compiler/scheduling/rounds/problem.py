@@ -24,7 +24,7 @@ PARTS = 3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RoundsProblem:
-    """What must be timed; times in ticks."""
+    """Rounds to be timed; times in ticks."""
 
     machines: int
     """The stages."""
@@ -129,7 +129,7 @@ def _numbers(graph: Graph, shape: Shape) -> Ints:
 
 
 def _waits(graph: Graph, op_of_row: Ints, ops: int) -> tuple[Ints, Ints, Ints]:
-    """What each round waits for, and how long after its end it may begin."""
+    """Rounds that each round waits for, and how long after their end it may begin."""
     before, after = op_of_row[graph.before], op_of_row[graph.after]
     between = (before != UNSET) & (after != UNSET)
     pairs, where = np.unique(after[between] * ops + before[between], return_inverse=True)

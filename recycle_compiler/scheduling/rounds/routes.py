@@ -29,7 +29,7 @@ from recycle_compiler.ir.ops import (
 from recycle_compiler.ir.rounds import turn_of
 
 Sizes = tuple[int, ...]
-"""How many micro-batches each round of a chunk has: at most one for each of its workers."""
+"""Sizes of a chunk's rounds in micro-batches: at most one for each of its workers."""
 
 
 Shape = tuple[Sizes, ...]

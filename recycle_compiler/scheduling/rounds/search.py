@@ -31,7 +31,7 @@ _FEW = 3
 _GOOD = 3
 """Rules that are kept of those that were best for a shape."""
 _TUNED = ((8, 30), (4, 80), (2, 250))
-"""How many schedules of different shapes are tuned, each with so many changes."""
+"""Numbers of schedules of different shapes that are tuned, and of changes to each."""
 _NEAR = 105
 """In percent of the best, what a shape is worth looking at with."""
 _SEEDS = 4
@@ -260,7 +260,7 @@ def _changed(rule: Rule, most: list[int], longest: int, noise: Noise) -> Rule:
 
 
 def _improved(found: _Found, enough: int, options: SolverOptions, effort: Effort, budget: Budget) -> _Found:
-    """What moves of single rounds make of it, with several seeds."""
+    """Its best after moves of single rounds, with several seeds."""
     clock, timed = found.clock, found.timed
     ops = clock.problem.ops
     moves = effort.compiled_op_moves if clock.is_compiled else effort.op_moves

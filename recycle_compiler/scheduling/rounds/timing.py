@@ -24,7 +24,7 @@ NO_LIMIT = 1 << 40
 _FINEST = 2_000
 """Of how many steps the period of an order is, that moves are judged by."""
 _PASSES = 3
-"""How often openings are put off while a move is judged; whoever has not settled by then is not worth it."""
+"""Most times that openings are put off while a move is judged; one that has not settled is not worth it."""
 _PAST = 30
 """Tries after which an order has to be as good as it was before."""
 
@@ -51,13 +51,13 @@ class Rule(NamedTuple):
     """A rule of the list scheduler; one value per machine, but for patience."""
 
     ahead: tuple[int, ...]
-    """How many more rounds it may have forward than back."""
+    """Most rounds that it may have forward beyond those back."""
     defer: tuple[int, ...]
-    """How many weights it may put off."""
+    """Most weights that it may put off."""
     forward_first: tuple[int, ...]
     """1 where it goes forward before it goes back."""
     patience: int = 0
-    """How long it waits for a round that it would rather have."""
+    """Longest wait for a round that it would rather have."""
 
 
 class RoundsClock:

@@ -131,5 +131,5 @@ def _first(said: dict[Member, Settled], stage_of: StageOf) -> str:
 
 
 def _kind(what: str) -> tuple[str, str]:
-    """What was computed, and of which router where it was one."""
+    """The value that was computed, and its router where it was one."""
     return (ROUTER, what.removeprefix(ROUTER)) if what.startswith(ROUTER) else (what, "")

@@ -193,7 +193,7 @@ class ChunkGraphs:
         self._made: dict[tuple[int, InputSpec], GraphedWork] = chunk.graphs
         self._seen: dict[tuple[int, InputSpec], int] = {}
         self._is_first_use = False
-        """Whether the forward that is computed eagerly now is the first of its buffer."""
+        """True if the forward that is computed eagerly now is the first of its buffer."""
         self._waits: tuple[Frame, ...] = ()
         """Where a forward has waited for the device."""
         self._why_not = ""

@@ -44,7 +44,7 @@ class EvaluationData(Protocol):
 def forward_only(
     stream: Iterable[Instruction], microbatches: int, items: int, *, in_rounds: bool = False
 ) -> list[Instruction]:
-    """What is left of a stream for the forwards of its first `items` micro-batches of the step. `in_rounds`:
+    """The part of a stream for the forwards of its first `items` micro-batches of the step. `in_rounds`:
     peers make their forwards together, so one without a micro-batch serves the others."""
     found: list[Instruction] = []
     for step in stream:

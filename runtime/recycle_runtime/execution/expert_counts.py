@@ -1,4 +1,4 @@
-"""How often each expert was asked for in a step, by all peers together.
+"""Requests for each expert in a step, by all peers together.
 
 Every peer counts what its own micro-batches choose; REDUCE adds that up. From the sums follow the bias of
 mixtures that balance without a loss, at once, and the next placement of experts that are shared

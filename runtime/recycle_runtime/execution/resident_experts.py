@@ -93,7 +93,7 @@ class ResidentExperts:
         self._built.clear()
 
     def here(self) -> dict[str, torch.Tensor]:
-        """What is in slots, by name."""
+        """Contents of slots, by name."""
         return {each.name: each.parameter for each in self.stacked.values()}
 
     def whole(self, number: int) -> torch.Tensor:

@@ -83,7 +83,7 @@ def grouped_linear(rows: Tensor, weight: Tensor, bias: Tensor | None, groups: Ex
 
 
 def by_group(rows: Tensor, counts: Tensor, compute: Callable[[int, Tensor], Tensor]) -> Tensor:
-    """What every group of rows gives, one after the other; on CUDA the host waits for their sizes."""
+    """Results of every group of rows, one after the other; on CUDA the host waits for their sizes."""
     sizes: Sequence[int] = counts.tolist()
     parts = rows[: sum(sizes)].split(sizes)
     made = torch.cat([compute(number, part) for number, part in enumerate(parts)])

@@ -54,7 +54,7 @@ class MixtureOfExperts(nn.Module):
         self.experts = StackedExperts(made, width, capacity)
         self.shared = shared
         self.loss_scale: float | Tensor = 1.0
-        """What the loss of a micro-batch is multiplied by before its backward."""
+        """Factor of a micro-batch's loss before its backward."""
         steps = torch.zeros(len(made), dtype=torch.int64) if balancing_rate else None
         self.register_buffer("balance_steps", steps)
         """Of every expert, rates in its bias: whole numbers are exact in every precision of weights."""

@@ -40,7 +40,7 @@ class Placement:
 
     @cached_property
     def experts(self) -> int:
-        """How many there are."""
+        """Their number."""
         return 1 + max(self.slots, default=-1)
 
     @cached_property

@@ -57,7 +57,7 @@ class SharedExperts(nn.Module):
         self._tables = _Tables()
 
     def compute(self, rows: Tensor, groups: ExpertRows) -> Tensor:
-        """What experts make of rows that are sorted by slot; anything for rows beyond all groups."""
+        """Results of the experts for rows that are sorted by slot; anything for rows beyond all groups."""
         raise NotImplementedError
 
     def forward(self, tokens: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
@@ -274,5 +274,5 @@ def _inverse(order: Tensor) -> Tensor:
 
 
 def _counts(numbers: Tensor, most: int) -> Tensor:
-    """How often each number below `most` occurs; unlike `bincount`, without waiting for the device."""
+    """Occurrences of each number below `most`; unlike `bincount`, without waiting for the device."""
     return numbers.new_zeros(most).scatter_add_(0, numbers, torch.ones_like(numbers))

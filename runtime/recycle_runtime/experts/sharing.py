@@ -66,7 +66,7 @@ def _are_experts(module: nn.Module) -> bool:
 
 
 def _other_form(experts: Any) -> str:
-    """What these experts have that those of Mixtral have not."""
+    """Parts of these experts that those of Mixtral do not have."""
     forms = {
         "is_transposed": "transposed weights",
         "has_bias": "biases",

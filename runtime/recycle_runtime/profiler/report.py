@@ -42,7 +42,7 @@ class StageCosts:
     """That, gradients, and what takes a step back: what is held whatever runs."""
     gradient_bytes: int
     boundary_bytes: int
-    """What goes to the next stage."""
+    """Values that go to the next stage."""
     working_bytes: int
     """The most that F, I or W holds beside that while it runs; 0 where it is not known, on a CPU."""
     half: tuple[Timing, Timing, Timing] | None = None

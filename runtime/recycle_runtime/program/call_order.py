@@ -46,7 +46,7 @@ class _Reader(ast.NodeVisitor):
         self._kind = type(module)
         self._parts = {name for name, _ in module.named_modules(remove_duplicate=False) if name}
         self._own = ""
-        """What the module is called in the function."""
+        """Name of the module in the function."""
         self._read: set[str] = set()
 
     def read(self, name: str) -> None:

@@ -27,7 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only
 
 _DERIVED = ("aten::_to_copy", "aten::clone", "aten::stack")
-"""What makes parameters of others: in another precision, or of many experts one."""
+"""Functions that make parameters of others: in another precision, or of many experts one."""
 _EMPTY = ("aten::empty", "aten::new_empty", "aten::empty_like", "aten::empty_strided")
 
 
@@ -39,7 +39,7 @@ class _Place:
     stride: tuple[int, ...]
     offset: int
     of: "Recipe | None" = None
-    """What fills that memory, where it is not the parameter's own."""
+    """The tensor that fills that memory, where it is not the parameter's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Recipe:
     values: torch.Tensor | None = None
     """What it was made of, where that was more than memory."""
     derived: _Call | None = None
-    """What made it of other parameters."""
+    """The function that made it of other parameters."""
     unknown: str = ""
     """The operation that takes other tensors, which are not known here."""
 

@@ -1,4 +1,4 @@
-"""How often each index occurs, without waiting for the device where no index can be too large.
+"""Occurrences of each index, without waiting for the device where no index can be too large.
 
     chosen = torch.topk(probabilities, 2).indices                 places along an axis: less than its length
     torch.bincount(chosen.reshape(-1), minlength=experts)         waits on a GPU, for the largest index
@@ -33,7 +33,7 @@ class IndexCounts:
         any number in it."""
 
     def counted(self, name: str, args: Sequence[Any], options: dict[str, Any]) -> Tensor | None:
-        """What `torch.bincount` would give; None for all other calls, and where that has to look."""
+        """The result of `torch.bincount`; None for all other calls, and where that has to look."""
         if name != "bincount" or len(args) > 3 or options.keys() - {"weights", "minlength"}:
             return None
         given = dict(zip(("input", "weights", "minlength"), args, strict=False)) | options
@@ -48,7 +48,7 @@ class IndexCounts:
         return counts.scatter_add_(0, indices, torch.ones_like(indices))
 
     def see(self, name: str, args: Sequence[Any], options: dict[str, Any], made: Any) -> None:
-        """What a call has made."""
+        """Note the result of a call."""
         if name in _PLACES:
             self._know(made[1] if name == "topk" else made, _length(name, args, options))
         elif name in _SAME_NUMBERS and args:

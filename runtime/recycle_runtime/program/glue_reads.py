@@ -66,7 +66,7 @@ class OtherReadsError(RuntimeError):
 
 
 class _VariesError(Exception):
-    """What is more than its name says."""
+    """Raised for a value that is more than its name says."""
 
 
 _names: dict[Hashable, int] = {}
@@ -84,11 +84,11 @@ class _GlueReads(TorchFunctionMode):
         self.last = -1
         """Calls before the last read of a constant, or count."""
         self.is_in = False
-        """Whether the code around layers runs now."""
+        """True while the code around layers runs."""
         self._constants: dict[int, tuple[torch.Tensor, int, int]] = {}
         """By `id`: a tensor, which is held so that its `id` stays its own, its version and its name."""
         self._has_tensors = False
-        """Whether a call that is looked at was given any."""
+        """True if a call that is looked at was given any."""
         self._counts = IndexCounts()
 
     def __torch_function__(
@@ -139,7 +139,7 @@ class _GlueReads(TorchFunctionMode):
         self._constants[id(tensor)] = tensor, tensor._version, number
 
     def _named(self, value: Any) -> Hashable:
-        """What a value is; _VariesError if that is more than can be said."""
+        """Name of a value; _VariesError if it is more than can be said."""
         kind: Any = type(value)
         if kind is tuple or kind is list or kind is torch.Size:
             return tuple([self._named(each) for each in value])
@@ -188,14 +188,14 @@ class _Active(threading.local):
     reads: _GlueReads | None = None
     is_captured: bool = False
     is_wanted: bool = False
-    """Whether forwards on any device are watched."""
+    """True if forwards on any device are watched."""
 
 
 _active = _Active()
 
 
 class ReadsSeen:
-    """How far forwards have to be watched, by what their inputs look like."""
+    """Extent to which forwards have to be watched, by what their inputs look like."""
 
     def __init__(self) -> None:
         self._times: dict[Hashable, int] = {}

@@ -19,7 +19,7 @@ class Route(NamedTuple):
 
 
 class Routed(NamedTuple):
-    """What to start, and where pieces come."""
+    """Sums to start, and places where pieces come."""
 
     copies: list[PeerSum]
     taken: dict[int, torch.Tensor]

@@ -1,4 +1,4 @@
-"""What no layout goes below, compared with the whole bounds of all of them."""
+"""Bounds over all layouts, compared with the whole bounds of each of them."""
 
 from collections.abc import Iterator
 from itertools import combinations, product

@@ -20,7 +20,7 @@ _SERVED = {
     Opcode.SERVE_BACKWARD_INPUT: Opcode.BACKWARD_INPUT,
     Opcode.SERVE_BACKWARD_WEIGHT: Opcode.BACKWARD_WEIGHT,
 }
-"""What is done for others: it takes as long, and as much memory."""
+"""Services: work for others, which takes as long, and as much memory."""
 _COMPUTE = (*_SERVED, *_SERVED.values())
 _PART = {
     Opcode.FORWARD: "F",
@@ -30,7 +30,7 @@ _PART = {
     Opcode.BACKWARD_INPUT: "B",
     Opcode.SERVE_BACKWARD_INPUT: "B",
 }
-"""What all holders of a chunk do together, where they share experts."""
+"""Work of all holders of a chunk together, where they share experts."""
 _Done = tuple[tuple[int, int, int], int]
 
 
@@ -61,7 +61,7 @@ class _Worker:
     came: dict[tuple[int, str], int] = field(default_factory=dict[tuple[int, str], int])
     """Of a chunk and a part, how many rounds of it the worker has come to."""
     went: dict[tuple[int, str], list[_Done]] = field(default_factory=dict[tuple[int, str], list[_Done]])
-    """What it did in each of them, and in which buffer."""
+    """Its work in each of them, and the buffer."""
 
     @property
     def ended(self) -> bool:

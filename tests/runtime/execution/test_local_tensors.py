@@ -234,7 +234,7 @@ def test_a_whole_model_is_distributed_when_it_is_cut(mesh: Any) -> None:
 
 @pytest.mark.parametrize("gives", ["layers", "model"])
 def test_a_plan_names_modules_that_there_are(mesh: Any, gives: str) -> None:
-    """What one layer lacks another has; a key that none has is a mistake."""
+    """A key that one layer lacks another has; one that none has is a mistake."""
     prefix = "blocks.*." if gives == "model" else ""
 
     def made(*keys: str) -> Program:

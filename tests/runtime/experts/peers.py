@@ -68,7 +68,7 @@ class _Exchanged(torch.autograd.Function):
 
 
 def together(meeting: Meeting, work: Callable[[int], _Made]) -> list[_Made]:
-    """What every peer makes, each in a thread of its own; the first error is raised."""
+    """Results of all peers, each in a thread of its own; the first error is raised."""
     made: list[Any] = [None] * len(meeting.placement.peers)
     errors: list[BaseException] = []
 

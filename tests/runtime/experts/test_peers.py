@@ -20,7 +20,7 @@ def expert() -> nn.Module:
 
 
 def here(whole: MixtureOfExperts, meeting: Meeting, peer: int) -> MixtureOfExperts:
-    """What one peer has: only the rows of its slots."""
+    """Rows of one peer: only those of its slots."""
     mixture = copy.deepcopy(whole)
     slots = meeting.placement.peers[peer]
     mixture.experts.exchange, mixture.experts.resident = ThreadExchange(meeting, peer), slots

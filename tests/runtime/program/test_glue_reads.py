@@ -108,7 +108,7 @@ def bodies(look: Any, cuts: Sequence[int], kind: Callable[[Any], nn.Module] = Mo
 
 
 def run(chunks: Sequence[Body], tokens: Tensor = TOKENS) -> tuple[int, Tensor]:
-    """How often glue has really read, and the output."""
+    """Number of times that glue has really read, and the output."""
     values: Any = tokens
     with Counted() as counted, reads_wanted():
         for body in chunks:

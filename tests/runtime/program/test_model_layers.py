@@ -280,7 +280,7 @@ def test_layers_are_boxes(cut: tuple[int, ...]) -> None:
 
 
 class Skipping(nn.Module):
-    """What comes in is used again at the end, and forwards are counted."""
+    """The input is used again at the end, and forwards are counted."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -112,7 +112,7 @@ def test_equal_to_whole_state_to_the_last_bit(tmp_path: Path) -> None:
 
 
 def _difference(workers: Mapping[Worker, FixedPlanWorker]) -> str | None:
-    """What the coordinator says of the digests of all of them."""
+    """Words of the coordinator on the digests of all of them."""
     digests = PeerDigests()
     said = [
         digests.differs(Member(worker, 0), 1, PeerDigest(number, STEPS, digest_of(chunk.layers)))

@@ -135,7 +135,7 @@ class SlotGradients(GradientPart):
     def _send(
         self, start: StartPeerSums, routes: Sequence[Route], more: Sequence[PeerSum] = ()
     ) -> dict[int, torch.Tensor]:
-        """What comes here, by the place of its route."""
+        """Pieces that come here, by the place of their route."""
         messages = routed(routes, self._me, self.flat.dtype, self.flat.device)
         self.bytes_given += messages.given
         if (copies := [*messages.copies, *more]) and (pending := start(copies, goes_on=True)) is not None:

@@ -125,7 +125,7 @@ class GradientPart:
                 self._must_read = True
 
     def is_written(self, index: int) -> bool:
-        """Whether a parameter has a gradient here."""
+        """True if a parameter has a gradient here."""
         view = self.views[index]
         is_known = _version(view) != self._clean[index] or index in self._replayed
         return is_known or bool(view.ne(0).any())

@@ -63,7 +63,7 @@ _top_hooks: Callable[[bool], Any] | None = getattr(_autograd, "_top_saved_tensor
 
 
 def saving_hook() -> Callable[[Tensor], Any] | None:
-    """What keeps tensors for backward in autograd's place, as checkpointing does; None where nothing does."""
+    """The hook that keeps tensors for backward instead of autograd, as checkpointing does; None without."""
     if _top_hooks is not None:
         hooks = _top_hooks(False)
         return None if hooks is None else hooks[0]
@@ -102,16 +102,16 @@ class Owner:
 
     def __init__(self) -> None:
         self.defers = True
-        """Whether weights wait at all."""
+        """True where weights wait at all."""
         self.fuses = False
-        """Whether layers that can add to their gradients in place, even where weights do not wait."""
+        """True for layers that can add to their gradients in place, even where weights do not wait."""
         self.collecting: Collector | None = None
         """Takes what is deferred during backward; without one, nothing is deferred."""
         self.anchor = torch.zeros((), requires_grad=True)
         """Makes an output require a gradient when no input does, so that its node runs in backward."""
 
     def waits(self, hook: Callable[[Tensor], Any] | None) -> bool:
-        """Whether weights of what is computed now wait, where this hook keeps tensors.
+        """True if weights of the present forward wait, where this hook keeps tensors.
 
         Not if it is computed again in backward, or is that second time: they would hold what checkpointing
         has been asked to drop.
@@ -128,7 +128,7 @@ class Unit(ABC):
     """One layer with a `weight` and perhaps a `bias` that wait. Subclasses say what is computed."""
 
     can_fuse = False
-    """Whether under autocast it is quicker than autograd where its weights do not wait."""
+    """True if under autocast it is quicker than autograd where its weights do not wait."""
 
     def __init__(self, module: nn.Module, owner: Owner) -> None:
         self.owner = owner

@@ -69,7 +69,7 @@ def _candidates(module: nn.Module, owner: Owner, seen: set[int]) -> Iterator[Uni
 
 
 def _trained(module: nn.Module) -> int:
-    """How many parameters it has."""
+    """Number of its parameters."""
     return sum(each.numel() for each in module.parameters() if each.requires_grad)
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from recycle_runtime.protocol.codec import Natural
 
 ROUTER = "router "
-"""What is told of a router begins with this, and goes on with the name of its layer."""
+"""First word about a router, which the name of its layer follows."""
 
 
 class NotFinite(NamedTuple):

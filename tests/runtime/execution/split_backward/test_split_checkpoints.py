@@ -1,4 +1,4 @@
-"""What torch.utils.checkpoint computes again costs as many matrix products as in a plain loop."""
+"""Recomputation by torch.utils.checkpoint costs as many matrix products as in a plain loop."""
 
 import copy
 from collections import Counter
