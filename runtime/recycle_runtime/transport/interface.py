@@ -109,7 +109,7 @@ class Transport(Protocol):
 
 
 class SumGroup(NamedTuple):
-    """Processes that sum gradients of a chunk, or of tied ones, for one of the job's tensor-parallel ranks."""
+    """Processes that sum gradients of a chunk, or of tied ones, for one tensor-parallel rank of the job."""
 
     number: int
     """By which a transport knows the sum."""
@@ -123,8 +123,8 @@ class SumGroup(NamedTuple):
 class Grid:
     """Who is who: the rank of every live worker, each of them `tensor` processes, and who holds what.
 
-    A worker that has lost ranks has fewer processes. Each of them stands for several of the `tensor` ranks, one
-    after the other, and is called by the first.
+    A worker that has lost ranks has fewer processes. Each of them stands for several of the `tensor` ranks,
+    which follow each other, and is called by the first.
     """
 
     def __init__(
@@ -139,8 +139,8 @@ class Grid:
         has_shards: bool = False,
         fewer: Mapping[Worker, int] | None = None,
     ) -> None:
-        """`has_shards`: holders of a chunk send each other parts of it; `fewer`: workers that have lost ranks,
-        and how many processes each of them has."""
+        """`has_shards`: holders of a chunk send each other parts of it; `fewer`: workers that have lost
+        ranks, and how many processes each of them has."""
         self.workers = tuple(workers)
         self.tensor, self.has_shards = tensor, has_shards
         self.pipelines = pipelines
