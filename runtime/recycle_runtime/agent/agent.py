@@ -45,7 +45,7 @@ from recycle_runtime.protocol.messages.agents import (
     StartProcess,
     UseRelay,
 )
-from recycle_runtime.protocol.messages.members import InjectedFault, Member
+from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.protocol.messages.wire import Message, ToWorkers
 from recycle_runtime.protocol.near import near_name
 from recycle_runtime.protocol.parent import die_with_parent
@@ -94,8 +94,8 @@ class JobOverError(WireError):
     """There is nobody to connect to, and nothing to do."""
 
 
-Work = Callable[[Member, int, tuple[InjectedFault, ...], Board], int]
-"""What a worker process does: its name, its line, its faults, the board; the exit status."""
+Work = Callable[[StartProcess, int, Board], int]
+"""What a worker process does, as it is told, with its line of the board; the exit status."""
 
 
 class Agent:
@@ -267,8 +267,8 @@ class Agent:
 
     def _obey(self, message: Message) -> None:
         match message:
-            case StartProcess(member, faults):
-                self._start(member, faults)
+            case StartProcess() as order:
+                self._start(order)
             case KillProcess(member, pid):
                 row = self._table.row_of(member)
                 if row is not None and pid in (0, process_number(self._node, row.pid)):
@@ -288,8 +288,8 @@ class Agent:
 
     # Processes.
 
-    def _start(self, member: Member, faults: tuple[InjectedFault, ...]) -> None:
-        line = self._table.free_line()
+    def _start(self, order: StartProcess) -> None:
+        member, line = order.member, self._table.free_line()
         if line is None:
             self._say(ProcessEnded(member, 0, "could not start: its node is full", 0))
             return
@@ -297,14 +297,12 @@ class Agent:
         sys.stdout.flush()
         sys.stderr.flush()
         agent = os.getpid()
-        pid = self._kernel.start(lambda: self._become_worker(member, line, faults, agent), member, line)
+        pid = self._kernel.start(lambda: self._become_worker(order, line, agent), member, line)
         _LOGGER.info("process %d: starts as tensor-parallel rank %d", pid, member.tp_rank, extra=_of(member))
         self._watch.add(line, pid)
         self._table.add(Row(member, line, pid))
 
-    def _become_worker(
-        self, member: Member, line: int, faults: tuple[InjectedFault, ...], agent: int
-    ) -> None:
+    def _become_worker(self, order: StartProcess, line: int, agent: int) -> None:
         status = 1
         try:
             hold_on()
@@ -324,7 +322,7 @@ class Agent:
             self._relay.abandon()
             if self._line is not None:
                 os.close(self._line.fileno())
-            status = self._work(member, line, faults, self._board)
+            status = self._work(order, line, self._board)
         except BaseException:
             traceback.print_exc()
         finally:

@@ -174,15 +174,16 @@ class Agents:
         return node is not None
 
     def replace(
-        self, worker: Worker, faults: tuple[InjectedFault, ...], avoided: Collection[str]
+        self, worker: Worker, faults: tuple[InjectedFault, ...], avoided: Collection[str], ranks: int = 0
     ) -> str | None:
         """Have a failed worker started where there is room and fewest of its peers are; on which node.
 
-        Avoided nodes come last. None if it runs, or no node has room.
+        Avoided nodes come last; for one with so many `ranks`, fewer than the job has, they do not come. None
+        if it runs, or no node has room.
         """
         if self.runs(worker):
             return None
-        nodes = self._open_nodes()
+        nodes = [node for node in self._open_nodes() if not ranks or node[1].name not in avoided]
         loads = (
             NodeLoad(
                 agent.room - len(agent.pids),
@@ -191,8 +192,8 @@ class Agents:
             )
             for _, agent in nodes
         )
-        best = best_with_room(loads, worker, self._tensor)
-        return None if best is None else self._start_on(*nodes[best], worker, faults)
+        best = best_with_room(loads, worker, ranks or self._tensor)
+        return None if best is None else self._start_on(*nodes[best], worker, faults, ranks)
 
     def complete(self, absent: Collection[Member], faults: tuple[InjectedFault, ...]) -> str | None:
         """Have ranks of one worker started beside its others; on which node. None if there is no room."""
@@ -218,9 +219,12 @@ class Agents:
         """Of all nodes that are there."""
         return {agent.memory for agent in self._agents.values()}
 
-    def has_room(self) -> bool:
-        """Whether some node could have a worker started."""
-        return any(agent.room - len(agent.pids) >= self._tensor for _, agent in self._open_nodes())
+    def has_room(self, avoided: Collection[str] = ()) -> bool:
+        """Whether some node that is not avoided could have a worker started."""
+        return any(
+            agent.room - len(agent.pids) >= self._tensor and agent.name not in avoided
+            for _, agent in self._open_nodes()
+        )
 
     def share_no_more(self) -> None:
         """Nodes get as many workers as they have room for."""
@@ -261,18 +265,29 @@ class Agents:
         return [entry for entry in self._agents.items() if not entry[1].is_shunned]
 
     def _start_on(
-        self, connection: Sends, agent: _Agent, worker: Worker, faults: tuple[InjectedFault, ...]
+        self,
+        connection: Sends,
+        agent: _Agent,
+        worker: Worker,
+        faults: tuple[InjectedFault, ...],
+        ranks: int = 0,
     ) -> str:
-        ranks = [Member(worker, rank) for rank in range(self._tensor)]
-        return self._start_ranks(connection, agent, ranks, faults)
+        step = self._tensor // (ranks or self._tensor)
+        members = [Member(worker, rank) for rank in range(0, self._tensor, step)]
+        return self._start_ranks(connection, agent, members, faults, ranks)
 
     def _start_ranks(
-        self, connection: Sends, agent: _Agent, ranks: Iterable[Member], faults: tuple[InjectedFault, ...]
+        self,
+        connection: Sends,
+        agent: _Agent,
+        members: Iterable[Member],
+        faults: tuple[InjectedFault, ...],
+        ranks: int = 0,
     ) -> str:
-        for member in ranks:
+        for member in members:
             agent.pids[member] = 0
             self._known[member] += 1
-            connection.send(StartProcess(member, faults))
+            connection.send(StartProcess(member, faults, ranks))
         return agent.name
 
     def kill(self, member: Member, pid: int = 0) -> None:

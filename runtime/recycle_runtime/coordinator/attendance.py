@@ -128,7 +128,7 @@ class Attendance:
     def remember(self, state: Remembered, lines: Lines) -> None:
         """Wait for the processes of the coordinator before this one."""
         workers = (*state.places, *state.joiners)
-        self._returning = {Member(worker, rank) for worker in workers for rank in range(self._tensor)}
+        self._returning = {member for worker in workers for member in state.members(worker, self._tensor)}
         self._returning -= set(lines.values("done"))
         self._pids_before = state.pids
         self.deadline = self._clock.now() + RETURN_SECONDS
@@ -177,7 +177,7 @@ class Attendance:
             self._happen(Returned(member, is_training, message.asked, message.saves))
             self._is_back(member)
         else:
-            self._happen(Joined(member, message.generation > 0, message.asked))
+            self._happen(Joined(member, message.generation > 0, message.asked, message.ranks))
 
     def _is_apart(self, member: Member, pid: int) -> bool:
         """True if another rank of the same worker has come from another node, where the rest of it may be."""
@@ -245,17 +245,31 @@ class Attendance:
         """Failed ones, where there is room by now."""
         if self._job.phase not in (Phase.RUNNING, Phase.GATHERING) or self._returning:
             return
-        if not self._agents.has_room():
+        fewer = self._job.fewer_ranks()
+        if not self._agents.has_room() and not fewer:
             return
         now, names = self._clock.now(), self._agents.names()
         taken = {*self._job.roster.whole(), *self._job.places_wanted, *self._away}
         missing = set(self._book.grid) - taken
         for worker in placement_order(self._refill.due(missing, now)):
-            avoided = self._refill.avoided(worker, names)
-            node = self._agents.replace(worker, self._hooks.faults(worker), avoided)
-            if node is not None:
+            if (started := self._start_failed(worker, names, fewer)) is not None:
+                node, ranks = started
                 self._refill.started(worker, node, now)
-                self._tell(f"{name_of(worker)} is started again on {host_of(node)}")
+                how = f" with {ranks} of {self._tensor} ranks" if ranks else ""
+                self._tell(f"{name_of(worker)} is started again on {host_of(node)}{how}")
+
+    def _start_failed(
+        self, worker: Worker, names: list[str], fewer: tuple[int, ...]
+    ) -> tuple[str, int] | None:
+        """On which node, and with how many ranks if these are fewer than the job's; None if nowhere."""
+        faults, avoided = self._hooks.faults(worker), self._refill.avoided(worker, names)
+        if not self._agents.has_room(avoided):
+            for smaller, ranks in enumerate(fewer, 1):
+                bad = self._refill.avoided(worker, names, smaller)
+                if (node := self._agents.replace(worker, faults, bad, ranks)) is not None:
+                    return node, ranks
+        node = self._agents.replace(worker, faults, avoided)
+        return None if node is None else (node, 0)
 
     def _start_lost(self, now: float) -> None:
         """Those that an agent was told to start, if they have not come and nobody knows of them any more."""
@@ -328,11 +342,16 @@ class Attendance:
             place = self._free_place(worker)
             if place in self._job.places_wanted:
                 continue
-            node = self._agents.replace(place, self._hooks.faults(place), ())
+            ranks = self._hooks.ranks(worker)
+            if ranks and ranks not in self._job.fewer_ranks():
+                # Not known yet, or not possible.
+                continue
+            node = self._agents.replace(place, self._hooks.faults(place), (), ranks)
             if node is None:
                 continue
             self._refill.started(place, node, now)
             moved = "" if place == worker else f" as {name_of(place)}, which has taken its place"
+            moved += f" with {ranks} of {self._tensor} ranks" if ranks else ""
             self._tell(f"{name_of(worker)} is restarted{moved}")
             self._moved_in.pop(worker, None)
             self._hooks.started(worker)

@@ -56,7 +56,8 @@ class Candidate(NamedTuple):
 def moves_of_workers(now: Situation) -> list[Candidate]:
     """Healthy workers in the places of failed ones, so that the failures lie where they cost least."""
     job, assignment = now.job, now.job.assignment
-    if assignment is None or not (now.outlook.step and job.cells.is_plain and job.is_settled):
+    can_move = job.cells.is_plain and job.is_settled and not job.roster.fewer
+    if assignment is None or not (now.outlook.step and can_move):
         # A worker that is on its way has the place that others would move to.
         return []
     book, live = job.book, assignment.roles.keys()
@@ -116,7 +117,9 @@ class Recuts:
         self, job: StateMachine, ranges: Sequence[LayerRange], counts: Counts, places: Moves
     ) -> Recut | None:
         """To so many workers on each stage of a cut, some of them in certain cells; None if nobody has to
-        move for that, or a layer has no holder."""
+        move for that, or a layer has no holder, or a worker has lost ranks: its layers stay here."""
+        if job.roster.fewer:
+            return None
         settled = {worker: stage for worker, (_, stage) in places.items()}
         try:
             held = job.cells.held(job.roster.whole())
@@ -187,6 +190,8 @@ class Recuts:
         job, is_known = now.job, now.outlook.step > 0 or self._when == "always"
         is_early = now.rows < max(1, self._not_before) or not is_known
         if not self.is_considered or is_early or not job.is_settled or job.assignment is None:
+            return []
+        if job.roster.fewer:
             return []
         ticks = job.book.planned_period(job.assignment) or job.assignment.period
         found = self._best(job, ticks)

@@ -33,6 +33,8 @@ class Joined:
     """Whether it holds something from before, which counts for nothing now."""
     asked: int = 0
     """The newest generation that it has heard of, from another coordinator perhaps."""
+    ranks: int = 0
+    """Processes of its worker, if that has lost tensor-parallel ranks; or 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +289,8 @@ class BeginGeneration:
     """From the workers of this generation to their cells."""
     joiners: Mapping[Worker, Worker] = field(default_factory=dict)
     """The same for workers that get their state while those train."""
+    fewer: Mapping[Worker, int] = field(default_factory=dict)
+    """Processes of those that have lost tensor-parallel ranks."""
 
 
 @dataclass(frozen=True, slots=True)

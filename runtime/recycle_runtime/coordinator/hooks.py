@@ -23,5 +23,9 @@ class CoordinatorHooks:
         """Workers to start again by now."""
         return []
 
+    def ranks(self, worker: Worker) -> int:
+        """With how many tensor-parallel ranks it should be, if fewer than the job has; or 0."""
+        return 0
+
     def started(self, worker: Worker) -> None:
         """One of them has been."""

@@ -88,6 +88,12 @@ class Remembered(NamedTuple):
     first_item: int = 0
     ended: JobEnded | None = None
     """The end of the job, if it has ended."""
+    fewer: Mapping[Worker, int] = MappingProxyType({})
+    """Processes of workers that had lost tensor-parallel ranks."""
+
+    def members(self, worker: Worker, tensor: int) -> list[Member]:
+        """The processes of a worker, in a job with so many ranks."""
+        return [Member(worker, rank) for rank in range(0, tensor, tensor // self.fewer.get(worker, tensor))]
 
 
 _Place = tuple[Natural, Natural]
@@ -106,6 +112,7 @@ MEMORY = (
             "pids": Field(tuple[tuple[Member, Natural], ...]),
             "job": Field(str),
             "setup": Field(Setup | None),
+            "fewer": Field(tuple[tuple[_Place, Natural], ...]),
         },
         again="`join` on each new connection; `left_group` as the answer to `leave`, which is said again if "
         "a change was under way",
@@ -173,6 +180,7 @@ def written_down(
             "cells": None if cells == workers else cells,
             "joiners": sorted(order.joiners.items()) or None,
             "pids": list(pids),
+            "fewer": sorted(order.fewer.items()) or None,
         }
     )
     return Note({name: value for name, value in line.fields.items() if value is not None})
@@ -200,6 +208,7 @@ def remembered(lines: Lines) -> Remembered | None:
                 dict(fields.get("pids", ())),
                 fields.get("job", ""),
                 fields.get("setup"),
+                fewer=dict(fields.get("fewer", ())),
             )
         elif "begins" in fields:
             begins = fields["begins"]

@@ -42,6 +42,10 @@ class Entry:
         """Whether the layers that it was sent are what it holds, until it trains with them."""
         self.taken: tuple[LayerShards, ...] = ()
         """Shards of optimizer state that came with them."""
+        self.others: tuple[HeldState, ...] = ()
+        """As `report`, of every further rank that it stands for."""
+        self.fewer_ranks: tuple[int, ...] | None = None
+        """With how many ranks a worker could go on that has lost some; None: not known yet."""
 
     @property
     def is_new(self) -> bool:
@@ -69,7 +73,8 @@ class Entry:
 
 
 class Roster:
-    """Worker processes; a worker is whole when all its tensor-parallel processes are there.
+    """Worker processes; a worker is whole when all its tensor-parallel processes are there. One that has lost
+    ranks has fewer, each of which stands for several ranks and is called by the first.
 
     At size every message of a process must cost the same however many others there are. So what is asked for
     again and again is kept: who is whole until somebody comes or goes, and how far all have reported.
@@ -77,6 +82,8 @@ class Roster:
 
     def __init__(self, tensor: int) -> None:
         self._tensor = tensor
+        self.fewer: dict[Worker, int] = {}
+        """Processes of workers that have lost ranks. To be read; `join` changes it."""
         self.entries: dict[Member, Entry] = {}
         """To be read; `join`, `remove` and `rename` change who is there."""
         self._whole: list[Worker] | None = None
@@ -87,7 +94,12 @@ class Roster:
     def __contains__(self, member: Member) -> bool:
         return member in self.entries
 
-    def join(self, member: Member) -> Entry:
+    def join(self, member: Member, ranks: int = 0) -> Entry:
+        """`ranks`: processes of its worker, if that has lost some."""
+        if ranks:
+            self.fewer[member.worker] = ranks
+        elif not any(each in self.entries for each in self._processes(member.worker)):
+            self.fewer.pop(member.worker, None)
         self.entries[member] = Entry()
         self._changed()
         return self.entries[member]
@@ -97,12 +109,15 @@ class Roster:
         gone = [member for member in self._processes(worker) if member in self.entries]
         for member in gone:
             del self.entries[member]
+        self.fewer.pop(worker, None)
         self._changed()
         return gone
 
     def rename(self, member: Member, target: Member) -> Entry:
         """The process is another worker's from now on."""
         self.entries[target] = self.entries.pop(member)
+        if (ranks := self.fewer.get(member.worker)) is not None:
+            self.fewer[target.worker] = ranks
         self._changed()
         return self.entries[target]
 
@@ -113,7 +128,9 @@ class Roster:
         """Workers with all their processes, in order."""
         if self._whole is None:
             ranks = Counter(member.worker for member in self.entries)
-            self._whole = sorted(worker for worker, count in ranks.items() if count == self._tensor)
+            self._whole = sorted(
+                worker for worker, count in ranks.items() if count == self.fewer.get(worker, self._tensor)
+            )
         return list(self._whole)
 
     def members(self) -> Iterator[Member]:
@@ -180,8 +197,19 @@ class Roster:
         found = {member: self.entries[member].report for member in here}
         return {member: report for member, report in found.items() if report is not None}
 
+    def of_ranks(self, member: Member, report: HeldState) -> dict[Member, HeldState]:
+        """The report of a process as those of all the ranks that it stands for."""
+        reports = (report, *self.entries[member].others)
+        return {Member(member.worker, member.tp_rank + beside): each for beside, each in enumerate(reports)}
+
+    def fewer_ranks(self) -> tuple[int, ...]:
+        """With how many ranks workers could go on that have lost some, as all say that know it."""
+        told = [entry.fewer_ranks for entry in self.entries.values() if entry.fewer_ranks is not None]
+        return tuple(sorted(set(told[0]).intersection(*told), reverse=True)) if told else ()
+
     def _processes(self, worker: Worker) -> list[Member]:
-        return [Member(worker, rank) for rank in range(self._tensor)]
+        step = self._tensor // self.fewer.get(worker, self._tensor)
+        return [Member(worker, rank) for rank in range(0, self._tensor, step)]
 
     def _changed(self) -> None:
         self._whole = self._asked = self._active = None

@@ -6,7 +6,9 @@
     after 5 min       1 s: what it died of before is forgotten
 
 A node on which a worker has died twice in a row, or on which several have died again and again, is avoided as
-long as another one has room: the machine may be at fault, and the log names it.
+long as another one has room: the machine may be at fault, and the log names it. If no other has, and the
+program can run with fewer tensor-parallel ranks, the worker is started there with the next smaller number of
+them, and with fewer still after two more deaths: a device may have failed, and the others be well.
 """
 
 from collections import Counter
@@ -80,13 +82,16 @@ class Refill:
         """Those of them that may be started now."""
         return [worker for worker in missing if self._due.get(worker, now) <= now]
 
-    def avoided(self, worker: Worker, nodes: Iterable[str]) -> frozenset[str]:
-        """Of these nodes, those where it should not be started if it can be elsewhere."""
-        return frozenset(node for node in nodes if self._is_bad(node, worker))
+    def avoided(self, worker: Worker, nodes: Iterable[str], smaller: int = 0) -> frozenset[str]:
+        """Of these nodes, those where it should not be started if it can be elsewhere; `smaller`: how many
+        numbers of ranks have been tried that are larger."""
+        return frozenset(node for node in nodes if self._is_bad(node, worker, smaller))
 
-    def _is_bad(self, node: str, worker: Worker) -> bool:
-        if self._deaths[node, worker] >= _MOST_DEATHS:
+    def _is_bad(self, node: str, worker: Worker, smaller: int = 0) -> bool:
+        if self._deaths[node, worker] >= _MOST_DEATHS * (1 + smaller):
             return True
+        if smaller:
+            return False
         of_all = [deaths for (other, _), deaths in self._deaths.items() if other == node]
         return len(of_all) > 1 and sum(of_all) >= _MOST_DEATHS_OF_ALL
 

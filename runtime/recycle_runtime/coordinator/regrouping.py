@@ -173,6 +173,8 @@ class GenerationStart(NamedTuple):
     """Cells that get their state from a member."""
     check_peers: int = 0
     """Steps from one comparison of peers to the next; 0: never."""
+    fewer: tuple[tuple[Worker, int], ...] = ()
+    """Roles of workers that have lost ranks, and how many processes each of them has."""
 
 
 def takers_of(standing: Standing) -> dict[Member, list[Worker]]:
@@ -209,6 +211,7 @@ def go_order(start: GenerationStart, member: Member, checkpoint: CheckpointOrder
         first_item=start.first_item,
         checkpoint=checkpoint,
         check_peers=start.check_peers,
+        fewer=start.fewer,
     )
 
 

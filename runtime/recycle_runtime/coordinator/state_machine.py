@@ -306,6 +306,11 @@ class StateMachine:
         entry = self.roster.entries[member]
         return entry.is_joining or (not entry.is_active and self.cells.has_room(member.worker))
 
+    def fewer_ranks(self) -> tuple[int, ...]:
+        """With how many ranks a worker can go on that has lost some, the most first; none in a job that
+        divides optimizer state."""
+        return () if self.book.has_shards else self.roster.fewer_ranks()
+
     def can_go_on_with(self, workers: Collection[Worker]) -> bool:
         """True if these hold, for all that is known, all there is of every stage, or of every stage of a
         group; one that joins holds nothing yet."""
@@ -399,8 +404,8 @@ class StateMachine:
             self.cells.place(state.places)
             self.assignment = self.book.assign(state.places)
         for worker in (*state.places, *state.joiners):
-            for rank in range(self._tensor):
-                entry = self.roster.join(Member(worker, rank))
+            for member in state.members(worker, self._tensor):
+                entry = self.roster.join(member, state.fewer.get(worker, 0))
                 entry.has_begun = entry.has_stepped = True
                 entry.is_joining = worker in state.joiners
         self.roster.activate(tuple(self.roster.entries))
@@ -427,7 +432,7 @@ class StateMachine:
         member = event.member
         if member in self.roster:
             return
-        self.roster.join(member).is_outdated = event.has_trained
+        self.roster.join(member, event.ranks).is_outdated = event.has_trained
         if self.roster.is_whole(member.worker):
             self.expected.discard(member.worker)
         self._newest = max(self._newest, event.asked)
@@ -506,7 +511,10 @@ class StateMachine:
         if message.generation < max(entry.generation, self.number):
             # It has been asked again since, and whether it has left for that is not known.
             return
-        entry.report = HeldState(None, is_fresh=False) if entry.is_outdated else message.report
+        lost = HeldState(None, is_fresh=False)
+        entry.report = lost if entry.is_outdated else message.report
+        entry.others = (lost,) * len(message.others) if entry.is_outdated else message.others
+        entry.fewer_ranks = message.ranks
         entry.generation, entry.is_leaving = message.generation, False
         if not entry.is_active:
             # Said again, it is older than what a worker that trains has said of its shards.
@@ -946,11 +954,7 @@ class StateMachine:
         # Those who have moved are there under their new names.
         self.cells.place(self.roster.reported(self.number))
         restorable = None if self._restore is None else self.begins.step
-        reports = {
-            Member(cell, member.tp_rank): self._holds(member, report)
-            for member, report in self.roster.reports(self.number).items()
-            if (cell := self.cells.of(member.worker)) is not None
-        }
+        reports = self._reports_by_cell()
         try:
             standing = stand(reports, self.book.stages, restorable, self.book.once)
         except CannotAgreeError as error:
@@ -978,6 +982,21 @@ class StateMachine:
                 return
         if assignment is not None:
             self._go(standing, assignment, joiners)
+
+    def _reports_by_cell(self) -> dict[Member, HeldState]:
+        """Of every rank of all who have reported. Where a worker has fewer processes than ranks, all ranks of
+        one that needs a state get it from the same donor."""
+        reports = {
+            Member(cell, each.tp_rank): held
+            for member, report in self.roster.reports(self.number).items()
+            if (cell := self.cells.of(member.worker)) is not None
+            for each, held in self.roster.of_ranks(member, self._holds(member, report)).items()
+        }
+        if not self.roster.fewer:
+            return reports
+        empty = HeldState(None, is_fresh=False)
+        without = {member.worker for member, report in reports.items() if report.applied is None}
+        return {member: empty if member.worker in without else held for member, held in reports.items()}
 
     def _stage_gone(self, gone: StageGone) -> None:
         if self._is_as_at_the_beginning and self.roster.new():
@@ -1057,7 +1076,8 @@ class StateMachine:
         self._tell_rows(told)
         cells = {workers[cell]: cell for cell in assignment.roles}
         joining = {workers[cell]: cell for cell in joiners}
-        self._orders.append(BeginGeneration(self.number, standing.step, assignment, cells, joining))
+        fewer = dict(self.roster.fewer)
+        self._orders.append(BeginGeneration(self.number, standing.step, assignment, cells, joining, fewer))
         self._remembered = None
         group = self._new_generation(standing.step, working)
         self._ask(lambda one: one.generation(group))
@@ -1083,6 +1103,11 @@ class StateMachine:
             first_item=self.begins.item,
             spared=frozenset(one_of_each_stage(here, self.number)),
             check_peers=self._check_peers,
+            fewer=tuple(
+                (roles[cell], ranks)
+                for worker, ranks in sorted(self.roster.fewer.items())
+                if (cell := self.cells.of(worker)) in roles
+            ),
         )
         self._to_begin = set(members)
         self._work.begin(members)

@@ -6,7 +6,7 @@ modules, optimizers and what undoes their last step are moved, not copied.
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -17,8 +17,13 @@ from recycle_runtime.execution.device_copies import pinned
 from recycle_runtime.execution.expert_counts import ExpertCounts
 from recycle_runtime.execution.forward_random import ForwardRandom
 from recycle_runtime.execution.kept_buffers import LayerBuffers
-from recycle_runtime.execution.layer import Layer
-from recycle_runtime.execution.local_tensors import is_distributed, take_losses_of_slices, whole_number
+from recycle_runtime.execution.layer import Layer, layer_of_ranks
+from recycle_runtime.execution.local_tensors import (
+    is_distributed,
+    local_state,
+    take_losses_of_slices,
+    whole_number,
+)
 from recycle_runtime.execution.loss_check import LossCheck
 from recycle_runtime.execution.norm_statistics import NormStatistics
 from recycle_runtime.execution.optimizer import (
@@ -28,6 +33,7 @@ from recycle_runtime.execution.optimizer import (
     Stepper,
     Totals,
 )
+from recycle_runtime.execution.rank_pieces import are_alike, why_whole
 from recycle_runtime.execution.split_backward import Split, prepare
 from recycle_runtime.execution.tied import tied_here
 from recycle_runtime.execution.ways import way_of, ways_text
@@ -69,6 +75,9 @@ class Setting:
     """Of each layer's optimizer state; 0: it is in one piece."""
     slots: int = 0
     """Of each mixture of experts, those that this process computes; 0: all."""
+    ranks: int = 1
+    """How many of the job's tensor-parallel ranks this process stands for, from `tp_rank` on; 0: another of
+    its chunks computes for this one."""
 
     @property
     def undo_on_host(self) -> bool:
@@ -76,11 +85,16 @@ class Setting:
         return self.undo == "host"
 
     def layer(self, number: int, name: str, module: torch.nn.Module) -> Layer:
+        module = self.program.parallelize(module.to(self.device), mesh)
+        if self.ranks > 1:
+            return layer_of_ranks(
+                self.program, number, name, module, self.ranks, undo_on_host=self.undo_on_host
+            )
         return Layer(
             self.program,
             number,
             name,
-            self.program.parallelize(module.to(self.device), mesh),
+            module,
             undo_on_host=self.undo_on_host,
             shards=self.shards,
             slots=self.slots,
@@ -100,6 +114,9 @@ class Answers(NamedTuple):
 class Chunk:
     """Layers, gradients and data of one chunk, as every worker that holds it has them."""
 
+    beside: "tuple[Chunk, ...]" = ()
+    """The same chunk as further ranks have it, for which this process stands too: their state and steps."""
+
     def __init__(
         self,
         setting: Setting,
@@ -113,6 +130,10 @@ class Chunk:
         """In the order of the model; one that stands for all of them where the program gives whole stages."""
         self.count = len(bundle.chunk_stages)
         """Of all chunks of the model."""
+        self.tensor = bundle.tensor
+        """Tensor-parallel ranks of the job."""
+        self.gives_alike: bool | None = None
+        """True if all ranks of its worker give the same to the next chunk; None: not seen yet."""
         self.cut: tuple[int, ...] = bundle.cut
         """How many layers each of them has; empty if the plan does not say."""
         self.is_fresh = True
@@ -132,16 +153,19 @@ class Chunk:
         """Why it is not captured, once that is known."""
         self.random = ForwardRandom(setting.seed, setting.device)
         self.module: torch.nn.Module
-        if setting.program.is_layered:
+        if setting.ranks == 0:
+            self.module = torch.nn.Module()
+        elif setting.program.is_layered:
             first = self.layers[0].number if self.layers else 0
-            stage = Stage(((layer.name, layer.module) for layer in self.layers), spread=True, first=first)
+            stage = Stage(((layer.name, layer.computing) for layer in self.layers), spread=True, first=first)
             stage.before_layer = self.random.enter
             self.module = stage
         else:
-            self.module = self.layers[0].module
+            self.module = self.layers[0].computing
         self._loss_check = LossCheck(setting.program.path, setting.program.loss_function, self.module)
         self.split: Split = prepare(self.module)
-        _log.info("chunk %d has %s", number, ways_text(way_of(layer.module) for layer in self.layers))
+        if setting.ranks:
+            _log.info("chunk %d has %s", number, ways_text(way_of(layer.computing) for layer in self.layers))
         is_whole = setting.group is not None and bundle.tensor > 1 and not self.has_distributed
         if is_whole and setting.program.has_parallelize:
             _log.warning("chunk %d: parallelize distributes nothing of it, so every rank does all", number)
@@ -164,6 +188,21 @@ class Chunk:
             tied=tied_here(setting.program, bundle, number, self.layers),
             stacked=[each.parameter for layer in self.layers for each in layer.experts.stacked.values()],
         )
+        self.beside = tuple(
+            Chunk(
+                replace(setting, tp_rank=setting.tp_rank + rank, ranks=0),
+                bundle,
+                number,
+                [layer.more_ranks[rank - 1] for layer in self.layers],
+                data,
+            )
+            for rank in range(1, setting.ranks)
+        )
+
+    @property
+    def of_ranks(self) -> "tuple[Chunk, ...]":
+        """This one, and the same chunk of every further rank for which this process stands."""
+        return (self, *self.beside)
 
     @property
     def program(self) -> Program:
@@ -211,6 +250,27 @@ class Chunk:
         for layer in self.layers:
             if layer.shards:
                 layer.own_nothing()
+
+    @property
+    def why_all_ranks(self) -> str:
+        """Why its worker cannot go on with fewer ranks; nothing if it can, as far as is known."""
+        if self.program.has_movers:
+            return "averages of weights move with its steps"
+        if self.gives_alike is False:
+            return f"each rank gives a part of its own from chunk {self.number} to the next"
+        for layer in self.layers:
+            if why := why_whole(dict(layer.computing.named_parameters()), self.tensor):
+                return f"of {layer.title}, {why}"
+        return ""
+
+    def compare_ranks(self, outputs: Sequence[torch.Tensor]) -> None:
+        """See whether all ranks give the same, of a first micro-batch; where it matters, all of them do this
+        together."""
+        if not self.program.ranks or self.gives_alike is not None or self.setting.group is None:
+            return
+        self.gives_alike = are_alike(outputs, self.setting.group)
+        if why := self.why_all_ranks:
+            _log.warning("RANKS has no effect: a worker that has lost a rank is given up, for %s", why)
 
     def report(self) -> HeldState:
         """What this process can offer when the survivors agree where to go on."""
@@ -290,7 +350,7 @@ class Chunk:
         return [
             (f"{layer.title}.{name}".removesuffix(".").removesuffix(".experts"), each)
             for layer in self.layers
-            for name, each in layer.module.named_modules()
+            for name, each in layer.computing.named_modules()
             if isinstance(each, SharedExperts)
         ]
 
@@ -336,6 +396,16 @@ class Chunk:
         if told is not None:
             self.data.go_to(told["step"], told["at"])
 
+    def module_state(self) -> dict[str, Any]:
+        """Parameters and buffers of this rank, as its module has them."""
+        if self.setting.ranks == 1:
+            return local_state(self.module)
+        return {
+            f"{layer.name}.{name}" if layer.name else name: value
+            for layer in self.layers
+            for name, value in layer.module.state_dict().items()
+        }
+
     @property
     def state_bytes(self) -> int:
         """About how many bytes a peer sends: all but shards of optimizer state."""
@@ -350,6 +420,7 @@ def build_chunks(
     device: torch.device,
     *,
     tp_rank: int = 0,
+    ranks: int = 1,
     group: Any = None,
     recoverable: bool = True,
     per_step: int | None = None,
@@ -360,11 +431,13 @@ def build_chunks(
     """Those that a worker of this stage holds, by number, in the order of the model.
 
     `per_step` are the micro-batches of a step where the plans of the bundle may split them, `shards` those of
-    optimizer state where the bundle is a re-cut: as many as the job has pipelines.
+    optimizer state where the bundle is a re-cut: as many as the job has pipelines. This process stands for so
+    many `ranks`, the first of which is `tp_rank`.
     """
     count = bundle.pipelines if shards is None else shards
     shards = count if bundle.owners else 0
-    setting = Setting(program, seed, device, tp_rank, group, recoverable, graphs, undo, shards, bundle.slots)
+    slots = bundle.slots
+    setting = Setting(program, seed, device, tp_rank, group, recoverable, graphs, undo, shards, slots, ranks)
     numbers = chunks_of(bundle, stage)
     count = bundle.pipelines * bundle.microbatches if per_step is None else per_step
     data = MicroBatches(program, seed, count, ready=lambda item: pinned(item, device))

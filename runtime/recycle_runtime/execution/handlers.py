@@ -346,6 +346,7 @@ class OpHandlers:
         if chunk.number not in self._seen:
             self._seen.add(chunk.number)
             refuse_foreign(chunk, outputs)
+            chunk.compare_ranks(outputs)
         return outputs
 
     def _graph_for(self, instruction: Instruction, buffer: Buffer) -> GraphedWork | None:

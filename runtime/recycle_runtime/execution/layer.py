@@ -36,6 +36,7 @@ from recycle_runtime.execution.optimizer.shards import (
     stored_whole,
 )
 from recycle_runtime.execution.optimizer.undo import copied_options, groups_of, options_of
+from recycle_runtime.execution.rank_pieces import pieces
 from recycle_runtime.execution.resident_experts import EXPERTS, ResidentExperts, whole_experts
 from recycle_runtime.program.copies import has_hooks
 from recycle_runtime.program.errors import ProgramError
@@ -65,13 +66,19 @@ class Layer:
         shards: int = 0,
         slots: int = 0,
         has_ranks: bool = False,
+        computing: torch.nn.Module | None = None,
     ) -> None:
         """`slots`: this process has so many experts of each mixture in it, beside those whose shards it owns;
-        0: all. `has_ranks`: other tensor-parallel ranks have this layer too."""
+        0: all. `has_ranks`: other tensor-parallel ranks have this layer too. `computing` is what `module` is
+        a piece of: see `rank_pieces`."""
         self._has_ranks = has_ranks
         self._program, self._undo_on_host = program, undo_on_host
         self.number, self.module = number, module
-        self.name = name_prefix(name, module)
+        self.computing = module if computing is None else computing
+        """What forwards and backwards compute with."""
+        self.more_ranks: tuple[Layer, ...] = ()
+        """The same layer as further ranks have it, for which this process stands too."""
+        self.name = name_prefix(name, self.computing)
         """What stands before the names of its parameters in the whole model, or nothing."""
         named = [(each, value) for each, value in module.named_parameters() if value.requires_grad]
         refuse_other_placements(program.path, named)
@@ -85,7 +92,7 @@ class Layer:
         """What is trained; of a DTensor the part that is here."""
         self.has_hooks = any(map(has_hooks, whole))
         """True if the user's code is called with gradients, each of one micro-batch."""
-        self.has_distributed = any(map(is_distributed, whole))
+        self.has_distributed = any(map(is_distributed, self.computing.parameters()))
         """True if some are DTensors."""
         self._master_types = [value.dtype for value in self._values or ()]
         self.untrained: list[str] = []
@@ -116,7 +123,7 @@ class Layer:
             self.experts.take_slots()
         else:
             self.experts.stacked.clear()
-        self.buffers = BufferHistory(module)
+        self.buffers = BufferHistory(self.computing)
 
     @property
     def title(self) -> str:
@@ -253,7 +260,7 @@ class Layer:
         """Everything that makes this layer what it is, between two steps, but shards; nothing is copied."""
         state: dict[str, Any] = {"model": self.experts.without(local_state(self.module)), "optimizer": None}
         if self._has_ranks and not any(map(is_slice_by_hand, self.parameters)):
-            state[SLICES] = slices_of(self.module)
+            state[SLICES] = slices_of(self.computing)
         return state if self.stepped is None else {**state, **self.stepped.state()}
 
     def load(self, state: dict[str, Any], *, is_stepping: bool = False) -> None:
@@ -405,6 +412,34 @@ class Layer:
         self.untrained = [name for name, parameter in named if parameter not in held]
         moving = moving_of(program, self.module, optimizer)
         return LayerOptimizer(optimizer, moving, masters, rows, undo_on_host=self._undo_on_host)
+
+
+def layer_of_ranks(
+    program: Program,
+    number: int,
+    name: str,
+    whole: torch.nn.Module,
+    ranks: int,
+    *,
+    undo_on_host: bool = False,
+) -> Layer:
+    """A layer of a process that stands for so many ranks."""
+    named = dict(whole.named_parameters())
+    refuse_other_placements(program.path, named.items())
+    held = pieces(whole, ranks)
+    first, *more = [
+        Layer(program, number, name, each, undo_on_host=undo_on_host, has_ranks=True, computing=whole)
+        for each in held
+    ]
+    if program.precision.weights is not None:
+        _lowered(program, whole, [each for each in named.values() if each.requires_grad])
+    for each in held:
+        each.tie()
+    for each in more:
+        # The first keeps those of the module.
+        each.buffers = BufferHistory(torch.nn.Module())
+    first.more_ranks = tuple(more)
+    return first
 
 
 def _rows_alone(made: LayerOptimizer | None) -> Sequence[torch.nn.Parameter]:

@@ -120,12 +120,13 @@ def slices_of(module: nn.Module) -> Slices:
     """Of the tensors in its state that are DTensors and not the same on all ranks."""
     found: Slices = {}
     for name, value in module.state_dict().items():
-        if is_distributed(value) and (dim := _sharded_along(value)) is not None:
+        if is_distributed(value) and (dim := sharded_along(value)) is not None:
             found[name] = {"dim": dim, "shape": list(value.shape)}
     return found
 
 
-def _sharded_along(whole: Any) -> int | None:
+def sharded_along(whole: Any) -> int | None:
+    """The dimension of a DTensor of which ranks have slices; None if all have the same."""
     placement = whole.placements[0]
     return cast(int, placement.dim) % max(1, whole.dim()) if placement.is_shard() else None
 
@@ -171,7 +172,7 @@ def _stepped(whole: nn.Parameter) -> nn.Parameter:
         # What the program has written on a parameter counts for its optimizer too.
         if name not in ("_local_tensor", "_spec"):
             setattr(part, name, value)
-    cast(Any, part).tensor_parallel = _sharded_along(whole) is not None
+    cast(Any, part).tensor_parallel = sharded_along(whole) is not None
     cast(Any, part).whole_gradient = WholeGradient(whole)
     return part
 

@@ -82,13 +82,15 @@ class Session:
             role.grid.tied_sum,
             has_peers=role.grid.has_peers,
             ownership=ownership,
+            sums=role.grid.sums,
         )
         shapes = {
-            number: Shapes(store, number, chunk.tp_rank, chunk.arriving) for number, chunk in chunks.items()
+            number: Shapes(store, number, chunk.tp_rank, chunk.arriving, chunk.setting.ranks)
+            for number, chunk in chunks.items()
         }
         held = next(iter(chunks.values()))
         self.data = held.data
-        looks = _looks(role, store, held.tp_rank) if held.count > _ENDS else None
+        looks = _looks(role, store, held) if held.count > _ENDS else None
         self.handlers = OpHandlers(
             role.bundle, role.worker, chunks, shapes, self.transport, self.steps, device, looks
         )
@@ -183,7 +185,7 @@ class Session:
         self.steps.drop()
 
 
-def _looks(role: Role, store: dist.Store, tp_rank: int) -> Looks:
+def _looks(role: Role, store: dist.Store, held: Chunk) -> Looks:
     """Between the workers of a plan that load micro-batches for the first chunk and all others."""
     bundle = role.bundle
     loaded_by = {
@@ -193,4 +195,4 @@ def _looks(role: Role, store: dist.Store, tp_rank: int) -> Looks:
         for each in bundle.stream(role.plan, worker)
         if each.opcode is Opcode.LOAD and each.chunk == 0
     }
-    return Looks(store, tp_rank, role.worker, loaded_by)
+    return Looks(store, held.tp_rank, role.worker, loaded_by, held.setting.ranks)

@@ -34,10 +34,17 @@ class Shapes:
     """The boundaries of one chunk, by the signature of the micro-batch, for one tensor-parallel rank."""
 
     def __init__(
-        self, store: dist.Store, chunk: int, tp_rank: int = 0, arriving: dict[str, Specs] | None = None
+        self,
+        store: dist.Store,
+        chunk: int,
+        tp_rank: int = 0,
+        arriving: dict[str, Specs] | None = None,
+        ranks: int = 1,
     ) -> None:
+        """This process stands for so many `ranks`, and tells all of them."""
         # Messages go from rank to rank, and ranks may hold slices of different lengths.
-        self._store, self._chunk = dist.PrefixStore(f"shape/{tp_rank}", store), chunk
+        self._stores, self._chunk = _of_ranks("shape", store, tp_rank, ranks), chunk
+        self._store = self._stores[0]
         self._arriving = {} if arriving is None else arriving
         """What is known already stays known when workers are grouped anew."""
         self._leaving: dict[str, Specs] = {}
@@ -62,7 +69,8 @@ class Shapes:
         look like it: how long a message is decides which way it goes."""
         if (known := self._leaving.get(signature)) is None:
             self._leaving[signature] = tuple(map(TensorSpec.of, outputs))
-            self._store.set(_key(signature, self._chunk + 1), _pack(self._leaving[signature]))
+            for store in self._stores:
+                store.set(_key(signature, self._chunk + 1), _pack(self._leaving[signature]))
         elif [(tensor.shape, tensor.dtype) for tensor in outputs] != list(known):
             raise ProgramError(
                 f"what chunk {self._chunk} gives on was {_shown(known)} and is "
@@ -75,14 +83,15 @@ class Shapes:
         new = set(numbers) - self._told
         if not new and self._has_told:
             return
-        for number in new:
-            self._store.set(_reached_key(number, self._chunk), "1")
         self._told |= new
         self._has_told = True
-        key = _reached_key(_FIRST, self._chunk)
-        self._store.set(key, "1")
+        first = _reached_key(_FIRST, self._chunk)
+        for store in self._stores:
+            for number in new:
+                store.set(_reached_key(number, self._chunk), "1")
+            store.set(first, "1")
         # Setting is not answered: only what can be got is there before the gradient can be.
-        self._store.get(key)
+        self._stores[-1].get(first)
 
     def reached(self, numbers: Iterable[int], wait: Callable[[], object]) -> list[int]:
         """Those of the tensors given on that the next chunk's backwards have found gradients of.
@@ -114,10 +123,12 @@ class Looks:
     compute on them. Whatever is known when a step begins travels at once."""
 
     def __init__(
-        self, store: dist.Store, tp_rank: int, worker: Worker, loaded_by: Mapping[int, Worker]
+        self, store: dist.Store, tp_rank: int, worker: Worker, loaded_by: Mapping[int, Worker], ranks: int = 1
     ) -> None:
-        """`loaded_by` says who loads what, by the number that a plan gives to each micro-batch or part."""
-        self._store: dist.Store = dist.PrefixStore(f"look/{tp_rank}", store)
+        """`loaded_by` says who loads what, by the number that a plan gives to each micro-batch or part. This
+        process stands for so many `ranks`, and tells all of them."""
+        self._stores = _of_ranks("look", store, tp_rank, ranks)
+        self._store = self._stores[0]
         self._worker, self._loaded_by = worker, loaded_by
         self._told: dict[int, set[int]] = {}
         self._keys: dict[int, list[str]] = {}
@@ -136,7 +147,8 @@ class Looks:
             else {whole: json.dumps(fresh)}
         )
         for key, value in values.items():
-            self._store.set(key, value)
+            for store in self._stores:
+                store.set(key, value)
         keys.extend(values)
         self._forget(step - 2)
 
@@ -153,7 +165,12 @@ class Looks:
         for step in [each for each in self._keys if each <= last]:
             del self._told[step]
             for key in self._keys.pop(step):
-                self._store.delete_key(key)
+                for store in self._stores:
+                    store.delete_key(key)
+
+
+def _of_ranks(what: str, store: dist.Store, tp_rank: int, ranks: int) -> list[dist.Store]:
+    return [dist.PrefixStore(f"{what}/{rank}", store) for rank in range(tp_rank, tp_rank + ranks)]
 
 
 def numbers_with_gradient(inputs: Sequence[torch.Tensor]) -> list[int]:

@@ -60,6 +60,16 @@ class Owners(Protocol):
         ...
 
 
+class _Together(NamedTuple):
+    """Several things that were started."""
+
+    started: Sequence[Pending]
+
+    def wait(self) -> None:
+        for each in self.started:
+            each.wait()
+
+
 class WorkerSteps:
     """The steps of all chunks of a worker."""
 
@@ -72,10 +82,12 @@ class WorkerSteps:
         *,
         has_peers: bool = True,
         ownership: Mapping[int, Owners] | None = None,
+        sums: int = 0,
     ) -> None:
         """`answers_for` says of each chunk whether this worker adds its gradients to the norm, `tied_sum` is
         the number of the sum over the holders of all tied chunks, `has_peers` whether any worker of the group
-        sums gradients with others, `ownership` of each chunk who owns its shards, where there are any."""
+        sums gradients with others, `ownership` of each chunk who owns its shards, where there are any. There
+        are so many `sums` for each rank that this process stands for (`Grid.sum_groups`)."""
         self._chunks, self._transport, self._tied_sum = chunks, transport, tied_sum
         self._has_peers, self._ownership = has_peers, ownership or {}
         self._due: list[int] = []
@@ -84,8 +96,10 @@ class WorkerSteps:
         """Those of them whose weights are wanted by their peers after that."""
         self._is_settled = False
         """The last step was found to stand before the first REDUCE of this one."""
+        self._sums = sums
         for number, chunk in chunks.items():
-            chunk.stepper.norm.first_peer = answers_for[number]
+            for each in chunk.of_ranks:
+                each.stepper.norm.first_peer = answers_for[number]
 
     def agree(
         self,
@@ -123,23 +137,34 @@ class WorkerSteps:
             for stepper in self._steppers:
                 stepper.discard()
             return False
-        start = self._transport.start_peer_sum
-        tied = None if self._tied_sum is None else partial(start, self._tied_sum)
+        start, held = self._transport.start_peer_sum, self._chunks[chunk]
         sums = partial(self._transport.start_peer_sums, chunk) if self._ownership else None
         self._start_counts(chunk)
         # Before gradients are there, with which the step may be made without this group.
-        self._chunks[chunk].statistics.finish()
-        self._chunks[chunk].expert_counts.finish()
-        self._chunks[chunk].stepper.reduce(partial(start, chunk), tied, sums)
+        held.statistics.finish()
+        held.expert_counts.finish()
+        for rank, each in enumerate(held.of_ranks):
+            more = rank * self._sums
+            tied = None if self._tied_sum is None else partial(start, self._tied_sum + more)
+            each.stepper.reduce(partial(start, chunk + more), tied, sums)
         return True
 
     def _start_counts(self, chunk: int) -> None:
         """Sums of what forwards have counted come before those of gradients: peers must begin all sums of a
         chunk in the same order, however many gradients are summed before REDUCE here."""
-        held, start = self._chunks[chunk], partial(self._transport.start_peer_sum, chunk)
+        held, start = self._chunks[chunk], partial(self._start_for_all, chunk)
         held.statistics.start(start)
         held.expert_counts.start(start)
-        held.stepper.expect_sums()
+        for each in held.of_ranks:
+            each.stepper.expect_sums()
+
+    def _start_for_all(self, chunk: int, tensor: torch.Tensor) -> Pending:
+        """The same sum for every rank that this process stands for; all of them get the same."""
+        started: list[Pending | None] = []
+        for rank in range(len(self._chunks[chunk].of_ranks)):
+            own = tensor.clone() if rank else tensor
+            started.append(self._transport.start_peer_sum(chunk + rank * self._sums, own))
+        return _Together([each for each in started if each is not None])
 
     @property
     def meets_all(self) -> bool:
@@ -152,7 +177,8 @@ class WorkerSteps:
     def step(self, chunk: int) -> None:
         """At once, or with those of the worker's other chunks when the norm has to be known first."""
         if not self._chunks[chunk].stepper.waits_for_norm:
-            self._chunks[chunk].stepper.step(self._transport.start_sum)
+            for each in self._chunks[chunk].of_ranks:
+                each.stepper.step(self._transport.start_sum)
             return
         self._due.append(chunk)
         if len(self._due) < len(self._chunks):
@@ -187,9 +213,12 @@ class WorkerSteps:
         """The group was aborted: a step that was made with a sum which was cut off has never been made."""
         broken = self._transport.broken_sums
         for number, chunk in self._chunks.items():
-            sums = {number, self._tied_sum} if chunk.stepper.gradients.tied_buffers else {number}
-            if sums & broken and not chunk.stepper.take_back():
-                chunk.is_whole = False
+            for rank, each in enumerate(chunk.of_ranks):
+                sums = {number + rank * self._sums}
+                if self._tied_sum is not None and each.stepper.gradients.tied_buffers:
+                    sums.add(self._tied_sum + rank * self._sums)
+                if sums & broken and not each.stepper.take_back():
+                    each.is_whole = False
 
     def drop(self) -> None:
         """Let go of sums under way: they would keep the group alive, and the group would wait for them."""
@@ -198,8 +227,9 @@ class WorkerSteps:
         for chunk in self._chunks.values():
             chunk.statistics.drop()
             chunk.expert_counts.drop()
-            chunk.stepper.norm.drop()
-            chunk.stepper.drop_sums()
+        for stepper in self._steppers:
+            stepper.norm.drop()
+            stepper.drop_sums()
 
     def _settle(self) -> bool:
         """Whether the last step stands as it was made; all chunks of all workers see the same norm."""
@@ -214,12 +244,13 @@ class WorkerSteps:
 
     @property
     def _steppers(self) -> list[Stepper]:
-        return [chunk.stepper for chunk in self._chunks.values()]
+        return [each.stepper for chunk in self._chunks.values() for each in chunk.of_ranks]
 
     def _sum_of_chunks(self) -> StartSum:
-        if len(self._chunks) == 1:
+        steppers = len(self._steppers)
+        if steppers == 1:
             return self._transport.start_sum
-        return _SumOfChunks(len(self._chunks), self._transport.start_sum).add
+        return _SumOfChunks(steppers, self._transport.start_sum).add
 
 
 class _SumOfChunks:

@@ -17,6 +17,8 @@ and may define
     CLIP_VALUE = 0.5                            clip every number in the gradients
     PRECISION = "bf16"                          or "bf16-weights": see `precision`
     COMPILE = True                              compile each layer; or the options of torch.compile
+    RANKS = (1, 2)                              numbers of tensor-parallel ranks that it can run with, beside
+                                                the job's: a worker that has lost some goes on with fewer
     DRAW_AHEAD = True                           draw data of the next step before `on_step` has run
     WEIGHTS = "gpt2/"                           begin with these, by the names of the whole model
 
@@ -136,6 +138,26 @@ def layer_count(path: Path, names: Mapping[str, Any]) -> int | None:
     if type(value) is not int or value < 1:
         raise ProgramError(f"{path}: LAYER_COUNT must be a whole number from 1, got {_short(value)}")
     return value
+
+
+def told_ranks(path: Path, names: Mapping[str, Any]) -> tuple[int, ...]:
+    """RANKS; none if it is left out."""
+    value = names.get("RANKS", ())
+    good = isinstance(value, tuple | list) and all(
+        isinstance(each, int) and not isinstance(each, bool) and each > 0
+        for each in cast(Sequence[Any], value)
+    )
+    if not good:
+        raise ProgramError(
+            f"{path}: RANKS must be a tuple of numbers over 0, got {_short(value)}",
+            "it names the numbers of tensor-parallel ranks that the program can run with, such as (1, 2)",
+        )
+    if value and "parallelize" not in names:
+        raise ProgramError(
+            f"{path}: RANKS needs parallelize(module, mesh)",
+            "slices that a program cuts itself cannot be put together for fewer ranks",
+        )
+    return tuple(sorted(cast(Sequence[int], value)))
 
 
 def clip_limit(path: Path, names: Mapping[str, Any], name: str) -> float | None:
@@ -329,6 +351,8 @@ class Program:
         self.clip_norm: float | None = clip_limit(path, names, "CLIP_NORM")
         self.clip_value: float | None = clip_limit(path, names, "CLIP_VALUE")
         self.precision: Precision = precision_of(path, names.get("PRECISION"))
+        self.ranks: tuple[int, ...] = told_ranks(path, names)
+        """Numbers of tensor-parallel ranks that a worker may go on with when it has lost some."""
         self.layer_count: int | None = layer_count(path, names)
         self.ties: tuple[Tie, ...] = told_ties(path, names)
         """Parameters that are one: those that it names, and those that its layers are found to share."""

@@ -43,6 +43,8 @@ class PlannedReturn(NamedTuple):
 
     place: Worker
     step: int
+    ranks: int = 0
+    """With how many tensor-parallel ranks, if fewer than the job has; or 0."""
 
 
 class FaultTimetable(CoordinatorHooks):
@@ -68,6 +70,10 @@ class FaultTimetable(CoordinatorHooks):
     def due_to_join(self, step: int) -> list[Worker]:
         """Who has to be started again by now, in order and once each, as soon as its place is free."""
         return list(dict.fromkeys(planned.place for planned in self._returns if planned.step <= step))
+
+    def ranks(self, worker: Worker) -> int:
+        """Of the first return of a worker that is left."""
+        return next((planned.ranks for planned in self._returns if planned.place == worker), 0)
 
     def started(self, worker: Worker) -> None:
         """It has been; if it is due several times, the others wait until it is gone again."""
@@ -98,8 +104,14 @@ def parse_faults(words: Collection[str]) -> list[PlannedFault]:
 
 
 def parse_returns(words: Collection[str]) -> list[PlannedReturn]:
-    """Returns as options give them: `1:2@8`; ValueError if they are not."""
-    return [PlannedReturn(*_place_and_step(word)[:2]) for word in words]
+    """Returns as options give them: `1:2@8`, or `1:2@8x2` with two ranks; ValueError if they are not."""
+    found: list[PlannedReturn] = []
+    for word in words:
+        event, _, ranks = word.partition("x")
+        if "x" in word and not (ranks.isdecimal() and int(ranks)):
+            raise ValueError(f"must be like 1:2@8x2 (with 2 ranks), got {word!r}")
+        found.append(PlannedReturn(*_place_and_step(event)[:2], int(ranks or 0)))
+    return found
 
 
 def _place_and_step(word: str) -> tuple[Worker, int, int]:

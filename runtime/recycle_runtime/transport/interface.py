@@ -124,7 +124,7 @@ class Grid:
     """Who is who: the rank of every live worker, each of them `tensor` processes, and who holds what.
 
     A worker that has lost ranks has fewer processes. Each of them stands for several of the `tensor` ranks,
-    one after the other, and is called by the first.
+    which follow each other, and is called by the first.
     """
 
     def __init__(

@@ -271,6 +271,7 @@ class TorchEngine:
                 built.seed,
                 self.device,
                 tp_rank=self.tp_rank,
+                ranks=bundle.tensor // (self.options.ranks or bundle.tensor),
                 group=built.group,
                 per_step=built.per_step,
                 graphs=self.options.graphs,
@@ -346,7 +347,8 @@ class TorchEngine:
         return restore(chunk, checkpoint, step, accepts_changes=self.options.accepts_changes)
 
     async def save(self, folder: Path, worker: Worker, chunks: HeldChunks) -> None:
-        save_state(folder, worker, self.tp_rank, self.options, chunks)
+        for held in chunks.of_ranks:
+            save_state(folder, worker, held.setting.tp_rank, self.options, held)
 
 
 async def connect_to_coordinator(options: ProcessOptions, surroundings: Surroundings) -> Line:

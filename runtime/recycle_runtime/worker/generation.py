@@ -81,7 +81,7 @@ class WorkerGeneration:
         self._equipment, self._order, self._worker, self._store = equipment, order, worker, store
         self.number = order.generation
         self.connections = equipment.engine.connections()
-        grid = grid_of(bundle, workers_in(order.grid))
+        grid = grid_of(bundle, workers_in(order.grid), dict(order.fewer))
         stream = stream_of(bundle, order.plan, order.role)
         self._role = Role(bundle, order.plan, order.role, stream, grid)
         self.shares = shares_of(stream, bundle.microbatches)
@@ -323,25 +323,26 @@ class WorkerGeneration:
             return None
         self.connections.opens_more()
         self.go_on_or_leave()
-        data = packed("state", list(states_of(chunks.values()))) if order.copy_to else None
-        for worker in order.copy_to:
-            assert data is not None
-            name = self._name("state", worker)
-            sending = send_bytes(data, self._meet_at(self._store), name, self._hook("give"))
-            await guarded_wait(sending, equipment.active)
+        for held in chunks.of_ranks if order.copy_to else ():
+            data = packed("state", list(states_of(held.values())))
+            for worker in order.copy_to:
+                name = self._name("state", worker, held.setting.tp_rank)
+                sending = send_bytes(data, self._meet_at(self._store), name, self._hook("give"))
+                await guarded_wait(sending, equipment.active)
         if order.copy_from is None:
             return None
-        began = equipment.surroundings.now()
+        began, size = equipment.surroundings.now(), 0
         chunks.expect_state()
-        name = self._name("state", self._worker)
         largest = largest_of(chunk.module for chunk in chunks.values())
-        receiving = receive_bytes(self._meet_at(self._store), name, largest, self._hook("take"))
-        # What is waited for may be left to another thread, what is done with it may not.
-        data = await guarded_wait(receiving, equipment.active)
-        image = image_of(data)
-        for chunk in chunks.values():
-            load_sent(chunk, states_in(image, chunk))
-        received = Copied(data.numel(), equipment.surroundings.now() - began)
+        for held in chunks.of_ranks:
+            name = self._name("state", self._worker, held.setting.tp_rank)
+            receiving = receive_bytes(self._meet_at(self._store), name, largest, self._hook("take"))
+            # What is waited for may be left to another thread, what is done with it may not.
+            data = await guarded_wait(receiving, equipment.active)
+            image, size = image_of(data), size + data.numel()
+            for chunk in held.values():
+                load_sent(chunk, states_in(image, chunk))
+        received = Copied(size, equipment.surroundings.now() - began)
         _log.info("received %d bytes of state in %.3f s", received.size, received.seconds)
         return received
 
@@ -356,16 +357,16 @@ class WorkerGeneration:
             await self._give(chunks)
             _log.info("gives its state to %s", ", ".join(map(worker_text, order.joiners)))
         if order.donor is not None:
-            for chunk in chunks.values():
+            for chunk in chunks.all:
                 self._joiners.append(await self._join(chunk))
             _log.info("waits for the state of %s", worker_text(order.donor))
 
     async def _give(self, chunks: HeldChunks) -> None:
         equipment = self._equipment
-        for chunk in chunks.values():
+        for chunk in chunks.all:
             states, note = copied([chunk], Clones()), {"inputs": inputs_of(chunk)}
             for worker in self._order.joiners:
-                store, name = await self._another_store(), self._name("joiner", worker, chunk)
+                store, name = await self._another_store(), self._name("joiner", worker, chunk.tp_rank, chunk)
                 await store.set(f"{name}/progress", json.dumps(chunk.stepper.state_dict()))
                 outgoing = Outgoing(equipment.surroundings, self._meet_at(store), name, self._hook("give"))
                 outgoing.put("state", states, note)
@@ -373,7 +374,7 @@ class WorkerGeneration:
 
     async def _join(self, chunk: Chunk) -> Joiner:
         equipment, store = self._equipment, await self._another_store()
-        name = self._name("joiner", self._worker, chunk)
+        name = self._name("joiner", self._worker, chunk.tp_rank, chunk)
         progress = await guarded_wait(store.get(f"{name}/progress"), equipment.active)
         joiner = Joiner(chunk, json.loads(progress), equipment.engine.device)
         joiner.begin(equipment.surroundings, self._meet_at(store), name, self._hook("take"))
@@ -387,9 +388,9 @@ class WorkerGeneration:
         """Under a name, with one other process."""
         return partial(self._equipment.engine.pair, store)
 
-    def _name(self, what: str, worker: Worker, chunk: Chunk | None = None) -> str:
-        """Where in the store the two ends of a transfer meet, of one chunk or of all that a worker has."""
-        name = f"g{self.number}/{what}/{worker_text(worker)}/{self._equipment.tp_rank}"
+    def _name(self, what: str, worker: Worker, tp_rank: int, chunk: Chunk | None = None) -> str:
+        """Where in the store the two ends of a transfer meet, of one chunk or of all that a rank has."""
+        name = f"g{self.number}/{what}/{worker_text(worker)}/{tp_rank}"
         return name if chunk is None else f"{name}/{chunk.number}"
 
     def _at(self, moment: Moment) -> None:

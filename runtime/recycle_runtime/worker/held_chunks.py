@@ -8,7 +8,6 @@ import torch
 from recycle_runtime.data.microbatches import MicroBatches
 from recycle_runtime.execution.chunk import Chunk, Setting
 from recycle_runtime.execution.layer import Layer
-from recycle_runtime.execution.local_tensors import local_state
 from recycle_runtime.execution.optimizer import StepRecord
 from recycle_runtime.execution.optimizer.undo import groups_of
 from recycle_runtime.program.loading import Program
@@ -21,6 +20,9 @@ class HeldChunks(Mapping[int, Chunk]):
     def __init__(self, chunks: Mapping[int, Chunk]) -> None:
         self._chunks = dict(chunks)
         self._first = next(iter(self._chunks.values()))
+        by_rank = zip(*(chunk.beside for chunk in self._chunks.values()), strict=True)
+        self.beside = tuple(HeldChunks(dict(zip(self._chunks, row, strict=True))) for row in by_rank)
+        """The same as further ranks have them, for which this process stands too."""
 
     def __getitem__(self, number: int) -> Chunk:
         return self._chunks[number]
@@ -30,6 +32,27 @@ class HeldChunks(Mapping[int, Chunk]):
 
     def __len__(self) -> int:
         return len(self._chunks)
+
+    @property
+    def of_ranks(self) -> "tuple[HeldChunks, ...]":
+        """These, and those of every further rank for which this process stands."""
+        return (self, *self.beside)
+
+    @property
+    def all(self) -> list[Chunk]:
+        """Of all ranks for which this process stands."""
+        return [chunk for held in self.of_ranks for chunk in held.values()]
+
+    @property
+    def fewer_ranks(self) -> tuple[int, ...] | None:
+        """With how many ranks a worker could go on that has lost some; None as long as that is not known."""
+        if not self.program.ranks:
+            return ()
+        tensor = self._first.tensor
+        fewer = tuple(each for each in self.program.ranks if each < tensor and tensor % each == 0)
+        if not fewer or any(chunk.why_all_ranks for chunk in self.values()):
+            return ()
+        return fewer if all(chunk.gives_alike for chunk in self.values()) else None
 
     @property
     def kind(self) -> type[Chunk]:
@@ -109,17 +132,17 @@ class HeldChunks(Mapping[int, Chunk]):
 
     def expect_state(self) -> None:
         """That of another is on its way here."""
-        for chunk in self.values():
+        for chunk in self.all:
             chunk.expect_state()
 
     def stand(self, step: int, sums: Sums | None) -> None:
         """Go back to where `step` begins, with the verdict on the step before it."""
-        for chunk in self.values():
+        for chunk in self.all:
             chunk.stand(step, sums)
 
     def know(self, sums: Sums | None) -> None:
         """Keep the verdict on the last step."""
-        for chunk in self.values():
+        for chunk in self.all:
             chunk.know(sums)
 
     def watch(self, settled: Callable[[], None]) -> None:
@@ -160,7 +183,7 @@ class HeldChunks(Mapping[int, Chunk]):
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Of their modules; where several are whole stages, each name begins with the number of its chunk."""
-        states = {number: local_state(chunk.module) for number, chunk in self.items()}
+        states = {number: chunk.module_state() for number, chunk in self.items()}
         return {self._named(number, name): state[name] for number, state in states.items() for name in state}
 
     @property

@@ -56,9 +56,11 @@ class Life:
         self.worker, self.options = worker, options
         self._tp_rank, self._hooks = tp_rank, hooks or Hooks()
         # The user's code may ask for it as soon as it runs.
+        tensor = Bundle.read(options.bundle).tensor
+        ranks = options.ranks or tensor
         belong_to_worker(
-            tp_rank,
-            Bundle.read(options.bundle).tensor,
+            tp_rank * ranks // tensor,
+            ranks,
             torch.device("cpu" if options.device == "cpu" else "cuda"),
         )
         self.requests = requests

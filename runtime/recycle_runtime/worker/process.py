@@ -285,8 +285,8 @@ class WorkerProcess:
         has_donor = order.copy_from is not None or order.donor is not None
         if self._chunks is not None:
             self._chunks = self._under_cut(self._chunks, bundle, order, has_donor=has_donor)
-            self._checkpoints.begin(self._chunks.values(), order)
-            await self._copies.restore(self._chunks.values(), order)
+            self._checkpoints.begin(self._chunks.all, order)
+            await self._copies.restore(self._chunks.all, order)
             if has_donor:
                 self._chunks.expect_state()
             else:
@@ -295,12 +295,13 @@ class WorkerProcess:
         self._generation = generation
         transport = await generation.meet()
         if bundle.tensor > 1:
-            self._tensor_group = self._tensor_group or standing_group(self._tp_rank, bundle.tensor)
-            self._tensor_group.stand_before(transport.tensor_group, transport.given_up)
+            self._tensor_group = self._tensor_group or self._standing_group(bundle.tensor)
+            if transport.tensor_group is not None:
+                self._tensor_group.stand_before(transport.tensor_group, transport.given_up)
         if self._chunks is None:
             self._chunks = self._build(bundle, order.role[1])
-            self._checkpoints.begin(self._chunks.values(), order)
-            await self._copies.restore(self._chunks.values(), order)
+            self._checkpoints.begin(self._chunks.all, order)
+            await self._copies.restore(self._chunks.all, order)
             if has_donor:
                 self._chunks.expect_state()
             else:
@@ -431,7 +432,7 @@ class WorkerProcess:
         self._hooks.at("save", step)
         # A slow disk is not hanging.
         with self._heartbeat.waiting():
-            return self._checkpoints.write_now(self._chunks.values(), path, generation.go_on_slowly)
+            return self._checkpoints.write_now(self._chunks.all, path, generation.go_on_slowly)
 
     async def _wait_for_script(self, generation: WorkerGeneration, step: int) -> End | None:
         """Until the script asks for something, or the coordinator does; the order that ended the job."""
@@ -475,11 +476,22 @@ class WorkerProcess:
         """Leave the group at once; then report what it holds."""
         self._close()
         self._hooks.at("leave", self.link.step)
-        report = HeldState(0, is_fresh=True) if self._chunks is None else self._chunks.report()
+        chunks, source = self._chunks, source_name(self._program.source_digest)
+        fresh = (HeldState(0, is_fresh=True),) * self._stands_for
+        report, *others = fresh if chunks is None else [held.report() for held in chunks.of_ranks]
         report = report._replace(layers_applied=self._layers.applied)
-        source = source_name(self._program.source_digest)
-        plans = digest_of(self._bundles[0])
-        self.link.say(LeftGroup(generation, report, source, self._options.seed, plans))
+        plans, ranks = digest_of(self._bundles[0]), None if chunks is None else chunks.fewer_ranks
+        seed = self._options.seed
+        self.link.say(LeftGroup(generation, report, source, seed, plans, tuple(others), ranks))
+
+    @property
+    def _stands_for(self) -> int:
+        """How many of the job's tensor-parallel ranks."""
+        tensor = self._bundles[0].tensor
+        return tensor // (self._options.ranks or tensor)
+
+    def _standing_group(self, tensor: int) -> StandingGroup:
+        return standing_group(self._tp_rank // self._stands_for, tensor // self._stands_for)
 
     def _close(self, *, is_stuck: bool = False) -> None:
         """Out of the group, or just leave it alone if a thread is stuck in it."""
@@ -544,8 +556,8 @@ class WorkerProcess:
         return chunks
 
     def _settled(self, chunks: HeldChunks) -> None:
-        self._checkpoints.write_if_due(chunks.values())
-        self._copies.settled(chunks.values())
+        self._checkpoints.write_if_due(chunks.all)
+        self._copies.settled(chunks.all)
         self._layers.settled()
         self._peers.settled(chunks)
         self._settled_steps.settled(chunks, self._not_finite)
@@ -613,4 +625,5 @@ class WorkerProcess:
             asked=link.asked,
             is_training=generation is not None and generation.is_training,
             saves=self._options.save is not None,
+            ranks=self._options.ranks,
         )

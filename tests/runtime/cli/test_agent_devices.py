@@ -10,6 +10,7 @@ import torch
 
 from recycle_runtime.cli.main import main
 from recycle_runtime.devices import Device, lock_devices
+from recycle_runtime.protocol.messages.agents import StartProcess
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.worker.options import ProcessOptions
 from tests.runtime.nvidia_smi import FOUR, H200, MIG, fake_nvidia_smi
@@ -52,7 +53,7 @@ def lives(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         def run(self) -> int:
             for line in range(self._lines):
-                self._life(Member((0, 0), 0), line, (), None)
+                self._life(StartProcess(Member((0, 0), 0), ()), line, None)
             return 0
 
     def preload(*, checkpoints: bool) -> None: ...

@@ -9,6 +9,7 @@ import pytest
 
 from recycle_runtime.cli.main import main
 from recycle_runtime.protocol.access import Access
+from recycle_runtime.protocol.messages.agents import StartProcess
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.worker.options import ProcessOptions
 from tests.runtime.checkpoint.runs import JOB, plans
@@ -49,7 +50,7 @@ def test_workers_get_absolute_paths(square: str, tmp_path: Path, monkeypatch: py
             self._life = life
 
         def run(self) -> int:
-            return self._life(Member((0, 0), 0), 0, (), None)
+            return self._life(StartProcess(Member((0, 0), 0), ()), 0, None)
 
     def preload(*, checkpoints: bool) -> None:
         assert checkpoints

@@ -17,8 +17,7 @@ from recycle_runtime.protocol.channel import Channel
 from recycle_runtime.protocol.framing import TOKEN, new_token
 from recycle_runtime.protocol.heartbeat_board import Board
 from recycle_runtime.protocol.job_over import is_over, mark_over
-from recycle_runtime.protocol.messages.agents import AgentJoin, JobOver
-from recycle_runtime.protocol.messages.members import InjectedFault, Member
+from recycle_runtime.protocol.messages.agents import AgentJoin, JobOver, StartProcess
 from recycle_runtime.protocol.messages.observers import JobEnded
 from tests.runtime.cli.ended_jobs import ENDS, coordinator, started_again, wait_for_nobody, write_end
 
@@ -154,7 +153,7 @@ def test_a_job_that_has_never_begun_may_begin_there(
     assert not is_over(tmp_path / "state")
 
 
-def idle(member: Member, line: int, faults: tuple[InjectedFault, ...], board: Board) -> int:
+def idle(order: StartProcess, line: int, board: Board) -> int:
     return 0
 
 

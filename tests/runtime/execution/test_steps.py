@@ -17,6 +17,7 @@ def steps_of(options: StepOptions, *, has_peers: bool) -> WorkerSteps:
     parameter = torch.zeros(2, requires_grad=True)
     stepper = Stepper(torch.optim.SGD([parameter], lr=0.1), [parameter], options)
     chunk: Any = SimpleNamespace(stepper=stepper)
+    chunk.of_ranks = (chunk,)
     transport: Any = None
     return WorkerSteps({0: chunk}, transport, {0: True}, has_peers=has_peers)
 
@@ -69,6 +70,7 @@ def two_chunks(options: StepOptions) -> tuple[WorkerSteps, CutOff, dict[int, Any
             statistics=NormStatistics(torch.nn.Module()),
             expert_counts=ExpertCounts(torch.nn.Module()),
         )
+        chunks[number].of_ranks = (chunks[number],)
     transport: Any = CutOff()
     return WorkerSteps(chunks, transport, {0: True, 1: True}), transport, chunks
 

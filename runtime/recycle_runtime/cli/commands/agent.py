@@ -62,7 +62,7 @@ def run(arguments: Namespace, output: Output) -> int:
     from recycle_runtime.protocol.codec import WireError
     from recycle_runtime.protocol.heartbeat_board import Board
     from recycle_runtime.protocol.identity import node_number
-    from recycle_runtime.protocol.messages.members import InjectedFault, Member
+    from recycle_runtime.protocol.messages.agents import StartProcess
     from recycle_runtime.protocol.near import near_name
     from recycle_runtime.protocol.node_memory import note_memory, open_memory
     from recycle_runtime.trainer.program_file import work_with_program
@@ -94,18 +94,19 @@ def run(arguments: Namespace, output: Output) -> int:
         relay_name=near_name(state),
     )
 
-    def life(member: Member, line: int, faults: tuple[InjectedFault, ...], board: Board) -> int:
+    def life(order: StartProcess, line: int, board: Board) -> int:
+        member, hooks = order.member, _hooks(order.faults)
         device = given.device if devices is None else devices.use(line)
         if device == OWN_DEVICE:
             # NCCL may be used, and the user's code may start CUDA before this process does.
             set_environment()
-        mine = replace(told, device=device, line=line)
+        mine = replace(told, device=device, line=line, ranks=order.ranks)
         if debugged is not None:
             mine = replace(mine, is_debugged=member.worker == debugged)
             (keep_terminal if mine.is_debugged else pass_breakpoints)()
         if script:
-            return work_with_script(mine, script, member.worker, member.tp_rank, line, board, _hooks(faults))
-        return work_with_program(mine, member.worker, member.tp_rank, line, board, _hooks(faults))
+            return work_with_script(mine, script, member.worker, member.tp_rank, line, board, hooks)
+        return work_with_program(mine, member.worker, member.tp_rank, line, board, hooks)
 
     limits = WatchLimits(
         heartbeat=given.heartbeat_timeout,

@@ -12,7 +12,11 @@ from recycle_runtime.testing.timetable import parse_faults, parse_returns
 _OPTIONS = (
     ("--kill", "P:S@STEP", "kill this worker in the middle of that step (SIGKILL); may be repeated"),
     ("--stop", "P:S@STEP", "stop it (SIGSTOP), so that it hangs; may be repeated"),
-    ("--rejoin", "P:S@STEP", "start it again when that step is reached; may be repeated"),
+    (
+        "--rejoin",
+        "P:S@STEP[xRANKS]",
+        "start it again when that step is reached, perhaps with fewer tensor-parallel ranks; may be repeated",
+    ),
 )
 
 FAULT_NAMES = ("kill", "stop", "rejoin", "fault", "chaos", "chaos_events")

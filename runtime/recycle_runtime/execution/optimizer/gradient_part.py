@@ -10,6 +10,7 @@ import torch
 
 from recycle_runtime.execution.device_copies import Readback
 from recycle_runtime.execution.local_tensors import WholeGradient
+from recycle_runtime.execution.rank_pieces import GradientPiece
 from recycle_runtime.transport.interface import PeerSum
 
 BUCKET_BYTES = 25 << 20
@@ -255,9 +256,14 @@ def gradient_dtype(parameter: torch.Tensor) -> torch.dtype:
     return parameter.dtype if dtype is None else dtype
 
 
-def whole_gradient(parameter: torch.Tensor) -> WholeGradient | None:
+def whole_gradient(parameter: torch.Tensor) -> WholeGradient | GradientPiece | None:
     """Of the DTensor that a parameter is a part of."""
     return getattr(parameter, "whole_gradient", None)
+
+
+def is_piece(parameter: torch.Tensor) -> bool:
+    """True for one whose gradient is computed elsewhere, with those of other ranks."""
+    return isinstance(whole_gradient(parameter), GradientPiece)
 
 
 def _is_shard(parameter: torch.Tensor) -> bool:

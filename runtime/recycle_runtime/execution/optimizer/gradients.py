@@ -29,6 +29,7 @@ from recycle_runtime.execution.optimizer.gradient_part import (
     GradientPart,
     OwnedPiece,
     gradient_dtype,
+    is_piece,
     whole_gradient,
 )
 from recycle_runtime.execution.optimizer.shards import Rows
@@ -176,6 +177,9 @@ class FlatGradients:
             return []
         if self._tied or self._copies or any(map(has_hooks, self.parameters)):
             # Their gradients are complete when those of others are, or when a hook has seen the sum.
+            return []
+        if any(is_piece(each) for each in self.parameters):
+            # They are put together when all are complete.
             return []
         early = takewhile(lambda each: not each.has_flags, self.buckets)
         return [bucket.parameters for bucket in early]

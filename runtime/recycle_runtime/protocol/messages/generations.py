@@ -78,6 +78,8 @@ class Join:
     is_training: bool
     saves: bool = False
     """It writes its parameters when the job ends."""
+    ranks: Natural = 0
+    """How many processes its worker has, if that is fewer than the job's tensor-parallel ranks; or 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,10 @@ class LeftGroup:
     seed: Natural = 0
     plans: str = ""
     """The digest of the bundle that it was started with."""
+    others: tuple[HeldState, ...] = ()
+    """The same as `report` of every further rank for which it stands."""
+    ranks: tuple[Natural, ...] | None = None
+    """With how many tensor-parallel ranks a worker could go on that has lost some; None: not known yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +253,8 @@ class Go:
     """Its script is the one that speaks for all."""
     check_peers: Natural = 0
     """Steps from one comparison with peers to the next; 0: never."""
+    fewer: tuple[tuple[GridWorker, Natural], ...] = ()
+    """Those roles whose workers have lost ranks, and how many processes each of them has."""
 
 
 @dataclass(frozen=True, slots=True)
