@@ -225,8 +225,12 @@ class NumberEngine:
         number: int,
         before: Callable[[int], None],
     ) -> "NumberSession":
-        self.session_now = NumberSession(self._process, self._job, role, chunks, transport, before)
+        kind = self.session_kind()
+        self.session_now = kind(self._process, self._job, role, chunks, transport, before)
         return self.session_now
+
+    def session_kind(self) -> "type[NumberSession]":
+        return NumberSession
 
     async def pair(self, store: MeetingPlace, name: str, rank: int) -> StatePair:
         process = self._process
