@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from recycle_compiler.fleet.policies.bookkeeping import LEAST_COPY_STEPS
 from recycle_compiler.fleet.setting import FleetSetting, best_interval
 from recycle_compiler.frontend.load import parse_for_format, parse_job_text
 from recycle_compiler.frontend.syntax import Block
@@ -35,8 +36,6 @@ from recycle_compiler.scheduling.search import Effort
 _YEAR = 365 * 86400.0
 MOST_HOLDERS = 4
 """That choices are compared with."""
-_LEAST_COPY_STEPS = 3
-"""The runtime names the step of a copy two steps ahead."""
 _ALIKE = 1.001
 """A rate that is no more above another does not outweigh what shards, copies or fewer holders bring along."""
 
@@ -184,7 +183,7 @@ def _with_losses(
 
 def _copy_steps(step: float, pause: float, losses: float) -> int:
     """Steps between two copies that lose least to pauses and to steps made again."""
-    return max(_LEAST_COPY_STEPS, round(best_interval(pause, _YEAR / losses) / step))
+    return max(LEAST_COPY_STEPS, round(best_interval(pause, _YEAR / losses) / step))
 
 
 def _planned(job: JobSpec, redundancies: Sequence[int | None], tolerance: int) -> Iterator[_Plans]:

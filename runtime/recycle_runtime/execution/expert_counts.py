@@ -10,6 +10,7 @@ from typing import cast
 
 import torch
 
+from recycle_runtime.execution.late_sums import LateSums
 from recycle_runtime.experts.mixture import MixtureOfExperts
 from recycle_runtime.experts.shared import SharedExperts
 from recycle_runtime.transport.interface import Pending
@@ -27,29 +28,8 @@ class ExpertCounts:
         """By layer, by expert: how often it was asked for in the last step that was summed."""
         self._choices: list[torch.Tensor] = []
         """Of the last step here: of each layer with a capacity how many there were, and how many dropped."""
-        self._record: list[torch.Tensor] | None = None
+        self.late = LateSums(self._balance)
         """Of steps whose beginning is not here: what all peers have asked for in each."""
-
-    def record(self) -> None:
-        """The state is on its way here: write down what is to be done to it."""
-        self._record = []
-
-    def forget(self) -> None:
-        """It will not come."""
-        self._record = None
-
-    @property
-    def recorded(self) -> int:
-        """How many steps are written down."""
-        return len(self._record or ())
-
-    def catch_up(self, *, but: int = 0) -> None:
-        """It is here, as it was when `record` began; the last `but` steps stay written down."""
-        recorded = self._record or []
-        last = max(0, len(recorded) - but)
-        self._record = recorded[last:] if but else None
-        for table in recorded[:last]:
-            self._balance(table)
 
     def begin(self) -> None:
         """A step begins, or begins again."""
@@ -77,9 +57,7 @@ class ExpertCounts:
         if (pending := start_sum(table)) is not None:
             pending.wait()
         self.popularity = table
-        if self._record is not None:
-            self._record.append(table)
-        else:
+        if not self.late.keep(table):
             self._balance(table)
 
     @property

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.nn.modules.batchnorm import _NormBase  # pyright: ignore[reportPrivateUsage]
 
+from recycle_runtime.execution.late_sums import LateSums
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.transport.interface import Pending
 
@@ -29,30 +30,8 @@ class NormStatistics:
         self._active: list[_Norm] = []
         """Those that learn in this step: a norm in evaluation mode stays as it is."""
         self._count = 0
-        self._record: list[torch.Tensor] | None = None
-        """Of steps whose beginning is not here: what peers have added up in each."""
-
-    def record(self) -> None:
-        """The buffers are on their way here: write down what is to be done to them."""
-        self._record = []
-
-    def forget(self) -> None:
-        """They will not come."""
-        self._record = None
-
-    @property
-    def recorded(self) -> int:
-        """How many steps are written down."""
-        return len(self._record or ())
-
-    def catch_up(self, *, but: int = 0) -> None:
-        """They are here, as they were when `record` began; the last `but` steps stay written down."""
-        recorded = self._record or []
-        last = max(0, len(recorded) - but)
-        self._record = recorded[last:] if but else None
-        for each in recorded[:last]:
-            self.begin(self._count)
-            self._add(each)
+        self.late = LateSums(self._add_late)
+        """Sums of steps whose beginning is not here."""
 
     def begin(self, count: int) -> None:
         """A step of so many micro-batches begins, or begins again, with the buffers that it begins from."""
@@ -78,10 +57,12 @@ class NormStatistics:
         whole = torch.cat([part for norm in self._active for part in norm.parts()])
         if (pending := start_sum(whole)) is not None:
             pending.wait()
-        if self._record is not None:
-            self._record.append(whole)
-        else:
+        if not self.late.keep(whole):
             self._add(whole)
+
+    def _add_late(self, whole: torch.Tensor) -> None:
+        self.begin(self._count)
+        self._add(whole)
 
     def _add(self, whole: torch.Tensor) -> None:
         with torch.no_grad():
