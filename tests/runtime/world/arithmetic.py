@@ -411,7 +411,7 @@ class NumberChunk(Chunk):
 
 
 def _is_staggered(bundle: Bundle, chunk: int) -> bool:
-    """Whether the plans step before the norm is known."""
+    """True if the plans step before the norm is known."""
     stage = bundle.chunk_stages[chunk]
     worker = next(worker for worker in bundle.workers(0) if worker[1] == stage)
     return any(instruction.opcode is Opcode.VALIDATE for instruction in bundle.stream(0, worker))

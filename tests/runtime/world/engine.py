@@ -82,7 +82,7 @@ class Job(NamedTuple):
     tell: Callable[[str], None]
     """Adds a line to the story."""
     standing: bool
-    """Whether calls stand until they are aborted: see `standing`."""
+    """True if calls stand until they are aborted: see `standing`."""
     chance: random.Random
     """For what aborts leave behind."""
 
@@ -465,7 +465,7 @@ class NumberSession:
         return Queued(count, frozenset(sums))
 
     def _can_reduce(self, chunk: int) -> bool:
-        """Whether the verdict on the last step is known, and lets it stand."""
+        """True if the verdict on the last step is known, and lets it stand."""
         stepper: Any = self._chunks[chunk].stepper
         if stepper.phase is not StepPhase.UNSETTLED:
             return True
