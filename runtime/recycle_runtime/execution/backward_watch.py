@@ -3,20 +3,16 @@
 Autograd runs the nodes of a graph from the one made last to the one made first. So when the gradient of a
 layer's input arrives, nothing adds to gradients of this layer and of those after it any more. On a GPU a mark
 is left there in the queue of work; sums over peers that wait for the mark begin while the rest is computed.
-Marks in a backward that is captured as a CUDA graph are part of the graph: each replay leaves them anew.
 """
 
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, cast
 
 import torch
 
-from recycle_runtime.execution.chunk import Chunk
 from recycle_runtime.execution.device_copies import mark_on
 from recycle_runtime.execution.layer import Layer
-from recycle_runtime.program.cutting import Stage
 
 
 class BackwardWatch:
@@ -46,19 +42,3 @@ class BackwardWatch:
         """In backward, on a thread of autograd's."""
         while len(self.complete) < len(self._firsts) and layer <= self._firsts[len(self.complete)]:
             self.complete.append(mark_on(self._device))
-
-
-@contextmanager
-def watching(chunk: Chunk) -> Generator[BackwardWatch | None]:
-    """Around a forward whose backward may be the last of a step; None where no sum can begin earlier."""
-    module = chunk.module
-    groups = chunk.stepper.gradients.early_groups if isinstance(module, Stage) else []
-    if not groups:
-        yield None
-        return
-    stage, watch = cast(Any, module), BackwardWatch(chunk.layers, groups, chunk.setting.device)
-    stage.on_value = watch.before_layer
-    try:
-        yield watch
-    finally:
-        stage.on_value = None

@@ -26,7 +26,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from recycle_runtime.execution.backward_watch import watching
 from recycle_runtime.execution.chunk import Chunk
 from recycle_runtime.execution.optimizer.gradients import Written
 from recycle_runtime.execution.shapes import as_tuple, numbers_with_gradient
@@ -93,15 +92,10 @@ class GraphedWork:
         if look.target:
             self._target = torch.zeros(look.target[0], dtype=look.target[1], device=device)
         outputs: list[torch.Tensor] = []
-        self.complete: list[Any] = []
-        """Marks that a replayed backward leaves where gradients of the first groups are complete; of one that
-        comes apart, none."""
 
         def forward() -> None:
-            with captured_reads(), watching(chunk) as watch:
+            with captured_reads():
                 output = chunk.forward(self._inputs, 0, 0)
-            if watch is not None and not look.splits:
-                self.complete = watch.complete
             if chunk.is_last:
                 outputs.append(chunk.loss(output, self._target) * look.share)
             else:

@@ -89,11 +89,10 @@ class Readback:
 
 
 def mark_on(device: torch.device) -> Any:
-    """The end of what the current stream has been given to do, as an event; None on a CPU. In work that is
-    captured as a graph: the end of what comes before it there, at each replay."""
+    """The end of what the current stream has been given to do, as an event; None on a CPU."""
     if device.type != "cuda":
         return None
-    event = torch.cuda.Event(external=True)
+    event = torch.cuda.Event()
     event.record()
     return event
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from recycle_runtime.execution.backward_watch import watching
+from recycle_runtime.execution.backward_watch import BackwardWatch
 from recycle_runtime.execution.chunk import Chunk
 from recycle_runtime.execution.cuda_graphs import ChunkGraphs, GraphedWork, InputSpec
 from recycle_runtime.execution.device_copies import Readback, mark_on, to_device
@@ -30,6 +30,7 @@ from recycle_runtime.execution.shapes import Looks, Shapes, as_tuple, numbers_wi
 from recycle_runtime.execution.split_backward import WeightWork
 from recycle_runtime.plan.isa import NONE, Instruction, Opcode
 from recycle_runtime.plan.worker_ids import Worker, numbered_worker
+from recycle_runtime.program.cutting import Stage
 from recycle_runtime.program.named_inputs import with_host_text
 from recycle_runtime.protocol.messages.steps import ROUTER
 from recycle_runtime.transport.interface import Arrival, Pending, Transport
@@ -153,8 +154,8 @@ class OpHandlers:
         self._gradients_sent: dict[Worker, deque[Pending]] = {}
         self._last_works: dict[int, Instruction] = {}
         """The last B or W of each chunk in a step: with it, gradients become complete."""
-        self._complete: dict[int, list[Any]] = {}
-        """Marks of a backward that is the last: gradients of the first groups are complete there."""
+        self._watches: dict[int, BackwardWatch] = {}
+        """Of a backward that is the last."""
         self._step: int | None = None
         can_capture = device.type == "cuda" and self._parts == 1
         self._graphs = {
@@ -220,7 +221,7 @@ class OpHandlers:
         self._losses = 0
         self._loss.take(self._loss_sum)
         self._gradients_sent.clear()
-        self._complete.clear()
+        self._watches.clear()
 
     def end(self) -> float | None:
         """What this worker adds to the loss of the step; None where losses are not computed."""
@@ -326,14 +327,19 @@ class OpHandlers:
     @contextmanager
     def _watching(self, chunk: Chunk, instruction: Instruction) -> Generator[None]:
         """Around a forward: if its backward is the last of the step, see how far that comes."""
-        last = self._last_works.get(chunk.number)
-        if last is None or last.opcode is not Opcode.BACKWARD or not _is_same(last, instruction):
+        last, module = self._last_works.get(chunk.number), chunk.module
+        stage: Any = module
+        is_last = last is not None and last.opcode is Opcode.BACKWARD and _is_same(last, instruction)
+        groups = chunk.stepper.gradients.early_groups if is_last and isinstance(module, Stage) else []
+        if not groups:
             yield
             return
-        with watching(chunk) as watch:
-            if watch is not None:
-                self._complete[chunk.number] = watch.complete
+        watch = self._watches[chunk.number] = BackwardWatch(chunk.layers, groups, self._device)
+        stage.on_value = watch.before_layer
+        try:
             yield
+        finally:
+            stage.on_value = None
 
     def _looked_at(self, chunk: Chunk, outputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         """The same; the first of a chunk are looked at."""
@@ -415,11 +421,8 @@ class OpHandlers:
         buffer, chunk = self._buffers[instruction.buffer], self._chunks[instruction.chunk]
         arrived = self._arrived(instruction, buffer)
         outputs, gradients = self._reached(chunk, buffer, *arrived)
-        is_last = instruction == self._last_works.get(chunk.number)
-        complete = self._complete.pop(chunk.number, []) if is_last else []
         if buffer.graph is not None and outputs:
             self._replay_backward(buffer.graph, buffer, chunk, arrived[1])
-            complete = buffer.graph.complete if is_last else []
         else:
             with self._here(chunk):
                 chunk.split.backward(outputs, gradients)
@@ -429,7 +432,10 @@ class OpHandlers:
             del self._buffers[instruction.buffer]
         else:
             self._note(instruction, "backward", buffer.gradients)
-        self._steps.begin_sums(chunk.number, complete)
+        if instruction == self._last_works.get(chunk.number) and (
+            watch := self._watches.pop(chunk.number, None)
+        ):
+            self._steps.begin_sums(chunk.number, watch.complete)
 
     def serve_forward(self, instruction: Instruction) -> None:
         chunk = self._chunks[instruction.chunk]

@@ -2,15 +2,13 @@
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 
 from recycle_runtime.execution.chunk import Chunk, Graphs, build_chunks
-from recycle_runtime.execution.cuda_graphs import GraphedWork, InputSpec
-from recycle_runtime.execution.optimizer import gradient_part
 from recycle_runtime.execution.session import Role, Session
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.program.errors import ProgramError
@@ -138,51 +136,6 @@ def test_weights_that_are_cast_once_a_step(tmp_path: Path, plan: str) -> None:
     assert replayed[0][:2] == launched[0]
     plain = trained(tmp_path, "one-worker.plan", "off", program=program)
     assert replayed[0] == pytest.approx(plain[0], rel=1e-2)
-
-
-SLOW = PROGRAM.replace("self.linear(self.norm(value))", "Slow.apply(self.linear(self.norm(value)))").replace(
-    "class Block",
-    """class Slow(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, value):
-        return value.clone()
-    @staticmethod
-    def backward(ctx, gradient):
-        torch.cuda._sleep(200_000_000)
-        return gradient
-class Block""",
-)
-
-
-def test_gradients_of_the_last_layer_can_be_had_while_a_backward_is_replayed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another stream that waits for their mark has them when a third of the backward is done."""
-    monkeypatch.setattr(gradient_part, "BUCKET_BYTES", 1)
-    path, device = tmp_path / "program.py", torch.device("cuda", 0)
-    path.write_text(SLOW.format(extra="pass", rows="4"))
-    bundle = Bundle.read(FOLDER / "one-worker.plan")
-    [chunk] = build_chunks(load_program(path), bundle, 0, 0, device, graphs="on").values()
-    chunk.split.defer_weights(False)
-    shape = torch.Size([4, 16]), torch.float64
-    points, target = (torch.randn(shape[0], dtype=shape[1], device=device) for _ in range(2))
-    chunk.split.backward([chunk.loss(chunk.forward([points], 0, 0), target)], [None])
-    work = GraphedWork(chunk, InputSpec((shape,), (), shape, 1.0, splits=False))
-    chunk.stepper.gradients.zero()
-    began, there, ended = (torch.cuda.Event(enable_timing=True) for _ in range(3))
-    aside = torch.cuda.Stream()
-    work.forward([points], target, 0, 0)
-    began.record()
-    work.backward([None])
-    with torch.cuda.stream(aside):
-        aside.wait_event(work.complete[0])
-        early = [cast(torch.Tensor, each.grad).clone() for each in chunk.layers[2].parameters]
-        there.record()
-    ended.record()
-    torch.cuda.synchronize()
-    assert began.elapsed_time(there) < began.elapsed_time(ended) / 2
-    for found, each in zip(early, chunk.layers[2].parameters, strict=True):
-        assert found.any() and torch.equal(found, cast(torch.Tensor, each.grad))
 
 
 CHECKPOINTED = PROGRAM.replace(

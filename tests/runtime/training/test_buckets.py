@@ -7,16 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from recycle_compiler.ir.job import Techniques
-from recycle_runtime.execution.backward_watch import watching
-from recycle_runtime.execution.handlers import OpHandlers
 from recycle_runtime.execution.optimizer import gradient_part
 from recycle_runtime.execution.optimizer.stepper import Stepper
 from recycle_runtime.execution.session import Session
-from recycle_runtime.execution.shapes import numbers_with_gradient
-from recycle_runtime.plan.isa import Instruction
 from recycle_runtime.state import ownership
 from recycle_runtime.transport.interface import PeerSum
 from tests.compiler.test_sharded import sharded
@@ -62,43 +57,6 @@ def test_early_sums_wait_for_the_verdict_on_the_last_step(
     program = changed(tmp_path, MLP, f"CLIP_NORM = {clip}")
     check_in_threads(tmp_path, sharded(figure3(FIGURE3)), [], program)
     assert small_buckets
-
-
-class Replayed:
-    """In place of work that was captured as CUDA graphs: computed, as one piece that nobody looks into."""
-
-    def __init__(self, handlers: OpHandlers, instruction: Instruction) -> None:
-        self._chunk, self._share = handlers._chunks[instruction.chunk], handlers._share
-        self.complete: list[Any] = []
-
-    def forward(self, inputs: Sequence[torch.Tensor], target: Any, step: int, index: int) -> None:
-        self._inputs, chunk = inputs, self._chunk
-        with watching(chunk) as watch:
-            given = chunk.forward(inputs, step, index)
-        self._given = [chunk.loss(given, target) * self._share if chunk.is_last else given]
-        self.outputs = tuple(each.detach() for each in self._given)
-        if watch is not None:
-            self.complete = watch.complete
-
-    def backward(self, gradients: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
-        self._chunk.split.backward(self._given, list(gradients))
-        self.reached = numbers_with_gradient(self._inputs)
-        return [each.grad for each in self._inputs if each.requires_grad]
-
-
-@pytest.mark.parametrize("owners", [0, 2])
-def test_early_sums_of_a_backward_that_is_replayed(
-    tmp_path: Path, small_buckets: list[int], monkeypatch: pytest.MonkeyPatch, owners: int
-) -> None:
-    """What a graph knows of its own marks counts."""
-
-    def found(handlers: OpHandlers, instruction: Instruction, _: Any) -> Replayed:
-        return Replayed(handlers, instruction)
-
-    monkeypatch.setattr(OpHandlers, "_graph_for", found)
-    job = figure3(FIGURE3, NONE)
-    check_in_threads(tmp_path, sharded(job, owners) if owners else job, [])
-    assert len(small_buckets) >= STEPS and min(small_buckets) >= 1
 
 
 class Traffic:
