@@ -121,15 +121,15 @@ def with_owners(text: str, name: str, owners: int) -> str:
 def state_options(
     text: str, name: str, setting: FleetSetting, failures: Failures, on_option: Callable[[str], None]
 ) -> Iterator[StateOption]:
-    """Whole state, also with other redundancies than the job's, then from one owner on, up to as many as a
-    stage has workers; each without copies and with them. CompileError if the text cannot be read again, as
-    where its profile is gone."""
+    """Whole state, then from one owner on, up to as many as a stage has workers; each with the redundancy of
+    the job and others that are no fewer than the owners, without copies and with them. Peers that share
+    experts have no whole state. CompileError if the text cannot be read again, as where its profile is gone."""
     most = min(setting.job.pipelines, MOST_HOLDERS)
-    for owners in range(most + 1):
+    for owners in range(1 if setting.job.slots else 0, most + 1):
         job = parse_job_text(with_owners(text, name, owners), name)
         redundancies: list[int | None] = [job.redundancy if can_recut(job) else None]
-        if not owners and redundancies[0] is not None:
-            redundancies += [each for each in range(1, most + 1) if each != job.redundancy]
+        if redundancies[0] is not None:
+            redundancies += [each for each in range(max(1, owners), most + 1) if each != job.redundancy]
         on_option(option_name(owners, redundancies[0]))
         held = max((sum(one.parts.values()) for one in held_by_stage(job)), default=None)
         try:
