@@ -1,4 +1,4 @@
-"""What a simulation has found: one value, as a table for people, as JSON, and (page.py) as HTML."""
+"""Result of a simulation: one value, as a table for people, as JSON, and (page.py) as HTML."""
 
 import json
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""What policies are made from: the job, what its text adds, our plans for it, and what changes cost."""
+"""Setting of policies: the job, what its text adds, our plans for it, and what changes cost."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

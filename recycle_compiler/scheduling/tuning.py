@@ -127,11 +127,11 @@ class Tuning(NamedTuple):
     exchanges: int
     """Orders to try at the end of a round."""
     other_routes: bool = True
-    """Whether timetables, which choose routes of their own, may be tried."""
+    """True if timetables, which choose routes of their own, may be tried."""
 
     @property
     def is_patient(self) -> bool:
-        """Whether more may follow where few rounds do not come to what is enough."""
+        """True if more may follow where few rounds do not come to what is enough."""
         return self.rounds >= _ANEW
 
 
@@ -451,7 +451,7 @@ def _is_hopeless(problem: Problem, period: int, goal: Goal) -> bool:
 
 
 def _is_near(problem: Problem, period: int, goal: Goal) -> bool:
-    """Whether a period is not good enough, but so near that single ops are worth moving."""
+    """True if a period is not good enough, but so near that single ops are worth moving."""
     return goal.enough < period <= goal.times_as_far(_NEAR[problem.ops > Sizes.HUGE])
 
 

@@ -104,7 +104,7 @@ class Bamboo:
         self._holders.place(self._grid - down, [self._grouped] * self._setting.job.stages)
 
     def _take_over(self, failed: frozenset[Worker]) -> bool:
-        """Whether the others can go on without a rendezvous, and do at least as well without it."""
+        """True if the others can go on without a rendezvous, and do at least as well without it."""
         job = self._setting.job
         successors = {(pipeline, (stage + 1) % job.stages) for pipeline, stage in failed}
         if job.stages > 1 and successors & failed:

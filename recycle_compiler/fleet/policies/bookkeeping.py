@@ -1,4 +1,4 @@
-"""What policies keep track of: who has the state of which stage in memory, and how long work has gone on."""
+"""Bookkeeping of policies: who has the state of which stage in memory, and how long work has gone on."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -52,7 +52,7 @@ class Holders:
         self._before = dict(self._serves)
 
     def forgotten(self, next_too: bool = False) -> bool:
-        """Whether no worker has some stage; with `next_too`, all have a copy of the next one too."""
+        """True if no worker has some stage; with `next_too`, all have a copy of the next one too."""
         held = set(self._serves.values())
         if next_too:
             held |= {(stage + 1) % self._stages for stage in held}
@@ -139,7 +139,7 @@ class WorkClock:
         return min(self.worked, self._cycle / 2)
 
 
-class NeighbourCopies:
+class CopiesInMemory:
     """The newest copy of every stage in the memory of two nodes, as `recycle-run --neighbour-copies` has it.
 
     The first worker of a stage copies it on its own node and sends it to one of the next stage, where

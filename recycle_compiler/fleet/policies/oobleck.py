@@ -98,7 +98,7 @@ class Oobleck:
         return Reaction(self._rate(), pause, redone, why)
 
     def _forgets(self, failed: frozenset[Worker]) -> bool:
-        """Whether some layers are gone with these; copies that are under way are in vain."""
+        """True if some layers are gone with these; copies that are under way are in vain."""
         held = self._held if self._clock.is_paused else self._holds
         self._holds = dict(held)
         for worker in failed:

@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from recycle_compiler.fleet.our_plans import CutsOnDemand, OurCut, alone, our_cuts
-from recycle_compiler.fleet.policies.bookkeeping import NeighbourCopies, WorkClock, own_stages_first
+from recycle_compiler.fleet.policies.bookkeeping import CopiesInMemory, WorkClock, own_stages_first
 from recycle_compiler.fleet.policy import Change, Reaction, Worker
 from recycle_compiler.fleet.setting import FleetSetting
 from recycle_compiler.ir.units import plural
@@ -95,7 +95,7 @@ class Ours:
         """When who will have its state."""
         self._plan_ready = self._weigh_at = _NEVER
         self._clock = WorkClock(setting.free_checkpoints_every)
-        self._copies = NeighbourCopies(setting.neighbour_copies, setting.copy_travel)
+        self._copies = CopiesInMemory(setting.neighbour_copies, setting.copy_travel)
         self.saving = setting.copying
         self._last_change = 0.0
         self._changes = ChangeRate(costs.expected_change)

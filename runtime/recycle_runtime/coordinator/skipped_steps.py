@@ -28,7 +28,7 @@ StageOf = Callable[[Worker], int | None]
 
 
 class SkippedSteps(Participant):
-    """What became of steps, as it is told: each step once, however often it is made."""
+    """Verdicts on steps, as they are told: each step once, however often it is made."""
 
     memory = (
         Memory(
@@ -78,7 +78,7 @@ class SkippedSteps(Participant):
                 self._count(settled.step, is_skipped=settled.is_skipped)
 
     def has_made_none(self, steps: int) -> bool:
-        """Whether all of so many steps were left out."""
+        """True if all of so many steps were left out."""
         return steps > 0 and self.in_a_row >= steps
 
     @property
