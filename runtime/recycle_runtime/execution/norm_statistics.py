@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.nn.modules.batchnorm import _NormBase  # pyright: ignore[reportPrivateUsage]
 
-from recycle_runtime.execution.late_sums import LateSums
+from recycle_runtime.execution.step_sum import StepSum
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.transport.interface import Pending
 
@@ -30,15 +30,11 @@ class NormStatistics:
         self._active: list[_Norm] = []
         """Those that learn in this step: a norm in evaluation mode stays as it is."""
         self._count = 0
-        self._sum: torch.Tensor | None = None
-        """Over peers, once it has begun."""
-        self._under_way: Pending | None = None
-        self.late = LateSums(self._add_late)
-        """Sums of steps whose beginning is not here."""
+        self.sum = StepSum(self._add, before_late=lambda: self.begin(self._count))
 
     def begin(self, count: int) -> None:
         """A step of so many micro-batches begins, or begins again, with the buffers that it begins from."""
-        self.drop()
+        self.sum.drop()
         self._active = [norm for norm in self._norms if norm.learns]
         self._count = count
         for norm in self._active:
@@ -56,29 +52,11 @@ class NormStatistics:
 
     def start(self, start_sum: Callable[[torch.Tensor], Pending | None]) -> None:
         """Begin to sum over peers, when all forwards of the step are done."""
-        if self._active and self._sum is None:
-            self._sum = torch.cat([part for norm in self._active for part in norm.parts()])
-            self._under_way = start_sum(self._sum)
-
-    def finish(self) -> None:
-        """Take in the sum: buffers are then those of one process."""
-        if (whole := self._sum) is None:
-            return
-        if self._under_way is not None:
-            self._under_way.wait()
-        self.drop()
-        if not self.late.keep(whole):
-            self._add(whole)
-
-    def drop(self) -> None:
-        """Let go of a sum that is under way."""
-        self._sum = self._under_way = None
-
-    def _add_late(self, whole: torch.Tensor) -> None:
-        self.begin(self._count)
-        self._add(whole)
+        if self._active and not self.sum.has_begun:
+            self.sum.begin(torch.cat([part for norm in self._active for part in norm.parts()]), start_sum)
 
     def _add(self, whole: torch.Tensor) -> None:
+        """Buffers are then those of one process."""
         with torch.no_grad():
             for norm in self._active:
                 whole = norm.finish(whole, self._count)

@@ -141,7 +141,7 @@ class WorkerSteps:
         sums = partial(self._transport.start_peer_sums, chunk) if self._ownership else None
         self._start_counts(chunk)
         # Before gradients are there, with which the step may be made without this group.
-        held.statistics.finish()
+        held.statistics.sum.take()
         held.expert_counts.finish()
         for rank, each in enumerate(held.of_ranks):
             more = rank * self._sums
@@ -225,8 +225,8 @@ class WorkerSteps:
         self._due.clear()
         self._gathers.clear()
         for chunk in self._chunks.values():
-            chunk.statistics.drop()
-            chunk.expert_counts.drop()
+            chunk.statistics.sum.drop()
+            chunk.expert_counts.sum.drop()
         for stepper in self._steppers:
             stepper.norm.drop()
             stepper.drop_sums()

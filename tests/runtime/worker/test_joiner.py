@@ -168,5 +168,5 @@ def test_a_step_that_was_written_down_can_be_taken_back() -> None:
     assert module.get_buffer("balance_steps").tolist() == [-2, 2]
     assert chunk.buffers.go_back(6)
     assert module.get_buffer("balance_steps").tolist() == [-1, 1]
-    chunk.expert_counts.late.catch_up()
+    chunk.expert_counts.sum.catch_up()
     assert module.get_buffer("balance_steps").tolist() == [-1, 1], "nothing is made up for twice"
