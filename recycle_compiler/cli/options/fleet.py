@@ -53,6 +53,7 @@ _DEFAULT_HOURS = 12.0
 SPARE_KINDS = ("cold", "warm", "hot")
 """Spare machines: without processes, with processes that wait, with the state of every stage as well."""
 MOST_SPARES = 1 << 16
+_MOST_COPY_STEPS = 1_000_000
 COSTS = (
     "detection",
     "regroup",
@@ -136,6 +137,14 @@ def add_spare_arguments(parser: argparse.ArgumentParser) -> None:
         type=_duration,
         metavar="TIME",
         help="a failed machine is replaced by a new one after this time, if not repaired before",
+    )
+    parser.add_argument(
+        "--neighbour-copies",
+        type=whole(0, _MOST_COPY_STEPS),
+        default=0,
+        metavar="K",
+        help="ours copies the state of every stage into the memory of two nodes every K steps, as "
+        "`recycle-run --neighbour-copies K` does (default: 0, never)",
     )
     parser.add_argument(
         "--watched",
@@ -295,6 +304,7 @@ def comparison_of(job: JobSpec, bundle: Bundle, fleet: Fleet, arguments: Namespa
         failure_interval=fleet.mean_time_between_failures,
         spares_have_state=arguments.spare_kind == "hot",
         seed=arguments.seed,
+        neighbour_copies=arguments.neighbour_copies,
     )
     samples = said.samples if arguments.samples is None else arguments.samples
     batch, is_cold = batch_of(setting, samples), arguments.spare_kind == "cold"

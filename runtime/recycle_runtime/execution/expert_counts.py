@@ -26,6 +26,9 @@ class ExpertCounts:
         self._mixtures: dict[SharedExperts, MixtureOfExperts] = {each.experts: each for each in mixtures}
         self.popularity: torch.Tensor | None = None
         """By layer, by expert: how often it was asked for in the last step that was summed."""
+        self._sum: torch.Tensor | None = None
+        """Over peers, once it has begun."""
+        self._under_way: Pending | None = None
         self._choices: list[torch.Tensor] = []
         """Of the last step here: of each layer with a capacity how many there were, and how many dropped."""
         self.late = LateSums(self._balance)
@@ -33,6 +36,7 @@ class ExpertCounts:
 
     def begin(self) -> None:
         """A step begins, or begins again."""
+        self.drop()
         self._choices.clear()
         for layer in self.layers:
             layer.take_counts()
@@ -42,23 +46,34 @@ class ExpertCounts:
         for mixture in self._mixtures.values():
             mixture.loss_scale = share
 
-    def finish(self, start_sum: Callable[[torch.Tensor], Pending | None]) -> None:
-        """Sum over peers when all forwards of the step are done."""
-        if not self.layers:
+    def start(self, start_sum: Callable[[torch.Tensor], Pending | None]) -> None:
+        """Begin to sum over peers, when all forwards of the step are done."""
+        if not self.layers or self._sum is not None:
             return
         device = next(self.layers[0].parameters()).device
         most = max(layer.experts for layer in self.layers)
-        table = torch.zeros(len(self.layers), most, dtype=torch.float64, device=device)
-        for row, layer in zip(table, self.layers, strict=True):
+        self._sum = torch.zeros(len(self.layers), most, dtype=torch.float64, device=device)
+        for row, layer in zip(self._sum, self.layers, strict=True):
             if (counted := layer.take_counts()) is not None:
                 row[: layer.experts] = counted.popularity
                 if layer.capacity is not None:
                     self._choices.append(torch.stack([counted.popularity.sum(), counted.dropped]))
-        if (pending := start_sum(table)) is not None:
-            pending.wait()
+        self._under_way = start_sum(self._sum)
+
+    def finish(self) -> None:
+        """Take in the sum."""
+        if (table := self._sum) is None:
+            return
+        if self._under_way is not None:
+            self._under_way.wait()
+        self.drop()
         self.popularity = table
         if not self.late.keep(table):
             self._balance(table)
+
+    def drop(self) -> None:
+        """Let go of a sum that is under way."""
+        self._sum = self._under_way = None
 
     @property
     def choices(self) -> tuple[int, int]:

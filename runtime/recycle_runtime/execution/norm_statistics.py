@@ -30,11 +30,15 @@ class NormStatistics:
         self._active: list[_Norm] = []
         """Those that learn in this step: a norm in evaluation mode stays as it is."""
         self._count = 0
+        self._sum: torch.Tensor | None = None
+        """Over peers, once it has begun."""
+        self._under_way: Pending | None = None
         self.late = LateSums(self._add_late)
         """Sums of steps whose beginning is not here."""
 
     def begin(self, count: int) -> None:
         """A step of so many micro-batches begins, or begins again, with the buffers that it begins from."""
+        self.drop()
         self._active = [norm for norm in self._norms if norm.learns]
         self._count = count
         for norm in self._active:
@@ -50,15 +54,25 @@ class NormStatistics:
         for norm in self._active:
             norm.take(index, self._count)
 
-    def finish(self, start_sum: Callable[[torch.Tensor], Pending | None]) -> None:
-        """Sum over peers when all forwards of the step are done: buffers are then those of one process."""
-        if not self._active:
+    def start(self, start_sum: Callable[[torch.Tensor], Pending | None]) -> None:
+        """Begin to sum over peers, when all forwards of the step are done."""
+        if self._active and self._sum is None:
+            self._sum = torch.cat([part for norm in self._active for part in norm.parts()])
+            self._under_way = start_sum(self._sum)
+
+    def finish(self) -> None:
+        """Take in the sum: buffers are then those of one process."""
+        if (whole := self._sum) is None:
             return
-        whole = torch.cat([part for norm in self._active for part in norm.parts()])
-        if (pending := start_sum(whole)) is not None:
-            pending.wait()
+        if self._under_way is not None:
+            self._under_way.wait()
+        self.drop()
         if not self.late.keep(whole):
             self._add(whole)
+
+    def drop(self) -> None:
+        """Let go of a sum that is under way."""
+        self._sum = self._under_way = None
 
     def _add_late(self, whole: torch.Tensor) -> None:
         self.begin(self._count)
