@@ -119,6 +119,9 @@ def read_profile_file(
     workers = measured.pipelines or shape.pipelines
     held = {name: columns.pop(name) for name in ("weights", "gradients", "experts", "slot")}
     columns |= _with_slots(columns, held, state)
+    if not state.slots:
+        # Measured for jobs whose peers share experts: here every worker has all of them.
+        columns["exchange"] = (0,) * len(columns["exchange"])
     columns |= _sharded(columns, workers or 1, state)
     columns |= with_exchange(columns, columns["exchange"])
     if measured.noun == "stage":

@@ -69,7 +69,10 @@ def test_exchanges_of_experts(tmp_path: Path) -> None:
         assert job.exchange == expected
         base = 1_200_000 if job.unit == "ms" else 1000
         assert job.forward[1] - job.exchange[1] == (base if job.unit == "ms" else 2 * base)
-    assert "no experts that peers share" in refusal(tmp_path, profile(rows))
+    for measured in (profile(rows), by_layer):
+        assert not any(load(tmp_path, measured).exchange), "without slots, every worker has all experts"
+    with pytest.raises(CompileError, match="no experts that peers share"):
+        load(tmp_path, "", profile=written)
 
 
 def test_memory_of_slots(tmp_path: Path) -> None:
