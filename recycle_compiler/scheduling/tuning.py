@@ -6,8 +6,9 @@ begin with different settings, some chunks at a time get values of their own, an
 that are late change places with the op before them (`exchanges.py`). Going on for longer in one round helps
 less than beginning anew.
 
-Where two rounds are not enough, timetables (`timetable.py`) are tried, with routes of their own. If they come
-to something shorter, all further rounds begin with them.
+Where rules alone are not enough, the best schedule first goes back and forth in time (`mirror.py`), with
+exchanges after each turn. Where two rounds are not enough, timetables (`timetable.py`) are tried, with routes
+of their own. If they come to something shorter, all further rounds begin with them.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ from recycle_compiler.scheduling.exchanges import (
 )
 from recycle_compiler.scheduling.flow import flow_cycles, flow_priority
 from recycle_compiler.scheduling.inner_loops import BACKWARD, WEIGHT
+from recycle_compiler.scheduling.mirror import Mirror, can_be_mirrored
 from recycle_compiler.scheduling.one_pipeline import lifted, one_pipeline
 from recycle_compiler.scheduling.order_search import search_at_length
 from recycle_compiler.scheduling.problem import Ints, Problem
@@ -72,6 +74,14 @@ _FAR_FLOW = 150
 """A flow is worth a round if it misses the aim by no more than this percentage of what rules miss."""
 _SHIFTS = (1, 2, 4, 8, 16)
 """In quarters of a cycle."""
+_PUSHES = (50, 70, 90)
+"""Patience backwards in time, turn by turn."""
+_PULLS = (50, 65, 80)
+"""And forwards again."""
+_TURNS = 16
+"""Back and forth in time, ..."""
+_TRIES_OF_TURN = 32
+"""... with so many exchanges after each of them."""
 _REROUTED = 2
 """Rounds with other routes."""
 _FAR_ROUTES = 102
@@ -186,6 +196,7 @@ def tune(clock: Clock, goal: Goal, effort: Tuning, noise: Noise, budget: Budget)
             best.append(begins[0].placed)
         begin = begins[turn % _ANEW % len(begins)]
         best[-1] = min(best[-1], begin.placed, key=_rank)
+        best[-1] = tuner.back_and_forth(best[-1], _TURNS if turn == 0 and effort.is_patient else 0)
         if tuner.is_done(best[-1].period) or effort.rounds == 0:
             break
         found = tuner.changes(begin, effort.changes)
@@ -377,6 +388,26 @@ class _Tuner:
         priorities = (flow_priority(self.clock.problem, *way) for way in ways)
         tries = [one for priority in priorities for one in self.by_times(priority, _FLOW_PATIENCES)[:1]]
         return sorted(tries, key=lambda tried: tried.placed.rank)
+
+    def back_and_forth(self, begin: Placed, turns: int) -> Placed:
+        """The best that comes of placing ops backwards in time, then forwards again, and exchanges."""
+        clock, best = self.clock, begin
+        if turns == 0 or self.is_done(begin.period) or not self._budget.has("mirror"):
+            return begin
+        if not can_be_mirrored(clock.problem):
+            return begin
+        mirror = Mirror(clock.problem, clock.deadlines(begin.first, begin.period))
+        for turn in range(turns):
+            self._budget.spend(Visits.RULE * clock.problem.ops)
+            starts = mirror.pushed_back(begin.end, _PUSHES[turn % len(_PUSHES)])
+            tries = [] if starts is None else self.by_times(starts, _PULLS)
+            if not tries:
+                break
+            begin = exchange(clock, tries[0].placed, self._goal, _TRIES_OF_TURN, self._noise, self._budget)
+            best = min(best, begin, key=_rank)
+            if self.is_done(best.period):
+                break
+        return best
 
     def by_times(self, priority: Ints, patiences: tuple[int, ...]) -> list[_Tried]:
         """What comes of it when ops start as near to these times as they can, best first."""
