@@ -110,6 +110,7 @@ class WorkerSteps:
         if not self._is_settled and all(stepper.phase in _BETWEEN_STEPS for stepper in self._steppers):
             self._settle()
             self._is_settled = True
+        self._start_counts(chunk)
         start = partial(self._transport.start_peer_sums, chunk)
         self._chunks[chunk].stepper.begin_sums(start, complete)
 
@@ -125,11 +126,20 @@ class WorkerSteps:
         start = self._transport.start_peer_sum
         tied = None if self._tied_sum is None else partial(start, self._tied_sum)
         sums = partial(self._transport.start_peer_sums, chunk) if self._ownership else None
+        self._start_counts(chunk)
         # Before gradients are there, with which the step may be made without this group.
-        self._chunks[chunk].statistics.finish(partial(start, chunk))
-        self._chunks[chunk].expert_counts.finish(partial(start, chunk))
+        self._chunks[chunk].statistics.finish()
+        self._chunks[chunk].expert_counts.finish()
         self._chunks[chunk].stepper.reduce(partial(start, chunk), tied, sums)
         return True
+
+    def _start_counts(self, chunk: int) -> None:
+        """Sums of what forwards have counted come before those of gradients: peers must begin all sums of a
+        chunk in the same order, however many gradients are summed before REDUCE here."""
+        held, start = self._chunks[chunk], partial(self._transport.start_peer_sum, chunk)
+        held.statistics.start(start)
+        held.expert_counts.start(start)
+        held.stepper.expect_sums()
 
     @property
     def meets_all(self) -> bool:
@@ -185,9 +195,11 @@ class WorkerSteps:
         """Let go of sums under way: they would keep the group alive, and the group would wait for them."""
         self._due.clear()
         self._gathers.clear()
-        for stepper in self._steppers:
-            stepper.norm.drop()
-            stepper.drop_sums()
+        for chunk in self._chunks.values():
+            chunk.statistics.drop()
+            chunk.expert_counts.drop()
+            chunk.stepper.norm.drop()
+            chunk.stepper.drop_sums()
 
     def _settle(self) -> bool:
         """Whether the last step stands as it was made; all chunks of all workers see the same norm."""

@@ -16,6 +16,7 @@ from recycle_runtime.execution.layer import Layer
 from recycle_runtime.execution.optimizer import LayerOptimizers, LayerUndo, StepOptions, Stepper, Totals
 from recycle_runtime.execution.split_backward import Split, prepare
 from recycle_runtime.execution.ways import way_of, ways_text
+from recycle_runtime.experts.shared import SharedExperts
 from recycle_runtime.profiler.grid_links import grid_links
 from recycle_runtime.profiler.halves import Halves
 from recycle_runtime.profiler.links import Links, LocalLinks, Receive
@@ -274,6 +275,7 @@ def _measure(
     boundary = 0 if run.is_last else _bytes(outputs)
     step = optimizer.time(watch, options.repeat)
     to_copy = optimizer.state_bytes
+    experts = [each for each in run.module.modules() if isinstance(each, SharedExperts)]
     costs = StageCosts(
         forward=forward,
         backward_input=backward_input,
@@ -288,6 +290,9 @@ def _measure(
         parameter_bytes=to_copy,
         resident_bytes=to_copy + optimizer.held_bytes + split.bytes_held,
         gradient_bytes=optimizer.gradient_bytes,
+        weight_bytes=_bytes([*run.module.parameters(), *run.module.buffers()]),
+        expert_bytes=sum(_bytes(each.parameters()) for each in experts),
+        slot_bytes=sum(_bytes(each.parameters()) // each.experts for each in experts),
         boundary_bytes=boundary,
         working_bytes=working,
         half=in_half[0] if in_half else None,

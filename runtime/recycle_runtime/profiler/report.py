@@ -41,6 +41,12 @@ class StageCosts:
     resident_bytes: int
     """That, gradients, and what takes a step back: what is held whatever runs."""
     gradient_bytes: int
+    weight_bytes: int
+    """Parameters and buffers."""
+    expert_bytes: int
+    """Of these, experts that peers can share."""
+    slot_bytes: int
+    """One expert of each mixture layer."""
     boundary_bytes: int
     """Values that go to the next stage."""
     working_bytes: int

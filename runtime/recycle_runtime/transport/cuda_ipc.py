@@ -351,7 +351,7 @@ class CudaIpcTransport:
         self._me = grid.rank(worker, tp_rank)
         self._device, self._waiting = device, waiting
         pairs = 2 * grid.size * grid.size
-        counted = pairs + 2 * grid.size * grid.sums
+        counted = pairs + 2 * grid.size * grid.sums * grid.tensor
         self._counters = SharedCounters(_file_name(self._store), counted + grid.size)
         # Once everybody has it, it needs no name, and cannot be left behind by a process that is killed.
         self._gloo.barrier()
@@ -359,25 +359,31 @@ class CudaIpcTransport:
         if standstill is not None:
             self._counters.watch(counted, grid.size, self._me, standstill)
         self._in: dict[Worker, _Ring] = {}
-        self._out: dict[Worker, _Ring] = {}
+        self._out: dict[int, _Ring] = {}
+        """By the process that gets what is sent."""
+        self._worker = worker
         self._sums = {
-            chunk: SharedSums(
-                dist.PrefixStore(f"sums/{chunk}", self._store),
+            group.number: SharedSums(
+                dist.PrefixStore(f"sums/{group.name}", self._store),
                 device,
-                grid.holder_ranks(chunk, tp_rank),
+                group.ranks,
                 self._me,
                 self._counters,
-                pairs + 2 * grid.size * chunk,
+                pairs + 2 * grid.size * group.place,
                 timeout.total_seconds(),
             )
-            for chunk in grid.sums_of(worker)
+            for group in grid.sum_groups(worker, tp_rank)
         }
         """Of each chunk of this worker."""
 
     def send(self, worker: Worker, tensors: Sequence[torch.Tensor]) -> Pending | None:
-        rank = self._grid.rank(worker, self._tp_rank)
+        for rank in self._grid.receivers(self._worker, self._tp_rank, worker):
+            self._send(rank, tensors)
+        return None
+
+    def _send(self, rank: int, tensors: Sequence[torch.Tensor]) -> None:
         specs = tuple(map(TensorSpec.of, tensors))
-        ring = self._outbound(worker, packed_size(specs))
+        ring = self._outbound(rank, packed_size(specs))
         number, slot = ring.count, ring.count % ring.size
         ring.count += 1
         channel = self._channel(self._me, rank)
@@ -388,7 +394,6 @@ class CudaIpcTransport:
             piece.copy_(tensor.detach())
         ring.filled[slot].record()
         self._counters.add(channel)
-        return None
 
     def receive(self, worker: Worker, specs: Sequence[TensorSpec]) -> Arrival:
         wanted = tuple(specs)
@@ -461,14 +466,14 @@ class CudaIpcTransport:
             self._tell(f"{pair}/{ring.generation}", {"size": size, "memory": self._device.share(memory)})
         return ring
 
-    def _outbound(self, worker: Worker, size: int) -> _Ring:
-        pair = f"{self._me}>{self._grid.rank(worker, self._tp_rank)}"
-        if worker not in self._out:
+    def _outbound(self, rank: int, size: int) -> _Ring:
+        pair = f"{self._me}>{rank}"
+        if rank not in self._out:
             handles = self._told(f"{pair}/emptied")
-            ring = self._out[worker] = _Ring(len(handles))
+            ring = self._out[rank] = _Ring(len(handles))
             ring.emptied = list(map(self._device.open_event, handles))
             ring.filled = self._new_events(f"{pair}/filled", ring.size)
-        ring = self._out[worker]
+        ring = self._out[rank]
         if ring.is_too_small(size):
             offer = self._told(f"{pair}/{ring.generation + 1}")
             if offer["size"] != size:

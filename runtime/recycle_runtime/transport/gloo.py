@@ -85,6 +85,17 @@ class _Departure:
         self._held.pop(self, None)
 
 
+class _Departures:
+    """The same message to several processes of a worker."""
+
+    def __init__(self, sent: list[Pending]) -> None:
+        self._sent = sent
+
+    def wait(self) -> None:
+        for each in self._sent:
+            each.wait()
+
+
 class _PeerSums:
     """Sums among the holders of a chunk: one holder gets each, and sends it to the other takers."""
 
@@ -162,35 +173,41 @@ class GlooTransport:
                 prove(made, f"{name}/{label}", rank, met)
             return made
 
-        others = [grid.rank(neighbour, tp_rank) for neighbour in neighbours]
+        self._out = {neighbour: grid.receivers(worker, tp_rank, neighbour) for neighbour in neighbours}
+        """Processes that get what is sent to a worker."""
+        sources = {grid.rank(neighbour, tp_rank) for neighbour in self._out}
+        others = sorted(sources.union(*self._out.values()))
         self._all: Any = part("all", list(range(grid.size)), others)
         self._holders: dict[int, Any] = {
-            chunk: part(
-                f"holders/{chunk}/{tp_rank}",
-                ranks := grid.holder_ranks(chunk, tp_rank),
-                range(len(ranks)) if grid.has_shards else (),
+            group.number: part(
+                f"holders/{group.name}", group.ranks, range(len(group.ranks)) if grid.has_shards else ()
             )
-            for chunk in ([] if is_beside else grid.sums_of(worker))
+            for group in ([] if is_beside else grid.sum_groups(worker, tp_rank))
         }
         """Of each chunk of this worker, those that hold it."""
         self.tensor_group: Any = None
         """The processes of this worker, None if there is only this one."""
-        if grid.tensor > 1 and not is_beside:
+        tensor_ranks = grid.tensor_ranks(worker)
+        if len(tensor_ranks) > 1 and not is_beside:
             # What the user's program does in it is not known.
-            made = part(f"tensor/{worker[0]}/{worker[1]}", grid.tensor_ranks(worker), None)
+            made = part(f"tensor/{worker[0]}/{worker[1]}", tensor_ranks, None)
             self.tensor_group = user_group(made, _GLOO, ("cpu", "cuda"))
         self._sent: dict[_Departure, None] = {}
         self._near = connect_near(self._all, me, others, timeout)
         """To those of the neighbours that are on this host, for small messages."""
 
     def send(self, worker: Worker, tensors: Sequence[torch.Tensor]) -> Pending | None:
-        rank = self._grid.rank(worker, self._tp_rank)
         whole = [tensor.contiguous() for tensor in tensors]
+        sent = [self._send_to(rank, whole) for rank in self._out[worker]]
+        under_way = [each for each in sent if each is not None]
+        return under_way[0] if len(under_way) == 1 else _Departures(under_way) if under_way else None
+
+    def _send_to(self, rank: int, tensors: list[torch.Tensor]) -> Pending | None:
         near = self._near.get(rank)
-        if near is not None and are_small(whole):
-            return near.send(whole)
-        works = [self._all.send([tensor], rank, _TAG) for tensor in whole]
-        return _Departure(self._sent, works, whole)
+        if near is not None and are_small(tensors):
+            return near.send(tensors)
+        works = [self._all.send([tensor], rank, _TAG) for tensor in tensors]
+        return _Departure(self._sent, works, tensors)
 
     def receive(self, worker: Worker, specs: Sequence[TensorSpec]) -> Arrival:
         rank = self._grid.rank(worker, self._tp_rank)

@@ -5,7 +5,8 @@ Sends and receives are posts: they return at once, and `wait` on what they retur
 there, or gone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -107,8 +108,24 @@ class Transport(Protocol):
         ...
 
 
+class SumGroup(NamedTuple):
+    """Processes that sum gradients of a chunk, or of tied ones, for one tensor-parallel rank of the job."""
+
+    number: int
+    """By which a transport knows the sum."""
+    name: str
+    """The same for all of them."""
+    place: int
+    """A number that no other group has, the same for all of them."""
+    ranks: list[int]
+
+
 class Grid:
-    """Who is who: the rank of every live worker, each of them `tensor` processes, and who holds what."""
+    """Who is who: the rank of every live worker, each of them `tensor` processes, and who holds what.
+
+    A worker that has lost ranks has fewer processes. Each of them stands for several of the `tensor` ranks,
+    one after the other, and is called by the first.
+    """
 
     def __init__(
         self,
@@ -120,8 +137,10 @@ class Grid:
         groups: Sequence[Sequence[int]] = (),
         *,
         has_shards: bool = False,
+        fewer: Mapping[Worker, int] | None = None,
     ) -> None:
-        """`has_shards`: holders of a chunk send each other parts of it."""
+        """`has_shards`: holders of a chunk send each other parts of it; `fewer`: numbers of processes of the
+        workers that have lost ranks."""
         self.workers = tuple(workers)
         self.tensor, self.has_shards = tensor, has_shards
         self.pipelines = pipelines
@@ -136,19 +155,29 @@ class Grid:
         if tied_chunks:
             self.tied_sum = len(self.chunk_stages)
             self._stages_of_sums.append({self.chunk_stages[chunk] for chunk in tied_chunks})
-        self._number = {worker: number for number, worker in enumerate(self.workers)}
+        self._fewer = dict(fewer or {})
+        counts = [self._fewer.get(worker, tensor) for worker in self.workers]
+        self._first = dict(zip(self.workers, accumulate(counts, initial=0), strict=False))
+        """Of each worker the rank of its first process among all."""
+        self.size = sum(counts)
 
-    @property
-    def size(self) -> int:
-        return len(self.workers) * self.tensor
+    def stands_for(self, worker: Worker) -> int:
+        """Of how many tensor-parallel ranks each process of a worker takes the place."""
+        return self.tensor // self._fewer.get(worker, self.tensor)
 
     def rank(self, worker: Worker, tp_rank: int) -> int:
-        """Of one process of a worker among all processes."""
-        return self._number[worker] * self.tensor + tp_rank
+        """Of the process of a worker that stands for this tensor-parallel rank, among all processes."""
+        return self._first[worker] + tp_rank // self.stands_for(worker)
 
     def tensor_ranks(self, worker: Worker) -> list[int]:
         """Of all processes of a worker."""
-        return [self.rank(worker, tp_rank) for tp_rank in range(self.tensor)]
+        return [self.rank(worker, tp_rank) for tp_rank in range(0, self.tensor, self.stands_for(worker))]
+
+    def receivers(self, worker: Worker, tp_rank: int, to: Worker) -> list[int]:
+        """The processes of another worker that get the messages of one process: each gets them from the one
+        that stands for its own first rank."""
+        own = range(tp_rank, tp_rank + self.stands_for(worker))
+        return [self.rank(to, each) for each in own if each % self.stands_for(to) == 0]
 
     @property
     def sums(self) -> int:
@@ -159,9 +188,19 @@ class Grid:
         """The live workers that have a copy of a chunk; of the sum of tied chunks, of any of them."""
         return [worker for worker in self.workers if worker[1] in self._stages_of_sums[chunk]]
 
-    def holder_ranks(self, chunk: int, tp_rank: int) -> list[int]:
-        """Of the same tensor-parallel process of each of them."""
-        return [self.rank(worker, tp_rank) for worker in self.holders(chunk)]
+    def sum_groups(self, worker: Worker, tp_rank: int) -> list[SumGroup]:
+        """Those that a process takes part in: of each sum one for every rank that it stands for. Those of the
+        first have the numbers of the sums, and those of each further one as many more."""
+        return [
+            SumGroup(
+                number + beside * self.sums,
+                f"{number}/{tp_rank + beside}",
+                number * self.tensor + tp_rank + beside,
+                [self.rank(holder, tp_rank + beside) for holder in self.holders(number)],
+            )
+            for number in self.sums_of(worker)
+            for beside in range(self.stands_for(worker))
+        ]
 
     @property
     def has_peers(self) -> bool:
@@ -173,8 +212,8 @@ class Grid:
         return [number for number, stages in enumerate(self._stages_of_sums) if worker[1] in stages]
 
 
-def grid_of(bundle: Bundle, workers: Sequence[Worker]) -> Grid:
-    """These workers of a job, as its bundle has them."""
+def grid_of(bundle: Bundle, workers: Sequence[Worker], fewer: Mapping[Worker, int] | None = None) -> Grid:
+    """These workers of a job, as its bundle has them; some may have `fewer` ranks."""
     return Grid(
         workers,
         bundle.tensor,
@@ -183,4 +222,5 @@ def grid_of(bundle: Bundle, workers: Sequence[Worker]) -> Grid:
         bundle.tied_chunks,
         bundle.groups,
         has_shards=bundle.owners > 0,
+        fewer=fewer,
     )

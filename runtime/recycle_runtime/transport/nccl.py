@@ -326,10 +326,12 @@ class NcclTransport:
         """Computation has come to a message or a sum that others have not made yet."""
         self._sums: dict[int, _End] = {}
         """Of each chunk of this worker that other workers hold too."""
-        self._open: dict[int, list[_Sum]] = {chunk: [] for chunk in grid.sums_of(worker)}
+        groups = {group.number: group for group in grid.sum_groups(worker, tp_rank)}
+        self._open: dict[int, list[_Sum]] = {chunk: [] for chunk in groups}
         """Sums of the last reduction of each chunk, also of one that no other worker holds."""
         self._in: dict[Worker, _End] = {}
-        self._out: dict[Worker, _End] = {}
+        self._out: dict[Worker, list[_End]] = {}
+        """One for each process of a worker that gets what is sent to it."""
         self._tensor: TensorGroup | None = None
         self._standing: deque[tuple[Mark, Mark]] = deque()
         """Waits of the device for other workers: what comes before each, and its end."""
@@ -341,20 +343,26 @@ class NcclTransport:
         self.broken_sums: frozenset[int] = frozenset()
         """Chunks of which a sum had not come to its end when the communicators were aborted."""
         self._gloo = GlooTransport(store, name, grid, worker, tp_rank, timeout, prove=prove, is_beside=True)
-        sums = {chunk: grid.holder_ranks(chunk, tp_rank) for chunk in grid.sums_of(worker)}
-        sums = {chunk: ranks for chunk, ranks in sums.items() if len(ranks) > 1}
-        channels = channels_of(stream, worker, grid.pipelines)
-        wanted = [_Wanted(f"sum/{chunk}/{tp_rank}", ranks, False) for chunk, ranks in sums.items()]
-        for channel in channels:
-            ends = [grid.rank(end, tp_rank) for end in channel]
-            wanted.append(_Wanted(f"{ends[0]}>{ends[1]}", ends, True))
+        sums = {chunk: group for chunk, group in groups.items() if len(group.ranks) > 1}
+        self._me_in = {chunk: group.ranks.index(self._me) for chunk, group in groups.items()}
+        wanted = [_Wanted(f"sum/{group.name}", group.ranks, False) for group in sums.values()]
+        channels: list[NcclChannel] = []
+        for channel in channels_of(stream, worker, grid.pipelines):
+            is_out = channel.sender == worker
+            pairs = (
+                [(self._me, to) for to in grid.receivers(worker, tp_rank, channel.receiver)]
+                if is_out
+                else [(grid.rank(channel.sender, tp_rank), self._me)]
+            )
+            channels += [channel] * len(pairs)
+            wanted += [_Wanted(f"{ends[0]}>{ends[1]}", list(ends), True) for ends in pairs]
         tensor_ranks = grid.tensor_ranks(worker)
 
         def connect() -> None:
             queues.enter_thread()
             if make_tensor_group is not None and len(tensor_ranks) > 1:
                 own = dist.PrefixStore(f"tensor/{worker[0]}/{worker[1]}", self._store)
-                group = make_tensor_group(own, tp_rank, len(tensor_ranks))
+                group = make_tensor_group(own, tensor_ranks.index(self._me), len(tensor_ranks))
                 self._keep_tensor_group(group)
                 group.connect()
             began, sockets = time.monotonic(), GroupSockets()
@@ -391,10 +399,15 @@ class NcclTransport:
     @property
     def communicators(self) -> int:
         """How many this process has."""
-        return 0 if self._is_over else len(self._sums) + len(self._in) + len(self._out)
+        return 0 if self._is_over else len(self._ends())
 
     def send(self, worker: Worker, tensors: Sequence[torch.Tensor]) -> Pending | None:
-        channel, specs = self._out[worker], tuple(map(TensorSpec.of, tensors))
+        for channel in self._out.get(worker, ()):
+            self._send(channel, tensors)
+        return None
+
+    def _send(self, channel: "_End", tensors: Sequence[torch.Tensor]) -> None:
+        specs = tuple(map(TensorSpec.of, tensors))
         slot, size = channel.next_slot(), packed_size(specs)
         if slot.sent is not None:
             self._stand_behind(slot.sent)
@@ -404,7 +417,6 @@ class NcclTransport:
             piece.copy_(tensor.detach())
         call = partial(channel.communicator.send, slot.memory[:size], _RECEIVER)
         slot.sent = channel.last = self._queues.post(channel.lane, [self._queues.mark()], call)
-        return None
 
     def receive(self, worker: Worker, specs: Sequence[TensorSpec]) -> Arrival:
         channel, wanted = self._in[worker], tuple(specs)
@@ -463,7 +475,7 @@ class NcclTransport:
 
     def _sum_together(self, chunk: int, communicator: Any, sums: Sequence[PeerSum], stream: int) -> None:
         """One holder gets each sum, and sends it to its other takers."""
-        me = self._grid.holder_ranks(chunk, self._me % self._grid.tensor).index(self._me)
+        me = self._me_in[chunk]
         self._library.together([communicator], lambda: _collectives(communicator, sums, stream))
         if any(each.takers for each in sums):
             self._library.together([communicator], lambda: _copies(communicator, sums, me, stream))
@@ -509,7 +521,11 @@ class NcclTransport:
 
     def _ends(self) -> list[_End]:
         """In the order in which they are aborted."""
-        return [*self._sums.values(), *self._out.values(), *self._in.values()]
+        return [*self._sums.values(), *self._outgoing, *self._in.values()]
+
+    @property
+    def _outgoing(self) -> list[_End]:
+        return [end for ends in self._out.values() for end in ends]
 
     def _look_at_sums(self) -> None:
         whole = {
@@ -546,7 +562,7 @@ class NcclTransport:
             lanes = [each.lane for each in ends]
             return lambda: all(map(self._queues.is_idle, lanes))
 
-        outer, inner = [*self._sums.values(), *self._out.values()], list(self._in.values())
+        outer, inner = [*self._sums.values(), *self._outgoing], list(self._in.values())
         outgoing, incoming = [each.communicator for each in outer], [each.communicator for each in inner]
         tensor = self._tensor
         try:
@@ -638,7 +654,8 @@ class NcclTransport:
                 self._sums[chunk] = _End(made, lane("sum", number))
             for number, (channel, made) in enumerate(channels):
                 if channel.sender == worker:
-                    self._out[channel.receiver] = _End(made, lane("send", number), _UNDER_WAY)
+                    end = _End(made, lane("send", number), _UNDER_WAY)
+                    self._out.setdefault(channel.receiver, []).append(end)
                 else:
                     slots = waiting[channel.sender] + 1
                     self._in[channel.sender] = _End(made, lane("receive", number), slots)
@@ -653,7 +670,7 @@ class NcclTransport:
         memory = self._first_messages = [self._queues.allocate(1) for _ in self._ends()]
         calls = [
             *(end.communicator.sum for end in self._sums.values()),
-            *(partial(end.communicator.send, rank=_RECEIVER) for end in self._out.values()),
+            *(partial(end.communicator.send, rank=_RECEIVER) for end in self._outgoing),
             *(partial(end.communicator.receive, rank=_SENDER) for end in self._in.values()),
         ]
         posts: list[Post] = [
