@@ -122,8 +122,8 @@ def state_options(
     text: str, name: str, setting: FleetSetting, failures: Failures, on_option: Callable[[str], None]
 ) -> Iterator[StateOption]:
     """Whole state, then from one owner on, up to as many as a stage has workers; each with the redundancy of
-    the job and others that are no fewer than the owners, without copies and with them. Peers that share
-    experts have no whole state. CompileError if the text cannot be read again, as where its profile is gone."""
+    the job and others no less than the owners, without copies and with them. Peers that share experts have no
+    whole state. CompileError if the text cannot be read again, as where its profile is gone."""
     most = min(setting.job.pipelines, MOST_HOLDERS)
     for owners in range(1 if setting.job.slots else 0, most + 1):
         job = parse_job_text(with_owners(text, name, owners), name)
