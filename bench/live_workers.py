@@ -160,8 +160,9 @@ def _least_of_groups(job: JobSpec, workers: int, limit: int) -> int:
             if max(len(small.layouts), len(large.layouts)) > _MOST_LAYOUTS:
                 return 0
             for one, other in product(small.layouts, large.layouts):
-                if small.is_within(one, other, least) and large.is_within(other, one, least):
-                    least = max(small.bound(one, other), large.bound(other, one))
+                bound = small.bound(one, other, least)
+                if bound < least:
+                    least = min(least, max(bound, large.bound(other, one, least)))
     return least
 
 
@@ -172,14 +173,11 @@ class _Side:
         self.job = replace(job, pipelines=1, microbatches=units, redundancy=holders, split_ppm=None)
         self.layouts = AdmittedLayouts(Layouts(self.job, workers), limit - 1, workers)
 
-    def is_within(self, layout: Layout, other: Layout, limit: int) -> bool:
-        """Whether it may be below the limit beside the other group; the whole bound is computed last."""
+    def bound(self, layout: Layout, other: Layout, limit: int) -> int:
+        """What no plan of the layout beside the other group goes below, or less of it beyond the limit."""
         summed = self._summed(layout, other)
-        return layout_period(summed, layout) < limit and layout_bound(summed, layout) < limit
-
-    def bound(self, layout: Layout, other: Layout) -> int:
-        summed = self._summed(layout, other)
-        return max(layout_period(summed, layout), layout_bound(summed, layout))
+        period = layout_period(summed, layout)
+        return period if period >= limit else max(period, layout_bound(summed, layout))
 
     def _summed(self, layout: Layout, other: Layout) -> JobSpec:
         """The job with each layer's sum over the workers of both groups, as part of its step."""

@@ -6,7 +6,7 @@ from html import escape
 from typing import Any
 
 from recycle_compiler.fleet.advice import INTERVALS, Advice, PolicyResult
-from recycle_compiler.fleet.report import figure, printed_table
+from recycle_compiler.fleet.report import figure, printed_table, short
 from recycle_compiler.fleet.state_options import best_option
 from recycle_compiler.fleet.traces.trace import duration_text
 from recycle_compiler.ir.units import percent, plural, time_text
@@ -190,11 +190,11 @@ def advice_document(advice: Advice) -> str:
             {"holders": one.holders, "lost": one.times, "with_another": one.with_another}
             for one in advice.copies
         ],
-        "years": _short(advice.years),
-        "checkpoint_every": _short(advice.checkpoint_every),
+        "years": short(advice.years),
+        "checkpoint_every": short(advice.checkpoint_every),
         "options": [_option(advice, option) for option in advice.options],
         "effective_training_time_by_interval": {
-            policy: [[name, INTERVALS[name], _short(share)] for name, share in points]
+            policy: [[name, INTERVALS[name], short(share)] for name, share in points]
             for policy, points in advice.by_interval.items()
         },
         "states": [
@@ -206,9 +206,9 @@ def advice_document(advice: Advice) -> str:
                 "period_ticks": one.period,
                 "period_ticks_failed": one.period_failed,
                 "held_bytes": one.held,
-                "losses_a_year": _short(one.losses),
-                "read_back_a_year": _short(one.read_back),
-                "throughput": _short(one.rate * advice.question.batch.per_iteration),
+                "losses_a_year": short(one.losses),
+                "read_back_a_year": short(one.read_back),
+                "throughput": short(one.rate * advice.question.batch.per_iteration),
                 "no_plan": one.why or None,
             }
             for one in advice.states
@@ -225,17 +225,13 @@ def _option(advice: Advice, option: PolicyResult) -> dict[str, Any]:
         "policy": option.policy,
         "machines": option.machines,
         "spares": option.spares,
-        "throughput": _short(option.throughput),
-        "effective_training_time": _short(option.effective_training_time),
-        "gpu_hours": {name: _short(hours) for name, hours in option.gpu_hours._asdict().items()},
-        "gpu_hours_per_million": _short(option.per_million),
-        "cost_per_million": None if price is None else _short(option.per_million * price),
-        "checkpoints_read_a_year": _short(option.checkpoints_read),
+        "throughput": short(option.throughput),
+        "effective_training_time": short(option.effective_training_time),
+        "gpu_hours": {name: short(hours) for name, hours in option.gpu_hours._asdict().items()},
+        "gpu_hours_per_million": short(option.per_million),
+        "cost_per_million": None if price is None else short(option.per_million * price),
+        "checkpoints_read_a_year": short(option.checkpoints_read),
     }
-
-
-def _short(value: float) -> float | None:
-    return None if value == float("inf") else float(f"{value:.9g}")
 
 
 def interval_chart(advice: Advice) -> LineChart:

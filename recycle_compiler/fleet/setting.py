@@ -191,6 +191,11 @@ class FleetSetting:
         return 0.0 if every == inf else save / (every + save)
 
     @property
+    def from_checkpoint(self) -> float:
+        """Seconds until a job that fails altogether goes on from a checkpoint."""
+        return self.costs.detection + self.costs.restart + self.checkpoint_load
+
+    @property
     def copy_travel(self) -> float:
         """Seconds until the state of a stage is on another worker."""
         return max(self.job.parameters) / self.costs.copy_rate

@@ -5,7 +5,7 @@ import os
 import re
 from argparse import Namespace
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import NamedTuple
 
 from recycle_compiler.backends.bundle import bundle_bytes
@@ -54,28 +54,7 @@ SPARE_KINDS = ("cold", "warm", "hot")
 """Spare machines: without processes, with processes that wait, with the state of every stage as well."""
 MOST_SPARES = 1 << 16
 _MOST_COPY_STEPS = 1_000_000
-COSTS = (
-    "detection",
-    "regroup",
-    "undone",
-    "copy-rate",
-    "memory-rate",
-    "start-up",
-    "planning",
-    "expected-change",
-    "checkpoint-every",
-    "checkpoint-save",
-    "checkpoint-load",
-    "restart",
-    "reconfiguration",
-    "rendezvous",
-    "communicator",
-    "replica-pause",
-    "replica-join",
-    "expert-copies",
-    "swap",
-    "one-gpu",
-)
+COSTS = tuple(field.name.replace("_", "-") for field in fields(ChangeCosts))
 """Costs of changes, as `recyclec simulate --costs` names it."""
 _MOST_SEED = 999_999_999
 _NUMBERS = {

@@ -79,8 +79,7 @@ class Bamboo:
         self._start(down)
         if not self._grouped:
             return Reaction(0.0, 0.0, redone, f"no worker has the state of a stage, {self._words}")
-        costs = self._setting.costs
-        pause = costs.detection + costs.restart + self._setting.checkpoint_load
+        pause = self._setting.from_checkpoint
         return self._answer(
             pause, redone, f"no worker has the state of a stage: from a checkpoint, {self._words}"
         )

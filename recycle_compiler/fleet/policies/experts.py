@@ -82,7 +82,7 @@ class Lazarus:
         self._place()
         if not self._rate:
             return Reaction(0.0, 0.0, redone, "a stage has no worker")
-        pause = self._costs.detection + self._costs.restart + self._setting.checkpoint_load
+        pause = self._setting.from_checkpoint
         self._clock.pause(pause)
         return Reaction(self._rate, pause, redone, "experts are lost: from a checkpoint")
 

@@ -91,8 +91,7 @@ class Oobleck:
         self._load()
         if not self._pipelines:
             return Reaction(0.0, 0.0, redone, f"no worker has some layers, {self._words}")
-        costs = self._setting.costs
-        pause = costs.detection + costs.restart + self._setting.checkpoint_load
+        pause = self._setting.from_checkpoint
         self._clock.pause(pause)
         why = f"no worker has some layers: from a checkpoint, {self._words}"
         return Reaction(self._rate(), pause, redone, why)

@@ -248,10 +248,10 @@ class Ours:
         if not self._serves:
             return Reaction(0.0, why=f"{why}: too few workers for every stage, stands still")
         self._idle = set()
-        load, source = self._setting.checkpoint_load, "a checkpoint"
+        pause, source = self._setting.from_checkpoint, "a checkpoint"
         if copy_age is not None:
-            load, source = self._setting.copy_travel, "copies in memory"
-        pause = self._costs.detection + self._costs.restart + load
+            pause += self._setting.copy_travel - self._setting.checkpoint_load
+            source = "copies in memory"
         self._regroup(pause)
         self._expect_moves()
         return Reaction(self._rate, pause, why=f"{why}: starts from {source}")
