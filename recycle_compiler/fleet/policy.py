@@ -76,6 +76,7 @@ class Policy(Protocol):
 _FOLDER = "recycle_compiler.fleet.policies"
 _POLICIES = {
     "ours": "ours:Ours",
+    "ours-ranks": "ours_ranks:OursWithFewerRanks",
     "recycle": "recycle:Recycle",
     "oobleck": "oobleck:Oobleck",
     "chameleon": "chameleon:Chameleon",
