@@ -100,6 +100,8 @@ NAMES = tuple(_POLICIES)
 """In the order of tables."""
 OF_EXPERTS = frozenset({"lazarus", "expert-parallel"})
 """For jobs whose peers share experts."""
+OF_RANKS = frozenset({"ours-ranks"})
+"""For jobs with several tensor-parallel ranks."""
 
 
 def make_policy(name: str, setting: "FleetSetting") -> Policy:
