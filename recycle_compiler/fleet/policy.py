@@ -76,6 +76,7 @@ class Policy(Protocol):
 _FOLDER = "recycle_compiler.fleet.policies"
 _POLICIES = {
     "ours": "ours:Ours",
+    "ours-ranks": "ours_ranks:OursWithFewerRanks",
     "recycle": "recycle:Recycle",
     "oobleck": "oobleck:Oobleck",
     "chameleon": "chameleon:Chameleon",
@@ -99,6 +100,8 @@ NAMES = tuple(_POLICIES)
 """In the order of tables."""
 OF_EXPERTS = frozenset({"lazarus", "expert-parallel"})
 """For jobs whose peers share experts."""
+OF_RANKS = frozenset({"ours-ranks"})
+"""For jobs with several tensor-parallel ranks."""
 
 
 def make_policy(name: str, setting: "FleetSetting") -> Policy:

@@ -18,7 +18,7 @@ from recycle_compiler.fleet.comparison import Comparison, compare
 from recycle_compiler.fleet.machines import LAYOUTS, Fleet
 from recycle_compiler.fleet.page import page
 from recycle_compiler.fleet.policy import NAMES as POLICIES
-from recycle_compiler.fleet.policy import OF_EXPERTS
+from recycle_compiler.fleet.policy import OF_EXPERTS, OF_RANKS
 from recycle_compiler.fleet.report import FleetReport, report_document, report_table
 from recycle_compiler.fleet.traces.trace import FleetTrace
 from recycle_compiler.ir.job import JobSpec
@@ -134,8 +134,11 @@ def _text(report: FleetReport, arguments: Namespace, output: Output) -> str:
 
 
 def _for_job(names: tuple[str, ...], job: JobSpec) -> tuple[str, ...]:
-    """All of them leave out those for jobs with experts where there are none; who is named stays."""
-    without = OF_EXPERTS if names == POLICIES and not job.slots else frozenset[str]()
+    """All of them leave out those for jobs with experts, or with ranks, where there are none; who is named
+    stays."""
+    if names != POLICIES:
+        return names
+    without = (frozenset() if job.slots else OF_EXPERTS) | (frozenset() if job.tensor > 1 else OF_RANKS)
     return tuple(name for name in names if name not in without)
 
 

@@ -34,6 +34,7 @@ from recycle_runtime.protocol.identity import node_number, process_number
 from recycle_runtime.protocol.job_over import is_over_beside
 from recycle_runtime.protocol.lifeline import hold_on
 from recycle_runtime.protocol.messages.agents import (
+    ENDED_WELL,
     AgentJoin,
     Heartbeat,
     JobEnding,
@@ -59,6 +60,8 @@ _DEVICE_SECONDS = 30.0
 """The longest wait of a new worker for a process before it to let go of its device."""
 _HEARTBEAT_EVERY = 0.5
 _FOLLOW_EVERY = 2.0
+_TAKEN_OUT = "was taken out"
+"""How a process ends that the coordinator wants to end."""
 _GRACE = 5.0
 """Seconds that an agent which is told to go waits for word that the whole job ends."""
 
@@ -252,6 +255,8 @@ class Agent:
         member = self._table.remove(ended.line)
         if member is not None:
             _LOGGER.info("process %d: %s", ended.pid, ended.how, extra=_of(member))
+            if ended.how not in (_TAKEN_OUT, ENDED_WELL):
+                self._table.failed(ended.line)
             where = frames_text(user_frames(ended.frames))
             number = process_number(self._node, ended.pid)
             said = ProcessEnded(member, number, ended.how, ended.fault_at, ended.stuck_in, where)
@@ -272,7 +277,7 @@ class Agent:
             case KillProcess(member, pid):
                 row = self._table.row_of(member)
                 if row is not None and pid in (0, process_number(self._node, row.pid)):
-                    self._watch.kill(row.line, "was taken out")
+                    self._watch.kill(row.line, _TAKEN_OUT)
             case RenameProcess(member, to):
                 self._table.rename(member, to)
             case ToWorkers(told):

@@ -5,6 +5,7 @@ No torch.
 
 import json
 import logging
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,6 +32,8 @@ class ProcessTable:
     def __init__(self, path: Path, room: int) -> None:
         self._path, self._room = path, room
         self._rows: dict[Member, Row] = {}
+        self._failed: Counter[int] = Counter()
+        """Processes that have ended by themselves before their time, by line: its device may be at fault."""
 
     @property
     def rows(self) -> tuple[Row, ...]:
@@ -44,8 +47,14 @@ class ProcessTable:
             return ()
 
     def free_line(self) -> int | None:
+        """The first of those on which fewest processes have failed."""
         taken = {row.line for row in self._rows.values()}
-        return next((line for line in range(self._room) if line not in taken), None)
+        free = [line for line in range(self._room) if line not in taken]
+        return min(free, key=lambda line: (self._failed[line], line), default=None)
+
+    def failed(self, line: int) -> None:
+        """A process on this line has."""
+        self._failed[line] += 1
 
     def row_of(self, member: Member) -> Row | None:
         return self._rows.get(member)

@@ -261,6 +261,8 @@ class Chunk:
         for layer in self.layers:
             if why := why_whole(dict(layer.computing.named_parameters()), self.tensor):
                 return f"of {layer.title}, {why}"
+        if not all(layer.steps_views for layer in self.layers):
+            return "its optimizer does not step parts of tensors as it steps whole ones (fused=True)"
         return ""
 
     def compare_ranks(self, outputs: Sequence[torch.Tensor]) -> None:

@@ -4,7 +4,7 @@ A program that gives whole stages has one of these for every chunk, which never 
 """
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, cast
 
 import torch
@@ -36,7 +36,7 @@ from recycle_runtime.execution.optimizer.shards import (
     stored_whole,
 )
 from recycle_runtime.execution.optimizer.undo import copied_options, groups_of, options_of
-from recycle_runtime.execution.rank_pieces import pieces
+from recycle_runtime.execution.rank_pieces import pieces, steps_views
 from recycle_runtime.execution.resident_experts import EXPERTS, ResidentExperts, whole_experts
 from recycle_runtime.program.copies import has_hooks
 from recycle_runtime.program.errors import ProgramError
@@ -384,6 +384,15 @@ class Layer:
             {**_plain_options(group), "params": [numbers.get(each, -1) for each in group["params"]]}
             for group in groups
         ]
+
+    @property
+    def steps_views(self) -> bool:
+        """True if the optimizer can step parts of tensors; found out once in a process."""
+        program = self._program
+        if self.parameters and "steps views" not in program.made:
+            make = partial(program.optimizer, names=self._told_names())
+            program.made["steps views"] = steps_views(make, self.parameters)
+        return program.made.get("steps views", True)
 
     def _told_names(self) -> list[str]:
         return [whole_name(self._program.ties, name) for name in self.parameter_names]

@@ -10,7 +10,7 @@ parameter that is the same on all ranks the first has the module's own, and the 
 stepped alike.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -36,6 +36,28 @@ def why_whole(parameters: Mapping[str, nn.Parameter], tensor: int) -> str:
         if dim is not None and parameter.shape[dim] % tensor:
             return f"dimension {dim} of {name} is {parameter.shape[dim]}, which {tensor} ranks do not divide"
     return ""
+
+
+def steps_views(
+    optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer], parameters: Sequence[torch.Tensor]
+) -> bool:
+    """True if an optimizer makes the same steps on parts of tensors, which are not contiguous, as on copies
+    of them, tried on small ones like these: torch's fused ones do not."""
+    with torch.random.fork_rng(devices=[]):
+        whole = [torch.randn(3, 4, device=each.device, dtype=each.dtype) for each in parameters]
+        gradients = [torch.randn(3, 2, device=each.device, dtype=each.dtype) for each in parameters]
+        views = [nn.Parameter(each[:, :2]) for each in whole]
+        copies = [nn.Parameter(each[:, :2].clone()) for each in whole]
+        for tried in (views, copies):
+            made = optimizer(tried)
+            for parameter, gradient in zip(tried, gradients, strict=True):
+                parameter.grad = gradient.clone()
+            try:
+                made.step()
+            except (RuntimeError, ValueError, TypeError):
+                return False
+    pairs = zip(whole, copies, strict=True)
+    return all(torch.allclose(each[:, :2], copy, equal_nan=True) for each, copy in pairs)
 
 
 class RankPiece(nn.Module):

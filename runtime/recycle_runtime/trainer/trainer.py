@@ -62,6 +62,7 @@ class Trainer:
         compile: bool | Mapping[str, Any] = False,
         layers: Sequence[str | Sequence[str]] | None = None,
         parallelize: Callable[[torch.nn.Module, Any], object] | None = None,
+        ranks: Sequence[int] = (),
     ) -> None:
         """`model` is a whole module, a list of (name, module), or a function that builds one of these, of
         which each worker keeps the memory of its own layers alone. `layers` says where a whole module is
@@ -76,7 +77,8 @@ class Trainer:
         (default: `--seed`). `draw_ahead` says that data depends on the numbers of micro-batches alone, and
         never on what the body of the loop does: then those of the next step are drawn before it has run.
         `compile` compiles each layer by itself, with torch's own options or with these.
-        `parallelize(module, mesh)` distributes the parameters of a layer over the tensor-parallel ranks.
+        `parallelize(module, mesh)` distributes the parameters of a layer over the tensor-parallel ranks, and
+        `ranks` are further numbers of them that it can do so with: a worker that has lost some goes on.
         """
         self._context = context.take()
         self._requests = self._context.requests
@@ -92,6 +94,7 @@ class Trainer:
             "COMPILE": compile,
             "LAYERS": layers,
             "parallelize": parallelize,
+            "RANKS": tuple(ranks) or None,
             "loss": loss,
         }
         refuse_wrappers(self._context.script, model)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from recycle_compiler.cli.main import main
-from recycle_compiler.fleet.policy import NAMES, OF_EXPERTS
+from recycle_compiler.fleet.policy import NAMES, OF_EXPERTS, OF_RANKS
 
 JOB = """job tiny {
   parallel { pipeline = 2  data = 2 }
@@ -75,7 +75,7 @@ def test_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_all_policies_are_asked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert simulate(folder, "--format", "json") == 0
     found = document(capsys)["policies"]
-    assert tuple(found) == tuple(name for name in NAMES if name not in OF_EXPERTS)
+    assert tuple(found) == tuple(name for name in NAMES if name not in OF_EXPERTS | OF_RANKS)
     assert all("note" in policy for policy in found.values())
 
 

@@ -19,6 +19,9 @@ def test_lines_are_taken_and_free_again(tmp_path: Path) -> None:
     assert (table.row_of(SECOND), table.row_of(THIRD)) == (Row(SECOND, 1, 12), None)
     assert (table.remove(0), table.remove(0)) == (FIRST, None)
     assert table.free_line() == 0
+    table.remove(1)
+    table.failed(0)
+    assert table.free_line() == 1, "a device may be at fault where processes fail"
 
 
 def test_the_next_agent_reads_it(tmp_path: Path) -> None:

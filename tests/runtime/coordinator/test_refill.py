@@ -129,3 +129,22 @@ def test_nodes_get_equally_many_workers_when_their_number_is_known() -> None:
     assert not agents.start((2, 0), ())
     agents.share_no_more()
     assert agents.start((2, 0), ())
+
+
+def test_a_worker_with_fewer_ranks_needs_less_room() -> None:
+    """Where it has died with all of them, and with half of them after two more deaths no more."""
+    agents, node, refill = Agents(4), Node(), Refill()
+    agents.arrive(node, AgentJoin("one/1", 4, ()), 0.0)
+    avoided = [refill.avoided(WORKER, ["one/1"], smaller) for smaller in (0, 1)]
+    assert avoided == [set(), set()]
+    for at in range(4):
+        refill.started(WORKER, "one/1", 10.0 * at)
+        refill.ended(WORKER, "one/1", 10.0 * at + 1)
+        avoided += [refill.avoided(WORKER, ["one/1"], smaller) for smaller in (0, 1)]
+    bad: set[str] = {"one/1"}
+    assert avoided[2:] == [set(), set(), bad, set(), bad, set(), bad, bad]
+    assert not agents.has_room(bad)
+    assert agents.replace(WORKER, (), bad, 2) is None
+    assert agents.replace(WORKER, (), (), 2) == "one/1"
+    assert node.started == [WORKER, WORKER]
+    assert agents.replace((0, 0), (), (), 2) == "one/1", "there is room for two more"

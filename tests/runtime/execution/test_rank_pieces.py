@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from recycle_runtime.execution.chunk import Chunk, build_chunks, build_module
 from recycle_runtime.execution.local_tensors import local
+from recycle_runtime.execution.rank_pieces import steps_views
 from recycle_runtime.execution.steps import WorkerSteps
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.worker_ids import Worker
@@ -157,3 +158,9 @@ def make_step(chunk: Chunk, step: int, value: torch.Tensor) -> None:
             steps.validate()
             steps.finish()
             return
+
+
+def test_fused_optimizers_do_not_step_parts_of_tensors() -> None:
+    given = [torch.zeros(2, dtype=torch.float64)]
+    assert steps_views(lambda parameters: torch.optim.AdamW(parameters), given)
+    assert not steps_views(lambda parameters: torch.optim.AdamW(parameters, fused=True), given)

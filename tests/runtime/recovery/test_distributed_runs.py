@@ -67,6 +67,24 @@ def test_a_kill_and_a_return(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_worker_goes_on_with_fewer_ranks(tmp_path: Path) -> None:
+    """One comes back with one of its two ranks; then its peer fails, and gets its state from that one."""
+    source = Path(LLAMA).read_text().replace("Path(__file__)", f"Path({LLAMA!r})")
+    program, steps, bundle = tmp_path / "program.py", 80, two_by_two(tmp_path)
+    program.write_text(f"{source}\nRANKS = (1,)\n")
+    for attempt in range(3):
+        here = tmp_path / f"run-{attempt}"
+        kills, returns = ["kill=1:1@3", f"kill?=0:1@{steps // 4}"], ["1:1@6x1", f"0:1@{steps // 2}"]
+        outcome = run(here, bundle, str(program), steps, kills, returns)
+        check(here, outcome, steps, train_whole(LLAMA, PIPELINES * MICROBATCHES, steps))
+        has_given = len(outcome.faults) == 4 and outcome.rows[-1].live == PIPELINES * 2
+        if "1:1 is restarted with 1 of 2 ranks" in outcome.events and has_given:
+            return
+        steps *= 2
+    pytest.fail("the worker has not come back, or has given nobody its state")
+
+
+@pytest.mark.slow
 def test_a_kill_without_decoupled_backwards(tmp_path: Path) -> None:
     """A worker of the other stage moves to the place of the one that has failed."""
     steps, bundle = 30, two_by_two(tmp_path, decouples=False)
