@@ -13,7 +13,7 @@ from recycle_runtime.coordinator.participant import Asked, Hears, Memory, Partic
 from recycle_runtime.options.run import MAX_SKIPPED
 from recycle_runtime.plan.worker_ids import Worker
 from recycle_runtime.protocol.messages.members import Member
-from recycle_runtime.protocol.messages.steps import ROUTER, Settled, StepSettled
+from recycle_runtime.protocol.messages.steps import MOST_SAID_AGAIN, ROUTER, Settled, StepSettled
 
 _WORDS = {
     "data": "the data of micro-batch {}",
@@ -22,8 +22,6 @@ _WORDS = {
     "loss": "the loss of micro-batch {}",
     "backward": "the backward of micro-batch {}",
 }
-_KEPT = 4096
-"""Steps: as many as a worker process can say again."""
 StageOf = Callable[[Worker], int | None]
 
 
@@ -91,7 +89,7 @@ class SkippedSteps(Participant):
     ) -> list[Order]:
         """What a worker knows of a step; `members` are all that train."""
         orders: list[Order] = []
-        if said.step not in self._verdicts and said.step > self._last - _KEPT:
+        if said.step not in self._verdicts and said.step > self._last - MOST_SAID_AGAIN:
             # After a return of the coordinator it may be an older one: one worker tells of all steps, and
             # others, which may be heard before it, of those that were skipped.
             if said.step > self._last:
@@ -108,7 +106,7 @@ class SkippedSteps(Participant):
 
     def _count(self, step: int, *, is_skipped: bool) -> None:
         self._verdicts[step] = is_skipped
-        self._verdicts.pop(step - _KEPT, None)
+        self._verdicts.pop(step - MOST_SAID_AGAIN, None)
         if step == self._last + 1:
             self.in_a_row = self.in_a_row + 1 if is_skipped else 0
         else:
