@@ -78,9 +78,12 @@ _PUSHES = (50, 70, 90)
 """Patience backwards in time, turn by turn."""
 _PULLS = (50, 65, 80)
 """And forwards again."""
-_TURNS = 16
+_TURNS = 24
 """Back and forth in time, ..."""
-_TRIES_OF_TURN = 32
+_FAR_PUSHED = 85
+"""... but no more than one with each patience where they leave more than this percentage of what rules miss
+the aim by, ..."""
+_TRIES_OF_TURN = 16
 """... with so many exchanges after each of them."""
 _REROUTED = 2
 """Rounds with other routes."""
@@ -397,7 +400,10 @@ class _Tuner:
         if not can_be_mirrored(clock.problem):
             return begin
         mirror = Mirror(clock.problem, clock.deadlines(begin.first, begin.period))
+        far = self._goal.aim + (begin.period - self._goal.aim) * _FAR_PUSHED // 100
         for turn in range(turns):
+            if turn == len(_PUSHES) and best.period > far:
+                break
             self._budget.spend(Visits.RULE * clock.problem.ops)
             starts = mirror.pushed_back(begin.end, _PUSHES[turn % len(_PUSHES)])
             tries = [] if starts is None else self.by_times(starts, _PULLS)
