@@ -19,7 +19,6 @@ from recycle_compiler.scheduling.budget import Budget, Goal, Noise, Sizes, Visit
 from recycle_compiler.scheduling.exchanges import (
     Placed,
     exchange,
-    exchanged_and_moved,
     placed_by_rule,
     polished,
 )
@@ -65,11 +64,7 @@ _DEFERRALS = (80, 100, 0)
 """W are deferred in them by so many percent of what memory allows; plans of many ops have the first only, and
 so have timetables."""
 _ANEW = 2
-"""Rounds after which other settings are drawn: the first begins with the best of them, the next with a
-flow."""
-_DRAWN = 40
-"""Settings that are tried then; many plans are done before, so the first ones are fewer unless a plan is
-cheap."""
+"""Rounds after which other settings are drawn: the first begins with the best, the next with a flow."""
 _FAR_FLOW = 150
 """A flow is worth a round if it misses the aim by no more than this percentage of what rules miss."""
 _SHIFTS = (1, 2, 4, 8, 16)
@@ -108,16 +103,6 @@ _WORTH_ROUTES = 500
 _NEAR = (8, 4)
 """Single ops are moved where a period is so many times as far from the aim as one that is enough: in most
 plans, and in those of many ops."""
-_LAST = 2
-"""So many of the best schedules are gone over once more at the end, ..."""
-_LAST_TRIES = 6
-"""... in so many turns, ..."""
-_LAST_NEAR = 150
-"""... if the best one misses the aim by no more than this percentage of what one that is enough misses."""
-_MORE = 4
-"""Rounds that follow ..."""
-_CLOSE = 2
-"""... where a period is no further from the aim than this many times what would be enough."""
 _FAR_AWAY = 6
 """Where it is further away than this after some rounds, ..."""
 _HOPEFUL = 2
@@ -187,13 +172,9 @@ def tune(clock: Clock, goal: Goal, effort: Tuning, noise: Noise, budget: Budget)
     best: list[Placed] = []
     moved: list[Tuned] = []
     begins: list[_Tried] = []
-    more = _MORE if effort.is_patient and budget.has("more rounds") and clock.problem.ops <= Sizes.HUGE else 0
-    for turn in range(max(1, effort.rounds + more)):
+    for turn in range(max(1, effort.rounds)):
         if turn % _ANEW == 0:
-            is_first = turn == 0 and clock.problem.ops > Sizes.CHEAP
-            is_cheap = is_first or effort.rounds < _ANEW or not budget.has("drawn settings")
-            settings = effort.settings if is_cheap else _DRAWN
-            begins = tuner.begins(effort, settings, turn // _ANEW)
+            begins = tuner.begins(effort, turn // _ANEW)
             assert begins, "no rule finds an order that obeys every edge"
             # One for each start: what is best of all may have been moved before.
             best.append(begins[0].placed)
@@ -210,7 +191,7 @@ def tune(clock: Clock, goal: Goal, effort: Tuning, noise: Noise, budget: Budget)
             by_rules = _ByRules(begins[0].placed.period, period)
             others = tune_by_timetable(clock, by_rules, goal, effort, noise.aside(), budget)
             if others and min(each.timed.period for each in others) < period - period // _WORTH_ROUTES:
-                return _best_of(others, goal, effort, noise, budget)
+                return min(others, key=_rank_of)
         if turn + 1 >= _HOPEFUL and _is_hopeless(clock.problem, period, goal):
             break
         if (turn + 1) % _ANEW == 0 and _is_near(clock.problem, best[-1].period, goal):
@@ -218,26 +199,13 @@ def tune(clock: Clock, goal: Goal, effort: Tuning, noise: Noise, budget: Budget)
             moved.append(Tuned(clock, polished(clock, order, goal, effort.exchanges, noise, budget)))
             if moved[-1].timed.period <= goal.enough:
                 break
-        if turn + 1 >= effort.rounds and period > goal.times_as_far(_CLOSE):
-            break
     timed = clock.time(min(best, key=_rank).order)
     assert timed is not None
-    return _best_of([Tuned(clock, timed), *moved], goal, effort, noise, budget)
+    return min([Tuned(clock, timed), *moved], key=_rank_of)
 
 
-def _best_of(found: list[Tuned], goal: Goal, effort: Tuning, noise: Noise, budget: Budget) -> Tuned:
-    """The best of them; where it is close to what is asked for, after more exchanges and moves in a few."""
-    most = goal.aim + (goal.enough - goal.aim) * _LAST_NEAR // 100
-    kept = sorted(found, key=lambda each: each.timed.rank)[:_LAST]
-    for turn in range(_LAST_TRIES if effort.is_patient and budget.has("last tries") else 0):
-        if not goal.enough < kept[0].timed.period <= most or budget.is_spent():
-            break
-        clock, timed = kept[turn % len(kept)]
-        again = exchanged_and_moved(clock, timed, goal, effort.exchanges, noise, budget)
-        if again.rank < timed.rank:
-            kept[turn % len(kept)] = Tuned(clock, again)
-            kept.sort(key=lambda each: each.timed.rank)
-    return kept[0]
+def _rank_of(tuned: Tuned) -> tuple[int, int]:
+    return tuned.timed.rank
 
 
 def tune_elsewhere(
@@ -367,10 +335,10 @@ class _Tuner:
                 best = tried
         return best.placed
 
-    def begins(self, effort: Tuning, settings: int, number: int) -> list[_Tried]:
+    def begins(self, effort: Tuning, number: int) -> list[_Tried]:
         """What the next rounds begin with: the best of other settings than before, and then a flow, the best
         one of all or, with a higher number, the one after so many others."""
-        found = self.settings(settings)
+        found = self.settings(effort.settings)
         if effort.rounds < _ANEW or not found or self.is_done(found[0].placed.period):
             return found
         flows = self.flows(found[0].placed.period)
