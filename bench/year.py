@@ -59,7 +59,7 @@ def intervals(advice: dict[str, Any]) -> str:
     }
     marks = {seconds: name for points in found.values() for name, seconds, _ in points}
     series["MoEvement, published*"] = [Point(600.0, 0.94)]
-    title = "Effective training time against the time between failures of the whole job"
+    title = "Effective training time against time between failures"
     return LineChart(
         title, "mean time between failures", "share", series, logarithmic=True, marks=marks
     ).svg()
