@@ -334,6 +334,7 @@ class Attendance:
         self._start_lost(now)
         if self._restarts_workers:
             self._restart_workers()
+            self._make_whole()
         if self._job.phase is Phase.FORMING and now - self._node_at > _NODES_SECONDS:
             # Fewer nodes have come than were announced.
             self._agents.share_no_more()
@@ -355,6 +356,14 @@ class Attendance:
             self._tell(f"{name_of(worker)} is restarted{moved}")
             self._moved_in.pop(worker, None)
             self._hooks.started(worker)
+
+    def _make_whole(self) -> None:
+        """A worker that has lost ranks, where there is room for all of them by now: it fails once more."""
+        for worker in sorted(self._job.roster.fewer) if self._job.is_settled else ():
+            avoided = self._refill.avoided(worker, self._agents.names())
+            if self._agents.has_room(avoided) and self._can_go_on_without({worker}):
+                self._fail(Member(worker, 0), "is started again with all of its ranks")
+                return
 
     def _free_place(self, worker: Worker) -> Worker:
         """Its own; where another worker has moved there, the one that this has left."""
