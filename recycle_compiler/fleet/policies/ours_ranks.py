@@ -4,7 +4,8 @@ Traces say which machine failed and not how much of it, so the share `one-gpu` o
 a worker, as with ntp; of several workers at one moment it takes all. Such a worker fails as any other. It
 starts again with the largest number of ranks that divides the job's, half of them mostly, copies its state,
 and is a slow worker from then on, which gets as many micro-batches as it has time for, or none. Once the
-trace has its machine back it fails again and comes back whole, as in a job whose node is replaced.
+trace has its machine back it fails again and comes back whole, as in a job whose node is replaced. In a job
+in layers it does not start again where another cut without it is faster.
 
 Estimated: with a slow worker a stage is as fast as the best whole shares of its micro-batches let it be, and
 the job's rate lies between those of plans without the worker and with a whole one in that proportion. What is
@@ -64,9 +65,28 @@ class OursWithFewerRanks(Ours):
         started: set[Worker] = set()
         while self._starting and self._starting[0][0] <= at:
             started.add(heapq.heappop(self._starting)[1])
+        if self._recuts_do_more(started):
+            self._narrow -= started
+            return Reaction(self._rate, why=f"{self._left} ranks would add less than another cut")
         none: frozenset[Worker] = frozenset()
         reaction = super().react(Change(at, none, frozenset(started), none, 0))
         return reaction._replace(why=f"with {self._left} of {self._job.tensor} ranks: {reaction.why}")
+
+    def _recuts_do_more(self, started: set[Worker]) -> bool:
+        """True if other workers do better under another cut, without those that have lost ranks: there
+        layers move to where there is room for them, and a slow worker stays where it is."""
+        if len(self._cuts) == 1:
+            return False
+        live = len(self._serves) + len(self._standby) + len(self._benched)
+        layouts = (each for cut in self._known_cuts(live) for each in cut.layouts())
+        least = min((period for workers, period in layouts if sum(workers) <= live), default=inf)
+        job, own = self._job, self._cuts[0]
+        stage = min(started)[1]
+        share = self._share(stage, 0, len(started))
+        gone = tuple(len(started) if each == stage else 0 for each in range(job.stages))
+        without = self._setting.rate(own.periods.exact(gone)) if len(started) < job.pipelines else 0.0
+        whole = self._setting.rate(own.periods.healthy)
+        return least < inf and self._setting.rate(least) >= without + share * (whole - without)
 
     def _loses_one(self, at: float, worker: Worker) -> bool:
         """True if this failure takes one GPU; the same at every run with the same seed, and with ntp."""

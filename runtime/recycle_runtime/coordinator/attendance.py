@@ -75,14 +75,17 @@ class Attendance:
         timeout: float,
         has_relays: bool,
         restarts_workers: bool,
+        has_recuts: bool = False,
     ) -> None:
-        """`failed` are workers that the user wants to do without; `timeout` is that of heartbeats."""
+        """`failed` are workers that the user wants to do without; `timeout` is that of heartbeats;
+        `has_recuts`: layers may travel to another cut."""
         self._job, self._tensor, self._clock, self._hooks = job, tensor, clock, hooks
         self._connections, self._agents = connections, agents
         self.programs = programs
         """Program, seed and plans that every process must have."""
         self._happen, self._tell, self._say_start = happen, tell, say_start
         self._timeout, self._has_relays, self._restarts_workers = timeout, has_relays, restarts_workers
+        self._has_recuts = has_recuts
         self._book = job.book
         """The plans of the job's own cut."""
         self._refill = Refill()
@@ -245,7 +248,8 @@ class Attendance:
         """Failed ones, where there is room by now."""
         if self._job.phase not in (Phase.RUNNING, Phase.GATHERING) or self._returning:
             return
-        fewer = self._job.fewer_ranks()
+        # Layers that move to other workers do more than some ranks of one that stays where it is.
+        fewer = () if self._has_recuts else self._job.fewer_ranks()
         if not self._agents.has_room() and not fewer:
             return
         now, names = self._clock.now(), self._agents.names()
@@ -334,6 +338,7 @@ class Attendance:
         self._start_lost(now)
         if self._restarts_workers:
             self._restart_workers()
+            self._make_whole()
         if self._job.phase is Phase.FORMING and now - self._node_at > _NODES_SECONDS:
             # Fewer nodes have come than were announced.
             self._agents.share_no_more()
@@ -355,6 +360,14 @@ class Attendance:
             self._tell(f"{name_of(worker)} is restarted{moved}")
             self._moved_in.pop(worker, None)
             self._hooks.started(worker)
+
+    def _make_whole(self) -> None:
+        """A worker that has lost ranks, where there is room for all of them by now: it fails once more."""
+        for worker in sorted(self._job.roster.fewer) if self._job.is_settled else ():
+            avoided = self._refill.avoided(worker, self._agents.names())
+            if self._agents.has_room(avoided) and self._can_go_on_without({worker}):
+                self._fail(Member(worker, 0), "is started again with all of its ranks")
+                return
 
     def _free_place(self, worker: Worker) -> Worker:
         """Its own; where another worker has moved there, the one that this has left."""

@@ -239,6 +239,7 @@ class Service:
             timeout=options.node_timeout,
             has_relays=options.relay,
             restarts_workers=options.restarts_workers,
+            has_recuts=options.adaptation.recut != "off" and len(self._book.family) > 1,
         )
         self._end: JobEnded | None = None
         self.goes_on = False

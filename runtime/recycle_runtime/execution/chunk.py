@@ -193,7 +193,7 @@ class Chunk:
                 replace(setting, tp_rank=setting.tp_rank + rank, ranks=0),
                 bundle,
                 number,
-                [layer.more_ranks[rank - 1] for layer in self.layers],
+                [layer.of_other_ranks[rank - 1] for layer in self.layers],
                 data,
             )
             for rank in range(1, setting.ranks)

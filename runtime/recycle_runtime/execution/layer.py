@@ -76,7 +76,7 @@ class Layer:
         self.number, self.module = number, module
         self.computing = module if computing is None else computing
         """What forwards and backwards compute with."""
-        self.more_ranks: tuple[Layer, ...] = ()
+        self.of_other_ranks: tuple[Layer, ...] = ()
         """The same layer as further ranks have it, for which this process stands too."""
         self.name = name_prefix(name, self.computing)
         """What stands before the names of its parameters in the whole model, or nothing."""
@@ -447,7 +447,7 @@ def layer_of_ranks(
     for each in more:
         # The first keeps those of the module.
         each.buffers = BufferHistory(torch.nn.Module())
-    first.more_ranks = tuple(more)
+    first.of_other_ranks = tuple(more)
     return first
 
 
