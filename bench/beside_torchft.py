@@ -31,6 +31,7 @@ from pathlib import Path
 from types import FrameType
 
 from bench.beside_torchft_figures import (
+    LEFT_OUT,
     RECYCLEC,
     TORCHFT,
     WORKERS,
@@ -117,17 +118,20 @@ def compile_bundle(folder: Path, profile: Path | None) -> None:
     (folder / "compile.json").write_text(json.dumps({"seconds": seconds}), encoding="utf-8")
 
 
+_STEPS_BEFORE = 3 * LEFT_OUT
+"""One kill alone: steps before it."""
 _STEPS_OF_ALL = 3
-"""After which a killed worker counts as back."""
+"""And after it, with all workers, until the killed one counts as back."""
 
 
 class Timetable:
     """Time of one contestant, from its first step on, and the kills in it."""
 
     def __init__(self, seconds: float, every: float, start_up: float, *, is_one_kill: bool = False) -> None:
-        """With one kill the time is over once its worker is back, after so many seconds at the latest."""
+        """With one kill, it comes after some steps, and the time is over once its worker is back, after so
+        many seconds at the latest."""
         self.started = time.monotonic()
-        self._is_one_kill, self._is_back = is_one_kill, False
+        self._is_one_kill, self._is_back, self._made = is_one_kill, False, 0
         self._latest = self.started + start_up
         self.first_step: float | None = None
         self.kills: list[Kill] = []
@@ -136,6 +140,7 @@ class Timetable:
 
     def saw(self, steps: Sequence[Step]) -> None:
         """These have been made so far."""
+        self._made = len(steps)
         if self._is_one_kill and self.kills:
             workers = [step.workers for step in steps if step.at > self.kills[0].at]
             fewer = next((number for number, count in enumerate(workers) if count < WORKERS), len(workers))
@@ -146,10 +151,13 @@ class Timetable:
 
     def look(self, now: float, pids: Callable[[], Mapping[int, int]]) -> Kill | None:
         """Kill a worker if it is time. Every kill leaves time to see the worker return."""
-        if self.first_step is None or (self._is_one_kill and self.kills):
+        if self.first_step is None:
             return None
         due = self.first_step + self.every * (len(self.kills) + 1)
-        if now < due or due > self.first_step + self._seconds - self.every:
+        if self._is_one_kill:
+            if self.kills or self._made < _STEPS_BEFORE:
+                return None
+        elif now < due or due > self.first_step + self._seconds - self.every:
             return None
         running = pids()
         victim = next((each for each in itertools.islice(self._order, WORKERS) if each in running), None)

@@ -263,7 +263,7 @@ def test_both_train_through_a_kill(tmp_path: Path) -> None:
     subprocess.run([*command, "compile", str(folder)], check=True, cwd=ROOT)
     paths = ":".join((str(ROOT), str(ROOT / "runtime"), str(tmp_path / "site")))
     environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": paths, "TORCHFT_STUB": str(tmp_path / "stub")}
-    options = ["--device", "cpu", "--seconds", "600", "--every", "5", "--one-kill"]
+    options = ["--device", "cpu", "--seconds", "600", "--one-kill"]
     subprocess.run([*command, "run", str(folder), *options], check=True, cwd=ROOT, env=environment)
     for name in (TORCHFT, RECYCLEC):
         record = read_record(folder, name)
