@@ -30,7 +30,7 @@ def test_engine_and_script_join_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(lifecycle, "WorkerProcess", Process)
     monkeypatch.setattr(lifecycle.Bundle, "read", lambda path: SimpleNamespace(tensor=1))  # pyright: ignore
-    options: Any = SimpleNamespace(bundle="none.plan", device="cpu")
+    options: Any = SimpleNamespace(bundle="none.plan", device="cpu", ranks=0)
     life = Life(options, (0, 0), 0, 0, Board(tmp_path / "board", 1))
 
     def fail() -> None:
