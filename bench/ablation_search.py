@@ -27,7 +27,7 @@ GAP_PPM = 10_000
 WORK = 100_000_000
 """Visits for a plan."""
 PROPOSERS = (
-    "changes", "exchanges", "moves", "drawn settings", "more rounds", "last tries",
+    "mirror", "changes", "exchanges", "moves",
     "flows", "timetables", "routes", "one pipeline", "tabu", "disturbed times", "milp",
 )  # fmt: skip
 WHOLE = "(nothing)"

@@ -117,23 +117,36 @@ def compile_bundle(folder: Path, profile: Path | None) -> None:
     (folder / "compile.json").write_text(json.dumps({"seconds": seconds}), encoding="utf-8")
 
 
+_STEPS_OF_ALL = 3
+"""After which a killed worker counts as back."""
+
+
 class Timetable:
     """Time of one contestant, from its first step on, and the kills in it."""
 
-    def __init__(self, seconds: float, every: float, start_up: float) -> None:
+    def __init__(self, seconds: float, every: float, start_up: float, *, is_one_kill: bool = False) -> None:
+        """With one kill the time is over once its worker is back, after so many seconds at the latest."""
         self.started = time.monotonic()
+        self._is_one_kill, self._is_back = is_one_kill, False
         self._latest = self.started + start_up
         self.first_step: float | None = None
         self.kills: list[Kill] = []
         self._seconds, self.every = seconds, every
         self._order = itertools.cycle(VICTIMS)
 
+    def saw(self, steps: Sequence[Step]) -> None:
+        """These have been made so far."""
+        if self._is_one_kill and self.kills:
+            workers = [step.workers for step in steps if step.at > self.kills[0].at]
+            fewer = next((number for number, count in enumerate(workers) if count < WORKERS), len(workers))
+            self._is_back = workers[fewer:].count(WORKERS) >= _STEPS_OF_ALL
+
     def is_over(self, now: float) -> bool:
-        return now > min(self._latest, self.first_step or self._latest) + self._seconds
+        return self._is_back or now > min(self._latest, self.first_step or self._latest) + self._seconds
 
     def look(self, now: float, pids: Callable[[], Mapping[int, int]]) -> Kill | None:
         """Kill a worker if it is time. Every kill leaves time to see the worker return."""
-        if self.first_step is None:
+        if self.first_step is None or (self._is_one_kill and self.kills):
             return None
         due = self.first_step + self.every * (len(self.kills) + 1)
         if now < due or due > self.first_step + self._seconds - self.every:
@@ -191,9 +204,9 @@ def used_on_mig_devices(xml: str) -> list[int]:
 class Contestant:
     """What both have in common: a folder of its own, the watched program, time, and a record."""
 
-    def __init__(self, name: str, folder: Path, device: str, seconds: float, every: float) -> None:
-        self._name, self._folder = name, folder
-        self.device = device
+    def __init__(self, name: str, said: argparse.Namespace) -> None:
+        self._name, self._folder = name, said.folder
+        self.device: str = said.device
         self.ending = ExitStack()
         """Ends whatever was started, in the other order."""
         temporary = tempfile.TemporaryDirectory(prefix="beside-", ignore_cleanup_errors=True)
@@ -201,13 +214,14 @@ class Contestant:
         self.program = self.here / "program.py"
         text = WATCHED_PROGRAM.format(program=str(PROGRAM), folder=str(self.here))
         self.program.write_text(text, encoding="utf-8")
-        self._memory = MemoryWatch(self.here, device)
+        self._memory = MemoryWatch(self.here, self.device)
         self.ending.callback(self._memory.close)
-        self.timetable = Timetable(seconds, every, START_UP[device])
+        self.timetable = Timetable(said.seconds, said.every, START_UP[self.device], is_one_kill=said.one_kill)
         self._saved = 0.0
 
     def save(self, steps: Sequence[Step], ended: int | None = None, error: str | None = None) -> Record:
         """Write the record as it is now."""
+        self.timetable.saw(steps)
         kills, memory = tuple(self.timetable.kills), self._memory.largest()
         record = Record(self._name, self.timetable.started, tuple(steps), kills, ended, memory, error)
         record.save(self._folder)
@@ -397,7 +411,7 @@ def run(said: argparse.Namespace) -> None:
     with six_devices(said.device) as devices:
         for name in said.only or (TORCHFT, RECYCLEC):
             print(name, flush=True)
-            contestant = Contestant(name, said.folder, said.device, said.seconds, said.every)
+            contestant = Contestant(name, said)
             with contestant.ending:
                 if name == TORCHFT:
                     replicas = Replicas(contestant.here, devices, said)
@@ -416,6 +430,8 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--seconds", type=float, default=60.0, help="of each contestant (default: 60)")
     parser.add_argument("--every", type=float, default=12.0, help="seconds between kills (default: 12)")
+    words = "one kill alone; a contestant ends once its worker is back"
+    parser.add_argument("--one-kill", action="store_true", help=words)
     parser.add_argument("--only", choices=(TORCHFT, RECYCLEC), action="append", help="not the other one")
     words = "milliseconds that torchft's lighthouse waits for replicas to join (default: 1000)"
     parser.add_argument("--join-timeout", type=int, default=1000, help=words)

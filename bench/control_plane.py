@@ -126,7 +126,7 @@ class Client:
 
     @property
     def stands(self) -> bool:
-        """Whether both ends have proved themselves."""
+        """True if both ends have proved themselves."""
         return self._session is not None
 
     def send(self, message: Message) -> None:

@@ -34,7 +34,7 @@ def main() -> int:
 
 
 def _compare(spec: Path, folder: Path, update: bool) -> bool:
-    """Whether all plans of one job are as their goldens say."""
+    """True if all plans of one job are as their goldens say."""
     bundle = folder / f"{spec.stem}.plan"
     if recyclec(["--quiet", "compile", str(spec), "-o", str(bundle), "--jobs", "1"]) != 0:
         return False
@@ -52,7 +52,7 @@ def _compare(spec: Path, folder: Path, update: bool) -> bool:
 
 
 def is_choice_of_the_solver(golden: str, text: str, effort: Effort) -> bool:
-    """Whether two different schedules are as good as each other, and what comes before the solver is not."""
+    """True if two different schedules are as good as each other, and what comes before the solver is not."""
     before, now = parse_level(golden), parse_level(text)
     assert isinstance(before, Schedule) and isinstance(now, Schedule), "goldens of plans are schedules"
     worth = [(one.job, one.failed, one.claims.period, one.claims.lower_bound) for one in (before, now)]

@@ -1,28 +1,22 @@
-"""Placement of experts by popularity: `python -m bench.experts [--train-toy | --train] [--steps N]`.
+"""Placement of experts by popularity: `python -m bench.experts [--train-toy] [--steps N]`.
 
     python -m bench.experts              routing drawn at random: Zipf's law, with popularity that drifts
     python -m bench.experts --train-toy  a small language model, trained once for every placement
-    python -m bench.experts --train      the same model, by the runtime: six workers
 
-All use the placement and the capacity rule of the runtime. Drawn routing has the setting of SYMI's evaluation
-(arXiv 2504.19925), whose figures are beside: 16 peers of 4 slots, 16 experts, one for each token.
+`bench.experts_grid` trains with six workers. Both use the placement and the capacity rule of the runtime.
+Drawn routing has the setting of SYMI's evaluation (arXiv 2504.19925), whose figures are beside: 16 peers of 4
+slots, 16 experts, one for each token.
 """
 
 import argparse
-import json
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.measure import RECYCLEC, run
 from bench.report import Section
 from recycle_runtime.experts.placement import Placement, place
 
@@ -278,86 +272,12 @@ def toy(steps: int) -> Section:
     )
 
 
-def train(steps: int, device: str) -> Section:
-    """The same program by the runtime: two stages of three workers."""
-    rows: list[tuple[str, ...]] = []
-    for name in ("static", "every 10", "every step"):
-        workers = _run(steps, POLICIES[name], device)
-        seconds = statistics.median(workers[0]["seconds"][steps // 4 :])
-        last = max(1, steps // 10)
-        shares: list[float | None] = [loss for worker in workers for loss in worker["losses"][-last:]]
-        loss = sum(share for share in shares if share is not None) / last
-        dropped, choices, moved, sent = (
-            sum(int(worker[key]) for worker in workers) for key in ("dropped", "choices", "rows", "copied")
-        )
-        rows.append(
-            (
-                name,
-                f"{100 * dropped / choices:.1f} %",
-                f"{1e3 * seconds:.1f}",
-                f"{moved / steps / 1024:.0f}",
-                f"{(sent - moved) / steps / 1024:.0f}",
-                f"{loss:.3f}",
-            )
-        )
-    return Section(
-        title="Placement of experts in the runtime",
-        command=f"python -m bench.experts --train --steps {steps} --device {device}",
-        words=(
-            f"bench/programs/experts.py in 2 stages x 3 pipelines with {TOY_SLOTS} slots, {steps} steps. A "
-            "step: median of the last three quarters. Rows: what workers send each other of tokens and "
-            "gradients in a step. Weights: what owners send to slots and peers, counts included."
-        ),
-        columns=("placed", "dropped", "step ms", "rows KiB", "weights KiB", "loss"),
-        rows=tuple(rows),
-    )
-
-
-_JOB = """job experts {{
-  parallel  {{ pipeline = 2  data = 3 }}
-  batch     {{ microbatches = 4 }}
-  layers    {{ count = 4  unit = slot  forward = 1  backward_input = 1  backward_weight = 1 }}
-  optimizer {{ state = sharded  owners = 2 }}
-  experts   {{ slots = {slots}  every = {every} }}
-}}
-"""
-
-
-def _run(steps: int, every: int, device: str) -> list[dict[str, Any]]:
-    """Counts of every worker."""
-    import torch.distributed as dist
-
-    with tempfile.TemporaryDirectory() as folder:
-        job, plan = Path(folder) / "experts.job", Path(folder) / "experts.plan"
-        job.write_text(_JOB.format(slots=TOY_SLOTS, every=every), encoding="utf-8")
-        run([str(RECYCLEC), "compile", str(job), "-o", str(plan)])
-        store: Any = cast(Any, dist).TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        command = [sys.executable, "-m", "bench.experts_worker", str(plan)]
-        started = [
-            subprocess.Popen(
-                [*command, f"{pipeline}:{stage}", str(store.port), str(steps), device],
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for pipeline in range(3)
-            for stage in range(2)
-        ]
-        said = [process.communicate()[0] for process in started]
-        if failed := [process.returncode for process in started if process.returncode]:
-            raise SystemExit(f"a worker ended with {failed[0]}")
-        return [json.loads(text.splitlines()[-1]) for text in said]
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.experts", description=__doc__)
     parser.add_argument("--train-toy", action="store_true", help="train a small model in one process")
-    parser.add_argument("--train", action="store_true", help="train it in six, by the runtime")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="with --train")
     parser.add_argument("--steps", type=int, default=500)
     given = parser.parse_args(arguments)
-    if given.train:
-        print(train(given.steps, given.device).text())
-    elif given.train_toy:
+    if given.train_toy:
         print(toy(given.steps).text())
     else:
         print(drawn(given.steps).text())

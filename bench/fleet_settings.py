@@ -24,8 +24,8 @@ from recycle_runtime.plan.plan_choice import Planned
 SHARED_DATA = job_path("any").parent.parent.parent.parent / "shared" / "data"
 """Published traces and curves; not part of the project, and read in place."""
 HOUR = 3600.0
-PLAN_LIMIT = 1_200_000_000_000
-"""Nanoseconds for one plan of a large job; no plan comes near it, on a busy machine either."""
+PLAN_LIMIT = 86_400_000_000_000
+"""Nanoseconds for the plans of a job: a day, so that they are the same on a busy machine."""
 
 
 class OurPlans(NamedTuple):
@@ -50,9 +50,10 @@ def all_plans(name: str) -> OurPlans:
 
 
 def compiled(job: JobSpec) -> "Made":
-    """The plans that `recyclec compile` would make."""
-    own = dict(enumerate(compile_job(job, processes=2, recut=can_recut(job))))
-    cuts = plan_cuts(job, own, 2, Guard(job.solver.time_limit_ns)) if can_recut(job) else None
+    """The plans that `recyclec compile` would make, given the time."""
+    guard = Guard(PLAN_LIMIT)
+    own = dict(enumerate(compile_job(job, processes=2, recut=can_recut(job), guard=guard)))
+    cuts = plan_cuts(job, own, 2, guard) if can_recut(job) else None
     return Made(own, cuts)
 
 
@@ -88,7 +89,7 @@ def made_for(name: str, counts: tuple[int, ...]) -> Made:
     with running(1) as run:
         costs = measure_costs(job, max(counts), run, Guard(PLAN_LIMIT))
     own = {count: plan_count(job, count, costs, Guard(PLAN_LIMIT)) for count in sorted(counts)}
-    cuts = plan_cuts(job, own, 2, Guard(len(own) * PLAN_LIMIT)) if can_recut(job) else None
+    cuts = plan_cuts(job, own, 2, Guard(PLAN_LIMIT)) if can_recut(job) else None
     return Made(own, cuts)
 
 

@@ -62,7 +62,7 @@ class WorkerKill(NamedTuple):
     at: float
     worker: Worker
     state: str
-    """Whether it was `training` or `joining`."""
+    """True if it was `training` or `joining`."""
 
 
 class TimedRecovery(NamedTuple):
@@ -91,7 +91,7 @@ class TimedRecovery(NamedTuple):
 
     @property
     def is_planned(self) -> bool:
-        """Whether workers come or move, between two steps, and nothing has failed."""
+        """True if workers come or move, between two steps, and nothing has failed."""
         return all(_PLANNED.search(cause) for cause in self.causes)
 
 

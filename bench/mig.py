@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Generator
@@ -15,6 +16,7 @@ DEVICES, PROFILE = 7, "19"
 def mig_devices() -> Generator[list[str]]:
     """Names of the devices; CUDA_VISIBLE_DEVICES has all of them meanwhile. Afterwards the GPU is whole."""
     said = os.environ.get("CUDA_VISIBLE_DEVICES")
+    _make_whole()
     _smi("-mig", "1")
     try:
         _smi("mig", "-cgi", ",".join([PROFILE] * DEVICES), "-C")
@@ -26,8 +28,12 @@ def mig_devices() -> Generator[list[str]]:
             os.environ.pop("CUDA_VISIBLE_DEVICES", None)
         else:
             os.environ["CUDA_VISIBLE_DEVICES"] = said
-        for words in (("mig", "-dci"), ("mig", "-dgi"), ("-mig", "0")):
-            subprocess.run(["nvidia-smi", *words], capture_output=True)
+        _make_whole()
+
+
+def _make_whole() -> None:
+    for words in (("mig", "-dci"), ("mig", "-dgi"), ("-mig", "0")):
+        subprocess.run(["nvidia-smi", *words], capture_output=True)
 
 
 def _smi(*words: str) -> str:
@@ -38,7 +44,10 @@ def main() -> None:
     """Run a command on six of seven devices."""
     with mig_devices() as devices:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices[:6])
-        status = subprocess.run(sys.argv[1:]).returncode
+        with subprocess.Popen(sys.argv[1:]) as command:
+            # Ended from outside, it still leaves the GPU whole.
+            signal.signal(signal.SIGTERM, lambda *_: command.terminate())
+            status = command.wait()
     raise SystemExit(status)
 
 

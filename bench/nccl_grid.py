@@ -152,7 +152,7 @@ def measure(folder: Path, device: str) -> None:
                 "-o",
                 str(folder / f"profile-{pipelines}.json"),
             ]
-            _runtime(*command, seconds=MEASURE_SECONDS)
+            runtime(*command, seconds=MEASURE_SECONDS)
 
 
 def compile_plans(folder: Path) -> None:
@@ -301,7 +301,7 @@ def _trace(folder: Path, bundle: str, program: Path, device: str) -> dict[str, A
     path = folder / "trace.json"
     words = ["local", bundle, "--program", str(program), "--steps", str(TRACED_STEPS), "--device", device]
     try:
-        _runtime("--quiet", *words, "--trace", str(path), seconds=RUN_SECONDS)
+        runtime("--quiet", *words, "--trace", str(path), seconds=RUN_SECONDS)
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
         return {"error": str(error)}
     return waits_of(json.loads(path.read_text())["traceEvents"])
@@ -777,7 +777,7 @@ def _program(folder: Path, device: str) -> Path:
     return path
 
 
-def _runtime(*words: str, seconds: float) -> None:
+def runtime(*words: str, seconds: float) -> None:
     subprocess.run([sys.executable, "-m", "recycle_runtime.cli", *words], check=True, timeout=seconds)
 
 

@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from bench.reference.random_jobs import job_in_slots
 from recycle_compiler.compiled import compile_function
 from recycle_compiler.ir.failure import FailureSet, normal_form
 from recycle_compiler.ir.graph import Graph
-from recycle_compiler.ir.job import JobSpec, SolverOptions, Techniques
+from recycle_compiler.ir.job import JobSpec, Techniques
 from recycle_compiler.ir.sharding import Sharding
 from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.standard import GRAPH_PASSES
@@ -89,30 +90,26 @@ def tiny_job(seed: int) -> tuple[JobSpec, tuple[int, ...]]:
     def times(least: int, most: int, count: int = stages) -> tuple[int, ...]:
         return tuple(_SLOT * random.randint(least, most) for _ in range(count))
 
-    job = JobSpec(
-        name="tiny",
-        stages=stages,
-        pipelines=pipelines,
-        tensor=1,
-        microbatches=microbatches,
-        unit="slot",
-        memory_unit="count",
+    # In this order, which the draws depend on.
+    job = job_in_slots(
+        "tiny",
+        (stages, pipelines, microbatches),
         forward=times(1, 4),
         backward_input=times(1, 4),
         backward_weight=times(1, 4),
         optimizer=times(0, 3),
         reduce=times(0, 2),
         transfer=times(0, 2, stages - 1),
-        activation=tuple(amount * _SLOT for amount in activation),
-        kept_for_weight=tuple(random.randint(1, amount) * _SLOT for amount in activation),
-        capacity=tuple(random.choice((None, 1, 2, 3)) for _ in activation),
-        parameters=(0,) * stages,
+        memory=(
+            tuple(amount * _SLOT for amount in activation),
+            tuple(random.randint(1, amount) * _SLOT for amount in activation),
+            tuple(random.choice((None, 1, 2, 3)) for _ in activation),
+        ),
         techniques=Techniques(adaptive=True, decouple=decouple, stagger=random.random() < 0.7),
         failures=0,
-        solver=SolverOptions(),
         slots=1,
         placed_every=1,
-    )  # fmt: skip
+    )
     room = tuple(
         None if held is None else held * amount
         for held, amount in zip(job.capacity, job.activation, strict=True)

@@ -14,8 +14,8 @@ from recycle_compiler.viz.chart import Bars, LineChart, Point
 
 DOCS = Path(__file__).parents[1] / "docs"
 PARTS = (
-    ("useful", "#0072b2"), ("redone", "#d55e00"), ("slowed", "#e0a030"), ("reconfiguring", "#7a5195"),
-    ("saving", "#b8608f"), ("spare", "#8a949e"), ("down", "#444b53"),
+    ("down", "#444b53"), ("slowed", "#e0a030"), ("redone", "#d55e00"), ("saving", "#b8608f"),
+    ("reconfiguring", "#7a5195"), ("spare", "#8a949e"),
 )  # fmt: skip
 REFERENCES = ("fault-scaled", "fault-free", "zero-bubble")
 RECOVERY = {
@@ -36,14 +36,17 @@ abstracts."""
 
 
 def year(simulated: dict[str, Any]) -> str:
-    """Where the GPU-hours of each policy went."""
+    """GPU-hours of each policy that were not useful, by where they went."""
     rows: list[tuple[str, list[float], str]] = []
     for name, policy in simulated["policies"].items():
         if policy["average"] is not None and name not in REFERENCES:
+            hours = policy["gpu_hours"]
+            lost = f"{100 - 100 * hours['useful'] / sum(hours.values()):.1f} %"
             cost = f"{policy['average']:.0f} {policy['unit']}, {policy['cost_per_million']:.0f} a million"
-            rows.append((name, [policy["gpu_hours"][part] for part, _ in PARTS], cost))
+            rows.append((name, [hours[part] for part, _ in PARTS], f"{lost}; {cost}"))
     title = (
-        f"{simulated['hours'] / 24:.0f} days of recorded faults: GPU-hours of {simulated['gpus']} GPUs by use"
+        f"{simulated['hours'] / 24:.0f} days of recorded faults: GPU-hours of {simulated['gpus']} GPUs "
+        "without use, by cause"
     )
     return Bars(title, PARTS, rows).svg()
 
@@ -56,7 +59,7 @@ def intervals(advice: dict[str, Any]) -> str:
     }
     marks = {seconds: name for points in found.values() for name, seconds, _ in points}
     series["MoEvement, published*"] = [Point(600.0, 0.94)]
-    title = "Effective training time against the time between failures of the whole job"
+    title = "Effective training time against time between failures"
     return LineChart(
         title, "mean time between failures", "share", series, logarithmic=True, marks=marks
     ).svg()

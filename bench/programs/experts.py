@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import recycle_runtime as recycle
 
-WIDTH, HEADS, LENGTH, ROWS, EXPERTS = 64, 4, 64, 8, 8
+WIDTH, INNER, HEADS, LENGTH, ROWS, EXPERTS = 64, 128, 4, 64, 8, 8
 TEXT = b"\n".join(path.read_bytes() for path in sorted(Path(__file__).parents[2].glob("docs/*.md")))
 
 
@@ -38,7 +38,7 @@ class Block(nn.Module):
 
 
 def expert() -> nn.Module:
-    return nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.GELU(), nn.Linear(2 * WIDTH, WIDTH))
+    return nn.Sequential(nn.Linear(WIDTH, INNER), nn.GELU(), nn.Linear(INNER, WIDTH))
 
 
 def layers() -> list[tuple[str, nn.Module]]:

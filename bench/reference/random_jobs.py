@@ -22,7 +22,7 @@ def random_job(seed: int) -> tuple[JobSpec, tuple[int, ...]]:
     memory = _memory(random, stages)
     failed = _failures(random, stages, pipelines)
     longest = random.choices((1, 3, 6), (3, 3, 4))[0]
-    job = _job(
+    job = job_in_slots(
         f"random{seed}",
         (stages, pipelines, microbatches),
         memory,
@@ -48,7 +48,7 @@ def tight_job(seed: int) -> tuple[JobSpec, tuple[int, ...]]:
     longest = random.choice((1, 2, 4, 7))
     share = random.choice((0.0, 0.3, 0.6))
     failed = tuple(sum(random.random() < share for _ in range(pipelines - 1)) for _ in range(stages))
-    job = _job(
+    job = job_in_slots(
         f"tight{seed}",
         (stages, pipelines, microbatches),
         memory,
@@ -70,7 +70,7 @@ def small_job(seed: int) -> tuple[JobSpec, tuple[int, ...]]:
     stages, pipelines, microbatches = random.randint(2, 6), random.randint(1, 4), random.randint(2, 12)
     longest = random.choice((1, 3, 6, 20))
     failed = _failures(random, stages, pipelines)
-    job = _job(
+    job = job_in_slots(
         f"small{seed}",
         (stages, pipelines, microbatches),
         _tight_memory(random, stages),
@@ -86,7 +86,7 @@ def small_job(seed: int) -> tuple[JobSpec, tuple[int, ...]]:
     return job, failed
 
 
-def _job(name: str, shape: tuple[int, int, int], memory: _Memory, **more: Any) -> JobSpec:
+def job_in_slots(name: str, shape: tuple[int, int, int], memory: _Memory, **more: Any) -> JobSpec:
     """A job in slots and counts, without what the search does not look at."""
     stages, pipelines, microbatches = shape
     activation, kept, capacity = memory

@@ -1,1 +1,1 @@
-"""Why a plan takes as long as it does, what changed between two plans, where the time of a run went."""
+"""Explanations: the length of a plan, changes between two plans, the time of a run against its plan."""

@@ -15,7 +15,7 @@ from recycle_runtime.plan.recut import least_bytes_to
 
 @dataclass(frozen=True, slots=True)
 class FastestCut:
-    """Where the workers that so many failures leave are fastest."""
+    """Layout under which the workers that so many failures leave are fastest."""
 
     layout: AnyLayout
     period: int

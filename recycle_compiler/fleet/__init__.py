@@ -1,4 +1,4 @@
-"""How a job fares on machines that fail and return, under different fault-tolerance policies.
+"""Jobs on machines that fail and return, under different fault-tolerance policies.
 
 policy, policies/   what a policy answers; ours, and the baselines
 setting, our_plans  what policies know: the job, costs of changes, periods of our plans

@@ -1,4 +1,4 @@
-"""Where the GPU-hours of a run went: every one of them in exactly one column.
+"""GPU-hours of a run by use: every one of them in exactly one column.
 
 A fleet has the machines of the job and spare ones, and all of them are paid for at all times. At any moment a
 GPU is down with its machine, or spare, or in the job. What GPUs of the job do is what the job does: it pauses

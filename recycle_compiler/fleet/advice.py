@@ -265,7 +265,7 @@ def _tolerance(fleets: Sequence[Fleet]) -> int:
 
 
 def _copy_seconds(setting: FleetSetting) -> float:
-    return setting.costs.regroup + max(setting.job.parameters) / setting.costs.copy_rate
+    return setting.costs.regroup + setting.copy_travel
 
 
 def holder_losses(fleets: Sequence[Fleet], seconds: float, pipelines: int) -> Iterator[HolderLosses]:

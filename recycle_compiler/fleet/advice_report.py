@@ -6,7 +6,7 @@ from html import escape
 from typing import Any
 
 from recycle_compiler.fleet.advice import INTERVALS, Advice, PolicyResult
-from recycle_compiler.fleet.report import figure, printed_table
+from recycle_compiler.fleet.report import figure, printed_table, short
 from recycle_compiler.fleet.state_options import best_option
 from recycle_compiler.fleet.traces.trace import duration_text
 from recycle_compiler.ir.units import percent, plural, time_text
@@ -20,6 +20,10 @@ _PUBLISHED = {"MoEvement, published*": ("10 min", 0.94)}
 
 def advice_table(advice: Advice, color: bool = False) -> str:
     """A line for each number of machines, then what is advised and why."""
+    return "\n".join((_tables(advice, color), *why(advice), ""))
+
+
+def _tables(advice: Advice, color: bool = False) -> str:
     unit, priced = advice.question.batch.unit, advice.question.price is not None
     cost = "per million" if priced else "GPU-hours per million"
     titles = ("machines", "in the job", "spare", unit, "useful", cost, "read back a year")
@@ -39,14 +43,12 @@ def advice_table(advice: Advice, color: bool = False) -> str:
         )
         for machines in advice.question.machines
     ]
-    return "\n".join(
-        (
-            printed_table(titles, rows, color),
-            printed_table((f"{cost}, machines", *least), beside, color),
-            *filter(None, (_state_table(advice, color),)),
-            "".join(f"{line}\n" for line in why(advice)),
-        )
+    tables = (
+        printed_table(titles, rows, color),
+        printed_table((f"{cost}, machines", *least), beside, color),
+        _state_table(advice, color),
     )
+    return "\n".join(filter(None, tables))
 
 
 def _cells(advice: Advice, option: PolicyResult) -> Iterator[str]:
@@ -88,7 +90,7 @@ def why(advice: Advice) -> Iterator[str]:
     )
     yield from _why_state(advice)
     yield (
-        f"Holders: {_holders(advice)}. In {advice.years:.1f} years of draws all holders of a "
+        f"Holders: {_holders(advice)}. In {figure(advice.years)} years of draws all holders of a "
         f"stage's state were lost at most {lost} (failures of a stage within the {advice.copy_seconds:.1f} s "
         "in which it is copied)."
     )
@@ -98,8 +100,8 @@ def why(advice: Advice) -> Iterator[str]:
         f"save stops training for {setting.checkpoint_save:.0f} s (Young and Daly), more often otherwise."
     )
     yield (
-        f"Averages over {plural(question.draws, 'draw')} of machines from the trace, seeds {question.seed} "
-        f"to {question.seed + question.draws - 1}."
+        f"Averages over {plural(question.draws, 'draw')} of machines from the trace, from seed "
+        f"{question.seed} on."
     )
 
 
@@ -190,11 +192,11 @@ def advice_document(advice: Advice) -> str:
             {"holders": one.holders, "lost": one.times, "with_another": one.with_another}
             for one in advice.copies
         ],
-        "years": _short(advice.years),
-        "checkpoint_every": _short(advice.checkpoint_every),
+        "years": short(advice.years),
+        "checkpoint_every": short(advice.checkpoint_every),
         "options": [_option(advice, option) for option in advice.options],
         "effective_training_time_by_interval": {
-            policy: [[name, INTERVALS[name], _short(share)] for name, share in points]
+            policy: [[name, INTERVALS[name], short(share)] for name, share in points]
             for policy, points in advice.by_interval.items()
         },
         "states": [
@@ -206,9 +208,9 @@ def advice_document(advice: Advice) -> str:
                 "period_ticks": one.period,
                 "period_ticks_failed": one.period_failed,
                 "held_bytes": one.held,
-                "losses_a_year": _short(one.losses),
-                "read_back_a_year": _short(one.read_back),
-                "throughput": _short(one.rate * advice.question.batch.per_iteration),
+                "losses_a_year": short(one.losses),
+                "read_back_a_year": short(one.read_back),
+                "throughput": short(one.rate * advice.question.batch.per_iteration),
                 "no_plan": one.why or None,
             }
             for one in advice.states
@@ -225,17 +227,13 @@ def _option(advice: Advice, option: PolicyResult) -> dict[str, Any]:
         "policy": option.policy,
         "machines": option.machines,
         "spares": option.spares,
-        "throughput": _short(option.throughput),
-        "effective_training_time": _short(option.effective_training_time),
-        "gpu_hours": {name: _short(hours) for name, hours in option.gpu_hours._asdict().items()},
-        "gpu_hours_per_million": _short(option.per_million),
-        "cost_per_million": None if price is None else _short(option.per_million * price),
-        "checkpoints_read_a_year": _short(option.checkpoints_read),
+        "throughput": short(option.throughput),
+        "effective_training_time": short(option.effective_training_time),
+        "gpu_hours": {name: short(hours) for name, hours in option.gpu_hours._asdict().items()},
+        "gpu_hours_per_million": short(option.per_million),
+        "cost_per_million": None if price is None else short(option.per_million * price),
+        "checkpoints_read_a_year": short(option.checkpoints_read),
     }
-
-
-def _short(value: float) -> float | None:
-    return None if value == float("inf") else float(f"{value:.9g}")
 
 
 def interval_chart(advice: Advice) -> LineChart:
@@ -247,7 +245,7 @@ def interval_chart(advice: Advice) -> LineChart:
     for name, (interval, share) in _PUBLISHED.items():
         series[name] = [Point(INTERVALS[interval], share)]
     return LineChart(
-        "Effective training time against the time between failures of the job",
+        "Effective training time against time between failures",
         "mean time between failures of the whole job",
         "share of the time",
         series,
@@ -269,14 +267,17 @@ def advice_page(advice: Advice) -> str:
     rates = {
         policy: [Point(one.machines, one.throughput) for one in advice.of(policy)] for policy in policies
     }
+    numbers = advice.question.machines
+    marks = {float(count): str(count) for count in numbers[:: 1 + len(numbers) // 12]}
     charts = (
-        LineChart(f"Throughput against machines ({unit})", "machines", unit, rates),
+        LineChart(f"Throughput against machines ({unit})", "machines", unit, rates, marks=marks),
         LineChart(
             f"{what} per million of {unit.partition('/')[0]} against machines",
             "machines",
             what,
             costs,
             y_from_zero=False,
+            marks=marks,
         ),
         interval_chart(advice),
     )
@@ -291,7 +292,7 @@ def advice_page(advice: Advice) -> str:
         f"<title>{title}</title><style>{_STYLE}</style>"
     )
     return (
-        f"{head}<main><h1>{title}</h1><ul>{reasons}</ul>{figures}<pre>{escape(advice_table(advice))}</pre>"
+        f"{head}<main><h1>{title}</h1><ul>{reasons}</ul>{figures}<pre>{escape(_tables(advice))}</pre>"
         f"<p>Made by {escape(MADE_BY)} advise. This file loads nothing.</p></main></html>\n"
     )
 

@@ -138,7 +138,8 @@ def _full_rate(comparison: Comparison, name: str, course: Course) -> float:
     """Iterations a second of the policy when nothing has failed, saves included."""
     rates = [stretch.rate for stretch in course.stretches]
     if name == "ours":
-        rates.append(comparison.reference / comparison.batch.per_iteration)
+        copying = comparison.setting.copying
+        rates.append(comparison.reference / comparison.batch.per_iteration * (1 - copying))
     elif comparison.fleet.start.down:
         rates.append(make_policy(name, comparison.setting).begin(frozenset(), 0))
     return max(rates, default=0.0)

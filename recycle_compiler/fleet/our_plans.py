@@ -1,4 +1,4 @@
-"""How long an iteration takes with our plans, for any failures.
+"""Length of an iteration with our plans, for any failures.
 
 The bundle says it for the failures that it has plans for, with or without jitter. For others a plan is made
 where that is quick; else the period is estimated from bounds.
@@ -64,7 +64,7 @@ class OurPeriods:
         return Planned(placed, round(self.exact(placed)))
 
     def is_planned(self, failures: int) -> bool:
-        """Whether the bundle says where so many failures lie best."""
+        """True if the bundle says where so many failures lie best."""
         return any(sum(plan.counts) == failures for plan in self._plans)
 
     def in_bundle(self, counts: Counts) -> bool:
@@ -220,7 +220,7 @@ class CutsOnDemand:
         self._made: dict[int, OurCut | None] = {}
 
     def is_beyond(self, workers: int) -> bool:
-        """Whether the bundle has nothing for so few, and the job can be cut anew."""
+        """True if the bundle has nothing for so few, and the job can be cut anew."""
         return bool(self._setting.recuts) and workers < self._fewest
 
     def cut(self, workers: int) -> OurCut | None:

@@ -21,7 +21,10 @@ COLOURS = (
 )  # fmt: skip
 """On a light ground and on a dark one, ours first."""
 SHOWN = ("ours", "recycle", "oobleck", "ideal")
-"""What a page shows until somebody asks for more; the ideal is made from the workers that are up."""
+"""What a page of many policies shows until somebody asks for more; the ideal is made from the workers that
+are up."""
+_FEW = 4
+"""Policies that are all shown."""
 _MOST_EVENTS = 500
 """In the log."""
 
@@ -81,7 +84,7 @@ def _data(report: FleetReport) -> dict[str, Any]:
         "gpus": report.gpus,
         "reference": report.reference,
         "gpu_hours_down": report.gpu_hours_down,
-        "shown": list(SHOWN),
+        "shown": list(SHOWN) if len(ran) > _FEW else [*(outcome.name for outcome in ran), "ideal"],
         "policies": [
             _policy(outcome, COLOURS[number % len(COLOURS)], hours)
             for number, outcome in enumerate(report.outcomes)

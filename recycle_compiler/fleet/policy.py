@@ -1,4 +1,4 @@
-"""What a fault-tolerance policy has to answer so that it can be led through a trace, and the table of them.
+"""Interface of fault-tolerance policies, by which they are led through a trace, and the table of them.
 
 A policy is asked once how fast the job runs in the beginning, and then at every change: how long no worker
 gets on, how much work is done again, and how fast the job runs after that. Rates are in iterations of the job

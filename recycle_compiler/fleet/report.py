@@ -1,10 +1,10 @@
-"""What a simulation has found: one value, as a table for people, as JSON, and (page.py) as HTML."""
+"""Result of a simulation: one value, as a table for people, as JSON, and (page.py) as HTML."""
 
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from io import StringIO
-from math import floor, log10
+from math import floor, inf, log10
 from typing import Any, NamedTuple
 
 from rich.console import Console
@@ -271,16 +271,16 @@ def report_document(report: FleetReport) -> str:
         "trace": report.trace,
         "about": report.about,
         "unit": report.unit,
-        "hours": _short(report.hours),
+        "hours": short(report.hours),
         "workers": report.workers,
         "gpus": report.gpus,
-        "reference": _short(report.reference),
-        "gpu_hours_down": _short(report.gpu_hours_down),
+        "reference": short(report.reference),
+        "gpu_hours_down": short(report.gpu_hours_down),
         "spare_gpus": report.spare_gpus,
-        "gpu_hours_paid": _short(report.paid),
+        "gpu_hours_paid": short(report.paid),
     }
     if report.price is not None:
-        head |= {"price": report.price, "cost": _short(report.price * report.paid)}
+        head |= {"price": report.price, "cost": short(report.price * report.paid)}
     policies = ",\n  ".join(
         f"{json.dumps(outcome.name)}: {json.dumps(_policy(outcome, report))}" for outcome in report.outcomes
     )
@@ -289,37 +289,37 @@ def report_document(report: FleetReport) -> str:
 
 def _policy(outcome: PolicyOutcome, report: FleetReport) -> dict[str, Any]:
     ran = outcome.average is not None
-    priced = {} if report.price is None else {"cost_per_million": _short(report.cost_per_million(outcome))}
+    priced = {} if report.price is None else {"cost_per_million": short(report.cost_per_million(outcome))}
     return {
-        "average": _short(outcome.average),
+        "average": short(outcome.average),
         "unit": report.unit,
-        "share": _short(outcome.share),
-        "effective_training_time": _short(outcome.effective_training_time) if ran else None,
-        "gpu_hours": {name: _short(hours) for name, hours in outcome.gpu_hours._asdict().items()}
+        "share": short(outcome.share),
+        "effective_training_time": short(outcome.effective_training_time) if ran else None,
+        "gpu_hours": {name: short(hours) for name, hours in outcome.gpu_hours._asdict().items()}
         if ran
         else None,
         **priced,
-        "gpu_hours_lost": _short(outcome.gpu_hours_lost),
-        "hours_still": _short(outcome.still),
-        "iterations": _short(outcome.iterations),
-        "done_twice": _short(outcome.redone),
+        "gpu_hours_lost": short(outcome.gpu_hours_lost),
+        "hours_still": short(outcome.still),
+        "iterations": short(outcome.iterations),
+        "done_twice": short(outcome.redone),
         "checkpoints_read": [
             {
                 "hours": round(entry.hours, 9),
-                "gpu_hours": _short(entry.gpu_hours(report.gpus)),
+                "gpu_hours": short(entry.gpu_hours(report.gpus)),
                 "why": entry.why,
             }
             for entry in outcome.checkpoints_read
         ],
         "note": outcome.note,
-        "timeline": [[round(at, 9), live, _short(throughput)] for at, live, throughput in outcome.timeline],
+        "timeline": [[round(at, 9), live, short(throughput)] for at, live, throughput in outcome.timeline],
         "log": [
             {
                 "hours": round(entry.hours, 9),
                 "live": entry.live,
-                "pause": _short(entry.pause),
-                "redone": _short(entry.redone),
-                "throughput": _short(entry.throughput),
+                "pause": short(entry.pause),
+                "redone": short(entry.redone),
+                "throughput": short(entry.throughput),
                 "why": entry.why,
             }
             for entry in outcome.log
@@ -327,6 +327,6 @@ def _policy(outcome: PolicyOutcome, report: FleetReport) -> dict[str, Any]:
     }
 
 
-def _short(value: float | None) -> float | None:
-    """Nine digits that count are enough, and the same on any machine."""
-    return None if value is None else float(f"{value:.9g}")
+def short(value: float | None) -> float | None:
+    """Nine digits that count are enough, and the same on any machine; JSON has no infinity."""
+    return None if value is None or value == inf else float(f"{value:.9g}")

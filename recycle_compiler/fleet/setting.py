@@ -1,4 +1,4 @@
-"""What policies are made from: the job, what its text adds, our plans for it, and what changes cost."""
+"""Setting of policies: the job, what its text adds, our plans for it, and what changes cost."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -143,6 +143,8 @@ class FleetSetting:
     """True if spare machines hold the state of every stage, so that nothing is copied to them."""
     seed: int = 0
     """Of what a policy draws at random."""
+    neighbour_copies: int = 0
+    """Ours: steps from one copy in neighbours' memory to the next, as `recycle-run` has them; 0: none."""
 
     def seconds(self, ticks: float) -> float:
         return ticks / self.second_ticks
@@ -187,6 +189,25 @@ class FleetSetting:
         """Share of the time that these checkpoints take."""
         every, save = self.checkpoint_every, self.checkpoint_save
         return 0.0 if every == inf else save / (every + save)
+
+    @property
+    def from_checkpoint(self) -> float:
+        """Seconds until a job that fails altogether goes on from a checkpoint."""
+        return self.costs.detection + self.costs.restart + self.checkpoint_load
+
+    @property
+    def copy_travel(self) -> float:
+        """Seconds until the state of a stage is on another worker."""
+        return max(self.job.parameters) / self.costs.copy_rate
+
+    @property
+    def copying(self) -> float:
+        """Share of the time that copies into the memory of nodes take, by steps of the fewest failures."""
+        if not self.neighbour_copies:
+            return 0.0
+        pause = max(self.job.parameters) / self.costs.memory_rate
+        period = min((plan.period for plan in self.plans), default=self.one_f_one_b)
+        return pause / (self.neighbour_copies * self.seconds(period) + pause)
 
     @property
     def saves_text(self) -> str:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from recycle_compiler.fleet.policies.bookkeeping import LEAST_COPY_STEPS
 from recycle_compiler.fleet.setting import FleetSetting, best_interval
 from recycle_compiler.frontend.load import parse_for_format, parse_job_text
 from recycle_compiler.frontend.syntax import Block
@@ -35,8 +36,6 @@ from recycle_compiler.scheduling.search import Effort
 _YEAR = 365 * 86400.0
 MOST_HOLDERS = 4
 """That choices are compared with."""
-_LEAST_COPY_STEPS = 3
-"""The runtime names the step of a copy two steps ahead."""
 _ALIKE = 1.001
 """A rate that is no more above another does not outweigh what shards, copies or fewer holders bring along."""
 
@@ -122,15 +121,15 @@ def with_owners(text: str, name: str, owners: int) -> str:
 def state_options(
     text: str, name: str, setting: FleetSetting, failures: Failures, on_option: Callable[[str], None]
 ) -> Iterator[StateOption]:
-    """Whole state, also with other redundancies than the job's, then from one owner on, up to as many as a
-    stage has workers; each without copies and with them. CompileError if the text cannot be read again, as
-    where its profile is gone."""
+    """Whole state, then from one owner on, up to as many as a stage has workers; each with the redundancy of
+    the job and others that are no fewer than the owners, without copies and with them. Peers that share
+    experts have no whole state. CompileError if the text cannot be read again: its profile may be gone."""
     most = min(setting.job.pipelines, MOST_HOLDERS)
-    for owners in range(most + 1):
+    for owners in range(1 if setting.job.slots else 0, most + 1):
         job = parse_job_text(with_owners(text, name, owners), name)
         redundancies: list[int | None] = [job.redundancy if can_recut(job) else None]
-        if not owners and redundancies[0] is not None:
-            redundancies += [each for each in range(1, most + 1) if each != job.redundancy]
+        if redundancies[0] is not None:
+            redundancies += [each for each in range(max(1, owners), most + 1) if each != job.redundancy]
         on_option(option_name(owners, redundancies[0]))
         held = max((sum(one.parts.values()) for one in held_by_stage(job)), default=None)
         try:
@@ -184,7 +183,7 @@ def _with_losses(
 
 def _copy_steps(step: float, pause: float, losses: float) -> int:
     """Steps between two copies that lose least to pauses and to steps made again."""
-    return max(_LEAST_COPY_STEPS, round(best_interval(pause, _YEAR / losses) / step))
+    return max(LEAST_COPY_STEPS, round(best_interval(pause, _YEAR / losses) / step))
 
 
 def _planned(job: JobSpec, redundancies: Sequence[int | None], tolerance: int) -> Iterator[_Plans]:

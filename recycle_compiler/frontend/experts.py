@@ -77,7 +77,8 @@ def check_room(
     if not (experts and shape.stages and shape.pipelines):
         return
     live = shape.pipelines - -(-failures // shape.stages)
-    if live * rules.slots >= experts:
+    if live < 1 or live * rules.slots >= experts:
+        # Without a live worker nothing else matters, and that is said elsewhere.
         return
     message = (
         f"{failures} failures leave {live} workers on some stage, whose {live * rules.slots} slots do not "

@@ -6,8 +6,10 @@
                  "activation_bytes": 100663296, "kept_bytes": 67108864, "parameter_bytes": 3221225472}, ...]}
 
 A profile by layer has `layers` in place of `stages`, `resident_bytes` in each of them, and `pipelines`: how
-many workers took part in a reduction. With `parameter_count` in each row the state is counted from that. It
-may have `overhead_bytes` of a worker, `working_bytes` in each row, of which a worker needs the largest, and
+many workers took part in a reduction. With `parameter_count` in each row the state is counted from that;
+with `weight_bytes` and `gradient_bytes` it is what `resident_bytes` has beyond them. `expert_bytes` are those
+weights of which a worker has slots alone, `slot_bytes` one expert of each mixture. A profile by layer may
+have `overhead_bytes` of a worker, `working_bytes` in each row, of which a worker needs the largest, and
 `split_ppm`: how much longer two halves of a micro-batch take than the whole, in millionths; null where that
 could not be measured. `exchange` in a row is how long tokens take to their experts and back in one forward,
 which `forward` and `backward_input` are without. Either may have `spread_ppm` and `jitter_ppm`: how much op
@@ -55,6 +57,10 @@ _FIELDS = {
     "resident_bytes": ("resident", 0),
     "parameter_count": ("counts", 0),
     "working_bytes": ("working", 0),
+    "weight_bytes": ("weights", 0),
+    "gradient_bytes": ("gradients", 0),
+    "expert_bytes": ("experts", 0),
+    "slot_bytes": ("slot", 0),
     "exchange": ("exchange", 0),
 }
 """Key in the file: field of the costs, least value."""
@@ -111,6 +117,11 @@ def read_profile_file(
     # Ops of a worker run one after the other.
     working = max(columns.pop("working"))
     workers = measured.pipelines or shape.pipelines
+    held = {name: columns.pop(name) for name in ("weights", "gradients", "experts", "slot")}
+    columns |= _with_slots(columns, held, state)
+    if not state.slots:
+        # Measured for jobs whose peers share experts: here every worker has all of them.
+        columns["exchange"] = (0,) * len(columns["exchange"])
     columns |= _sharded(columns, workers or 1, state)
     columns |= with_exchange(columns, columns["exchange"])
     if measured.noun == "stage":
@@ -249,6 +260,9 @@ def _problems(path: str, row: Any) -> Iterator[str]:
     if good and fields.get("kept_bytes", 0) > fields["activation_bytes"]:
         allowed = f"activation_bytes = {fields['activation_bytes']}"
         yield f"{path}.kept_bytes cannot exceed {allowed}, got {fields['kept_bytes']}"
+    if good and fields.get("expert_bytes", 0) > fields.get("weight_bytes", 0):
+        allowed = f"weight_bytes = {fields.get('weight_bytes', 0)}"
+        yield f"{path}.expert_bytes cannot exceed {allowed}, got {fields['expert_bytes']}"
 
 
 Columns = dict[str, tuple[int, ...]]
@@ -261,6 +275,22 @@ def _columns(rows: list[dict[str, int]]) -> Columns:
     columns["kept_for_weight"] = tuple(row.get("kept_bytes", row["activation_bytes"]) for row in rows)
     columns["transfer"] = columns["transfer"][:-1]
     return columns
+
+
+def _with_slots(columns: Columns, held: Columns, state: StateRules) -> Columns:
+    """Where the state is sharded, what was measured of it apart from what every worker has; of experts, that
+    is those in its slots, and their gradients are all that it sends."""
+    if not (state.owners and all(held["weights"])):
+        return {}
+    found: dict[str, list[int]] = {"resident": [], "state": [], "reduce": [], "gather": []}
+    for row, (weights, gradients, experts, slot) in enumerate(zip(*held.values(), strict=True)):
+        elsewhere = experts - state.slots * slot if state.slots else 0
+        everywhere = (weights + gradients) * (weights - elsewhere) // weights
+        found["resident"].append(everywhere)
+        found["state"].append(max(0, columns["resident"][row] - weights - gradients))
+        for name in ("reduce", "gather"):
+            found[name].append(columns[name][row] * (weights - elsewhere) // weights)
+    return {name: tuple(values) for name, values in found.items()}
 
 
 def _sharded(columns: Columns, workers: int, state: StateRules) -> Columns:
@@ -276,7 +306,8 @@ def _sharded(columns: Columns, workers: int, state: StateRules) -> Columns:
         found["resident"] = tuple(each * count for count in columns["counts"])
     if not state.owners:
         return found | {"gather": (0,) * len(columns["gather"])}
-    found["state"] = tuple(bytes_of_shards(**rules) * count for count in columns["counts"])
+    if all(columns["counts"]) or "state" not in columns:
+        found["state"] = tuple(bytes_of_shards(**rules) * count for count in columns["counts"])
     if not any(columns["gather"]):
         sent = workers - 1 + min(state.owners, workers) - 1
         found["gather"] = tuple(-(-time // 4) for time in columns["reduce"])

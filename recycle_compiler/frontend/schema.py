@@ -1,4 +1,4 @@
-"""Which blocks a job has, and which settings and switches each of them takes."""
+"""Blocks of a job, and the settings and switches that each of them takes."""
 
 BLOCKS: dict[str, tuple[str, ...]] = {
     "parallel": ("pipeline", "data", "workers", "tensor", "cut", "recut", "groups", "tied", "tied_reduce"),

@@ -1,4 +1,4 @@
-"""Which workers have failed, and the normal form under which many such sets are one."""
+"""Sets of failed workers, and the normal form under which many such sets are one."""
 
 from collections.abc import Iterable
 from typing import NamedTuple

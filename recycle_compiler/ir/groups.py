@@ -241,7 +241,7 @@ def _sharding_alone(
 
 
 class EndingStarts(NamedTuple):
-    """When what ends a step begins."""
+    """Beginnings of what ends a step."""
 
     sums: list[int]
     """Of each chunk."""

@@ -57,7 +57,7 @@ class Techniques:
 
 @dataclass(frozen=True, slots=True)
 class SolverOptions:
-    """How much the planner may spend, and when it may stop early."""
+    """Limits of what the planner may spend, and when it may stop early."""
 
     time_limit_ns: int = 600_000_000_000
     """For all plans of the job together."""

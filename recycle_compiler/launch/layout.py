@@ -1,4 +1,4 @@
-"""How many nodes a job needs, and which stages the failure of one of them takes along."""
+"""Nodes of a job, and the stages that the failure of one of them takes along."""
 
 from dataclasses import dataclass
 

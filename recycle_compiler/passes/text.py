@@ -138,7 +138,7 @@ def reproduce(text: str) -> Level:
 
 
 class _Form(NamedTuple):
-    """How a value of some type is written."""
+    """Text form of values of a type."""
 
     print: Callable[[Any], str]
     parse: Callable[[str], object]

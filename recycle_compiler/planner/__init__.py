@@ -1,1 +1,1 @@
-"""Which problem to solve: every number of failures, where they are placed, slow workers, baselines."""
+"""Choice of problems to solve: every number of failures, their placement, slow workers, baselines."""

@@ -223,7 +223,7 @@ def _least(job: JobSpec, failures: int) -> int:
 
 
 def is_large(job: JobSpec) -> bool:
-    """Whether a try takes so long that few of them are made."""
+    """True if a try takes so long that few of them are made."""
     return 3 * job.workers * job.microbatches > Sizes.LARGE
 
 

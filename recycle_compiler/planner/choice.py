@@ -63,7 +63,7 @@ class RecutChoice(NamedTuple):
 
 
 def takes_groups(job: JobSpec) -> bool:
-    """Whether groups are looked for without being asked for."""
+    """True if groups are looked for without being asked for."""
     return job.grouping and job.workers <= _MOST_WORKERS and why_no_groups(job) is None
 
 

@@ -218,12 +218,12 @@ def _cut_short(plan: Streams) -> Streams:
 
 
 def _is_behind(job: JobSpec, failures: int, bound: int) -> bool:
-    """Whether another cut may be well ahead of all plans of the own cut."""
+    """True if another cut may be well ahead of all plans of the own cut."""
     return Layouts(job, job.workers).may_keep_to(bound * _AHEAD // 1000, job.workers - failures)
 
 
 def _is_slower(plan: Streams, more: Streams) -> bool:
-    """Whether a plan for more failures is faster, and a worker could be added to it."""
+    """True if a plan for more failures is faster, and a worker could be added to it."""
     return plan.job.techniques.adaptive and plan.claims.period > more.claims.period
 
 

@@ -1,4 +1,4 @@
-"""What a stage costs at least, for each range of layers and number of workers, whatever other stages are.
+"""Lower bounds of a stage, for each range of layers and number of workers, whatever other stages are.
 
 The arguments are those of scheduling/bounds.py for one worker of a stage: it carries a share of the
 micro-batches, idles before its first backward where memory cannot fill the round trip, idles at its end, and
@@ -194,7 +194,7 @@ class ShareTable:
         return low
 
     def keeps(self, share: Ints, limit: int, finish: Ints) -> NDArray[np.bool_]:
-        """Whether a stage of each range, a worker of which has such a share, keeps to a limit."""
+        """True if a stage of each range, a worker of which has such a share, keeps to a limit."""
         busy, tail = self.spans(share)
         return self.within(busy, tail, limit, finish)
 
@@ -205,7 +205,7 @@ class ShareTable:
         return (busy if self._stagger else self._of.down + busy), tail
 
     def within(self, busy: Ints, tail: Ints, limit: int, finish: Ints) -> NDArray[np.bool_]:
-        """Whether such spans, and what comes after them, keep to a limit."""
+        """True if such spans, and what comes after them, keep to a limit."""
         whole = np.maximum(busy + finish, tail if self._stagger else tail + finish)
         return self._fits & (whole <= limit)
 

@@ -1,4 +1,4 @@
-"""What two groups of pipelines take at least, whatever their sizes, cuts and shares of the micro-batches.
+"""Lower bounds of two groups of pipelines, whatever their sizes, cuts and shares of the micro-batches.
 
 Alone, a group is an ordinary job with its share of the micro-batches, so the arguments of cut_bounds hold for
 each of its stages. Only reductions differ: a layer is summed over the holders of both groups, so over at

@@ -93,7 +93,7 @@ class Layouts:
         return found
 
     def may_keep_to(self, period: int, workers: int) -> bool:
-        """Whether the bounds of single workers leave so many workers a layout with this period."""
+        """True if the bounds of single workers leave so many workers a layout with this period."""
         return self._fewest(period) <= workers
 
     def near(self, workers: int, *, wide: bool = False) -> list[LayoutChoice]:

@@ -1,4 +1,4 @@
-"""Which stages should carry the failures: what a plan there really costs decides.
+"""Choice of the stages that carry the failures: what a plan there really costs decides.
 
 First the cost of 1, 2, ... failures is measured on every stage alone, with quick plans (in a large job
 it is the bound of such a plan). A dynamic program turns these into counts per stage for any total. Failures

@@ -159,7 +159,7 @@ def why_own_cut(job: JobSpec) -> str | None:
 
 
 def can_recut(job: JobSpec) -> bool:
-    """Whether other cuts are worth looking for."""
+    """True if other cuts are worth looking for."""
     return job.layer_costs is not None and why_own_cut(job) is None
 
 
@@ -366,7 +366,7 @@ def _ops_of(job: JobSpec, key: Key) -> int:
 
 
 def is_large(job: JobSpec, layout: Layout) -> bool:
-    """Whether a quick plan says as much as a whole one about which layout is better."""
+    """True if a quick plan says as much as a whole one about which layout is better."""
     return _ops(job, layout) > Sizes.LARGE
 
 
@@ -410,7 +410,7 @@ def counts_with_layouts(job: JobSpec, bounds: Mapping[int, int]) -> list[tuple[i
 
 
 def _is_served(failures: int, bounds: Mapping[int, int], found: Mapping[int, list[Ranked]]) -> bool:
-    """Whether a layout for more failures has a quick plan near what no plan for these goes below."""
+    """True if a layout for more failures has a quick plan near what no plan for these goes below."""
     return _quickest(failures, found) * 1000 <= bounds[failures] * _NEAR
 
 

@@ -61,7 +61,7 @@ class SlowLayout(NamedTuple):
 
     @property
     def is_balanced(self) -> bool:
-        """Whether no stage has more slow workers than others."""
+        """True if no stage has more slow workers than others."""
         return all(2 * self.stages.count(stage) <= self.layout.workers[stage] for stage in set(self.stages))
 
     def cells(self, factors: Factors) -> SlowWorkers:

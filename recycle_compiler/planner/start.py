@@ -1,4 +1,4 @@
-"""Where a job starts that leaves stages and pipelines to the compiler: `parallel { workers = 32 }`.
+"""Start of a job that leaves stages and pipelines to the compiler: `parallel { workers = 32 }`.
 
 A job starts in a grid, so that its workers have names and every number of failures a plan to go on with at
 once. Where the workers fill one, every stage with as many of them, the fastest of such grids is taken. Where

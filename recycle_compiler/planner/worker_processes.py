@@ -33,7 +33,7 @@ class ProcessError(Exception):
     def __init__(self, what: str, crashed: bool = False) -> None:
         super().__init__(what)
         self.crashed = crashed
-        """Whether code of ours, or of a library, crashed; otherwise it was ended from outside."""
+        """True if code of ours, or of a library, crashed; otherwise it was ended from outside."""
 
 
 @contextmanager

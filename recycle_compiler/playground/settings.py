@@ -120,6 +120,8 @@ def settings_of(job: JobSpec) -> Settings:
         raise SettingsError("its workers hold several chunks each, and the playground has one for each stage")
     if job.slots:
         raise SettingsError("its workers share experts, and plans of the playground are not in rounds")
+    if job.sharding is not None:
+        raise SettingsError("its workers share out the optimizer's state, and those of the playground do not")
     in_bytes = job.memory_unit != "count"
 
     def times(values: Sequence[int]) -> tuple[Number, ...]:

@@ -104,8 +104,6 @@ class Sizes:
     COMPILED = 400
     """From here on loops are compiled (below, loading the compiler takes longer than it saves), rules are
     tuned in place of a search around many, and stages with failures deal out all of their micro-batches."""
-    CHEAP = 5_000
-    """Up to here more rules are tried first."""
     LARGE = 20_000
     """Beyond, a plan is costly: quick plans say as much as whole ones about which layout is better, bounds
     stand for plans where failures are placed, nothing is planned several times, and tuning ends early where

@@ -132,17 +132,11 @@ def polished(clock: Clock, begin: Ints, goal: Goal, tries: int, noise: Noise, bu
     for _ in range(_POLISHES):
         if best.period <= goal.enough or budget.is_spent():
             break
-        again = exchanged_and_moved(clock, best, goal, tries, noise, budget)
+        placed = placed_in_order(clock, best.order, goal)
+        assert placed is not None, "the orders of some workers wait for each other"
+        placed = exchange(clock, placed, goal, tries, noise, budget)
+        again = reorder(clock, placed.order, goal, noise, budget)
         if again.rank >= best.rank:
             break
         best = again
     return best
-
-
-def exchanged_and_moved(
-    clock: Clock, timed: Timed, goal: Goal, tries: int, noise: Noise, budget: Budget
-) -> Timed:
-    """What comes of exchanges, and then moves."""
-    placed = placed_in_order(clock, timed.order, goal)
-    assert placed is not None, "the orders of some workers wait for each other"
-    return reorder(clock, exchange(clock, placed, goal, tries, noise, budget).order, goal, noise, budget)

@@ -145,7 +145,8 @@ def list_schedule(  # noqa: C901
             arrival[seat * most] = 0
             rank[seat * most] = priority[op]
             count[seat] = 1
-            heappush(events, worker_of[seat])
+            begins = worker_of[seat]
+            heappush(events, (desks[begins].busy_until << bits) + begins)
     total = 0
     while True:
         event = heappop(events)

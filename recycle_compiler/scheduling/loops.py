@@ -216,7 +216,7 @@ class Loops:
 
     @property
     def has_more_edges(self) -> bool:
-        """Whether ops may have more edges than a group has room for, or differ from others of their seat."""
+        """True if ops may have more edges than a group has room for, or differ from others of their seat."""
         return self._extra
 
     @property

@@ -90,7 +90,7 @@ class Problem:
     slow: tuple[int, ...] = ()
     """Workers to which the times of their chunks do not apply; bounds and MILP know nothing of them."""
     has_faster: bool = False
-    """Whether some of those are faster than their peers."""
+    """True if some of those are faster than their peers."""
     meets: bool = False
     """All workers of a chunk run every op of it together, in rounds."""
     opens: tuple[int, ...] = ()
@@ -116,7 +116,7 @@ class Problem:
 
     @property
     def is_tied(self) -> bool:
-        """Whether optimizers are staggered and yet some pools reduce together."""
+        """True if optimizers are staggered and yet some pools reduce together."""
         return self.staggered and len(set(self.window)) < self.pools
 
     @property
@@ -142,7 +142,7 @@ class Problem:
 
     @property
     def has_more_edges(self) -> bool:
-        """Whether some op waits for more than what it needs of its micro-batch."""
+        """True if some op waits for more than what it needs of its micro-batch."""
         return len(self.tasks.edges.before) > self.ops - self.units
 
     @property
@@ -415,7 +415,7 @@ def _late(ops: OpTable, problem: Problem) -> Ints:
 
 
 def _is_uniform(problem: Problem) -> bool:
-    """Whether what is said of chunks is all there is to say."""
+    """True if what is said of chunks is all there is to say."""
     tasks, shape = problem.tasks, (3, problem.units, problem.chunks)
     kept, whole = np.array(problem.kept), np.array(problem.activation)
     rest = np.where(problem.split, whole - kept, whole)

@@ -57,7 +57,7 @@ def _numbers(problem: Problem) -> Ints:
 
 
 def is_dealt_in_turn(problem: Problem) -> bool:
-    """Whether every stage, with workers of its own that are alike, deals out its micro-batches in turn."""
+    """True if every stage, with workers of its own that are alike, deals out its micro-batches in turn."""
     if not problem.is_uniform or problem.pools < problem.chunks or problem.slow:
         return False
     number = _numbers(problem)

@@ -57,11 +57,11 @@ class Effort:
     most_ops: int = Sizes.LARGE
     """In larger plans this search finds nothing that tuning has not found sooner; exchanges replace it."""
     exact: bool = True
-    """Whether the MILP may be used."""
+    """True if the MILP may be used."""
     other_routes: bool = True
-    """Whether micro-batches may have other routes than those of the graph."""
+    """True if micro-batches may have other routes than those of the graph."""
     extras_apart: bool = False
-    """Whether these are routes on which other workers of each stage have one more than their peers."""
+    """True if these are routes on which other workers of each stage have one more than their peers."""
     without: frozenset[str] = field(default=frozenset(), compare=False)
     """Proposers that are left out (`bench.ablation_search` measures what each is worth): no part of the text
     of a pass."""

@@ -50,7 +50,7 @@ class Timetable(NamedTuple):
 
 
 def can_have_timetable(problem: Problem) -> bool:
-    """Whether it is not too large, routes are the usual ones, which nobody else has chosen, and all
+    """True if it is not too large, routes are the usual ones, which nobody else has chosen, and all
     micro-batches are alike."""
     if problem.units * sum(map(len, problem.hosts)) > _MOST or problem.has_more_edges or problem.opens:
         return False

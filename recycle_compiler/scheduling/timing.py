@@ -56,7 +56,7 @@ class Clock:
 
     @property
     def _opens_at_once(self) -> bool:
-        """Whether no pool gains by opening later: one barrier for all, or one pool of equal workers."""
+        """True if no pool gains by opening later: one barrier for all, or one pool of equal workers."""
         return not self.problem.staggered or (self.problem.pools == 1 and self._late is None)
 
     def time(self, order: Ints, at_most: int | None = None) -> Timed | None:

@@ -6,8 +6,9 @@ begin with different settings, some chunks at a time get values of their own, an
 that are late change places with the op before them (`exchanges.py`). Going on for longer in one round helps
 less than beginning anew.
 
-Where two rounds are not enough, timetables (`timetable.py`) are tried, with routes of their own. If they come
-to something shorter, all further rounds begin with them.
+Where rules alone are not enough, the best schedule first goes back and forth in time (`mirror.py`), with
+exchanges after each turn. Where two rounds are not enough, timetables (`timetable.py`) are tried, with routes
+of their own. If they come to something shorter, all further rounds begin with them.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,12 +19,12 @@ from recycle_compiler.scheduling.budget import Budget, Goal, Noise, Sizes, Visit
 from recycle_compiler.scheduling.exchanges import (
     Placed,
     exchange,
-    exchanged_and_moved,
     placed_by_rule,
     polished,
 )
 from recycle_compiler.scheduling.flow import flow_cycles, flow_priority
 from recycle_compiler.scheduling.inner_loops import BACKWARD, WEIGHT
+from recycle_compiler.scheduling.mirror import Mirror, can_be_mirrored
 from recycle_compiler.scheduling.one_pipeline import lifted, one_pipeline
 from recycle_compiler.scheduling.order_search import search_at_length
 from recycle_compiler.scheduling.problem import Ints, Problem
@@ -63,15 +64,22 @@ _DEFERRALS = (80, 100, 0)
 """W are deferred in them by so many percent of what memory allows; plans of many ops have the first only, and
 so have timetables."""
 _ANEW = 2
-"""Rounds after which other settings are drawn: the first begins with the best of them, the next with a
-flow."""
-_DRAWN = 40
-"""Settings that are tried then; many plans are done before, so the first ones are fewer unless a plan is
-cheap."""
+"""Rounds after which other settings are drawn: the first begins with the best, the next with a flow."""
 _FAR_FLOW = 150
 """A flow is worth a round if it misses the aim by no more than this percentage of what rules miss."""
 _SHIFTS = (1, 2, 4, 8, 16)
 """In quarters of a cycle."""
+_PUSHES = (50, 70, 90)
+"""Patience backwards in time, turn by turn."""
+_PULLS = (50, 65, 80)
+"""And forwards again."""
+_TURNS = 24
+"""Back and forth in time, ..."""
+_FAR_PUSHED = 85
+"""... but no more than one with each patience where they leave more than this percentage of what rules miss
+the aim by, ..."""
+_TRIES_OF_TURN = 16
+"""... with so many exchanges after each of them."""
 _REROUTED = 2
 """Rounds with other routes."""
 _FAR_ROUTES = 102
@@ -95,16 +103,6 @@ _WORTH_ROUTES = 500
 _NEAR = (8, 4)
 """Single ops are moved where a period is so many times as far from the aim as one that is enough: in most
 plans, and in those of many ops."""
-_LAST = 2
-"""So many of the best schedules are gone over once more at the end, ..."""
-_LAST_TRIES = 6
-"""... in so many turns, ..."""
-_LAST_NEAR = 150
-"""... if the best one misses the aim by no more than this percentage of what one that is enough misses."""
-_MORE = 4
-"""Rounds that follow ..."""
-_CLOSE = 2
-"""... where a period is no further from the aim than this many times what would be enough."""
 _FAR_AWAY = 6
 """Where it is further away than this after some rounds, ..."""
 _HOPEFUL = 2
@@ -127,11 +125,11 @@ class Tuning(NamedTuple):
     exchanges: int
     """Orders to try at the end of a round."""
     other_routes: bool = True
-    """Whether timetables, which choose routes of their own, may be tried."""
+    """True if timetables, which choose routes of their own, may be tried."""
 
     @property
     def is_patient(self) -> bool:
-        """Whether more may follow where few rounds do not come to what is enough."""
+        """True if more may follow where few rounds do not come to what is enough."""
         return self.rounds >= _ANEW
 
 
@@ -174,18 +172,15 @@ def tune(clock: Clock, goal: Goal, effort: Tuning, noise: Noise, budget: Budget)
     best: list[Placed] = []
     moved: list[Tuned] = []
     begins: list[_Tried] = []
-    more = _MORE if effort.is_patient and budget.has("more rounds") and clock.problem.ops <= Sizes.HUGE else 0
-    for turn in range(max(1, effort.rounds + more)):
+    for turn in range(max(1, effort.rounds)):
         if turn % _ANEW == 0:
-            is_first = turn == 0 and clock.problem.ops > Sizes.CHEAP
-            is_cheap = is_first or effort.rounds < _ANEW or not budget.has("drawn settings")
-            settings = effort.settings if is_cheap else _DRAWN
-            begins = tuner.begins(effort, settings, turn // _ANEW)
+            begins = tuner.begins(effort, turn // _ANEW)
             assert begins, "no rule finds an order that obeys every edge"
             # One for each start: what is best of all may have been moved before.
             best.append(begins[0].placed)
         begin = begins[turn % _ANEW % len(begins)]
         best[-1] = min(best[-1], begin.placed, key=_rank)
+        best[-1] = tuner.back_and_forth(best[-1], _TURNS if turn == 0 and effort.is_patient else 0)
         if tuner.is_done(best[-1].period) or effort.rounds == 0:
             break
         found = tuner.changes(begin, effort.changes)
@@ -196,7 +191,7 @@ def tune(clock: Clock, goal: Goal, effort: Tuning, noise: Noise, budget: Budget)
             by_rules = _ByRules(begins[0].placed.period, period)
             others = tune_by_timetable(clock, by_rules, goal, effort, noise.aside(), budget)
             if others and min(each.timed.period for each in others) < period - period // _WORTH_ROUTES:
-                return _best_of(others, goal, effort, noise, budget)
+                return min(others, key=_rank_of)
         if turn + 1 >= _HOPEFUL and _is_hopeless(clock.problem, period, goal):
             break
         if (turn + 1) % _ANEW == 0 and _is_near(clock.problem, best[-1].period, goal):
@@ -204,26 +199,13 @@ def tune(clock: Clock, goal: Goal, effort: Tuning, noise: Noise, budget: Budget)
             moved.append(Tuned(clock, polished(clock, order, goal, effort.exchanges, noise, budget)))
             if moved[-1].timed.period <= goal.enough:
                 break
-        if turn + 1 >= effort.rounds and period > goal.times_as_far(_CLOSE):
-            break
     timed = clock.time(min(best, key=_rank).order)
     assert timed is not None
-    return _best_of([Tuned(clock, timed), *moved], goal, effort, noise, budget)
+    return min([Tuned(clock, timed), *moved], key=_rank_of)
 
 
-def _best_of(found: list[Tuned], goal: Goal, effort: Tuning, noise: Noise, budget: Budget) -> Tuned:
-    """The best of them; where it is close to what is asked for, after more exchanges and moves in a few."""
-    most = goal.aim + (goal.enough - goal.aim) * _LAST_NEAR // 100
-    kept = sorted(found, key=lambda each: each.timed.rank)[:_LAST]
-    for turn in range(_LAST_TRIES if effort.is_patient and budget.has("last tries") else 0):
-        if not goal.enough < kept[0].timed.period <= most or budget.is_spent():
-            break
-        clock, timed = kept[turn % len(kept)]
-        again = exchanged_and_moved(clock, timed, goal, effort.exchanges, noise, budget)
-        if again.rank < timed.rank:
-            kept[turn % len(kept)] = Tuned(clock, again)
-            kept.sort(key=lambda each: each.timed.rank)
-    return kept[0]
+def _rank_of(tuned: Tuned) -> tuple[int, int]:
+    return tuned.timed.rank
 
 
 def tune_elsewhere(
@@ -353,10 +335,10 @@ class _Tuner:
                 best = tried
         return best.placed
 
-    def begins(self, effort: Tuning, settings: int, number: int) -> list[_Tried]:
+    def begins(self, effort: Tuning, number: int) -> list[_Tried]:
         """What the next rounds begin with: the best of other settings than before, and then a flow, the best
         one of all or, with a higher number, the one after so many others."""
-        found = self.settings(settings)
+        found = self.settings(effort.settings)
         if effort.rounds < _ANEW or not found or self.is_done(found[0].placed.period):
             return found
         flows = self.flows(found[0].placed.period)
@@ -377,6 +359,29 @@ class _Tuner:
         priorities = (flow_priority(self.clock.problem, *way) for way in ways)
         tries = [one for priority in priorities for one in self.by_times(priority, _FLOW_PATIENCES)[:1]]
         return sorted(tries, key=lambda tried: tried.placed.rank)
+
+    def back_and_forth(self, begin: Placed, turns: int) -> Placed:
+        """The best that comes of placing ops backwards in time, then forwards again, and exchanges."""
+        clock, best = self.clock, begin
+        if turns == 0 or self.is_done(begin.period) or not self._budget.has("mirror"):
+            return begin
+        if not can_be_mirrored(clock.problem):
+            return begin
+        mirror = Mirror(clock.problem, clock.deadlines(begin.first, begin.period))
+        far = self._goal.aim + (begin.period - self._goal.aim) * _FAR_PUSHED // 100
+        for turn in range(turns):
+            if turn == len(_PUSHES) and best.period > far:
+                break
+            self._budget.spend(Visits.RULE * clock.problem.ops)
+            starts = mirror.pushed_back(begin.end, _PUSHES[turn % len(_PUSHES)])
+            tries = [] if starts is None else self.by_times(starts, _PULLS)
+            if not tries:
+                break
+            begin = exchange(clock, tries[0].placed, self._goal, _TRIES_OF_TURN, self._noise, self._budget)
+            best = min(best, begin, key=_rank)
+            if self.is_done(best.period):
+                break
+        return best
 
     def by_times(self, priority: Ints, patiences: tuple[int, ...]) -> list[_Tried]:
         """What comes of it when ops start as near to these times as they can, best first."""
@@ -451,7 +456,7 @@ def _is_hopeless(problem: Problem, period: int, goal: Goal) -> bool:
 
 
 def _is_near(problem: Problem, period: int, goal: Goal) -> bool:
-    """Whether a period is not good enough, but so near that single ops are worth moving."""
+    """True if a period is not good enough, but so near that single ops are worth moving."""
     return goal.enough < period <= goal.times_as_far(_NEAR[problem.ops > Sizes.HUGE])
 
 

@@ -1,4 +1,4 @@
-"""Who waits for whom, found out before anything runs: messages have no tags, so their order says it all.
+"""Dependencies between workers, found before anything runs: messages have no tags, their order says it all.
 
 On every ordered pair of workers the n-th receive gets what the n-th send sends, whatever the fields of both
 say. An op takes what the last receive into its inbox has got, and a gathering is the n-th of its group.

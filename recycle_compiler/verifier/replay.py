@@ -1,4 +1,4 @@
-"""When everything happens: streams hold no times, so they are replayed with the times of the job.
+"""Times of everything: streams hold no times, so they are replayed with the times of the job.
 
 A compute instruction starts as soon as the one before it on its worker has ended, the message that
 it consumes has arrived, and the window of its stage is open. Where peers share experts, those that hold a

@@ -145,7 +145,7 @@ class Detail(Enum):
 
 @dataclass(frozen=True, slots=True)
 class GridColumns:
-    """Which columns a time stands for."""
+    """Columns that a time stands for."""
 
     detail: Detail
     margin: int

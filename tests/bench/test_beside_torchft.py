@@ -5,7 +5,6 @@ import json
 import subprocess
 import sys
 import textwrap
-import time
 from itertools import count
 from pathlib import Path
 
@@ -239,8 +238,11 @@ def test_the_report_says_where_each_is_better(tmp_path: Path) -> None:
 
 
 def test_without_torchft_there_is_an_error_at_once(tmp_path: Path) -> None:
-    said = argparse.Namespace(device="cpu", join_timeout=1, timeout=1.0, as_released=False)
-    contestant = Contestant(TORCHFT, tmp_path, "cpu", 60.0, 12.0)
+    said = argparse.Namespace(
+        folder=tmp_path, device="cpu", join_timeout=1, timeout=1.0, as_released=False, seconds=60.0,
+        every=12.0, one_kill=False,
+    )  # fmt: skip
+    contestant = Contestant(TORCHFT, said)
     with contestant.ending:
         replicas = Replicas(contestant.here, [], said)
         contestant.ending.callback(replicas.close)
@@ -261,10 +263,8 @@ def test_both_train_through_a_kill(tmp_path: Path) -> None:
     subprocess.run([*command, "compile", str(folder)], check=True, cwd=ROOT)
     paths = ":".join((str(ROOT), str(ROOT / "runtime"), str(tmp_path / "site")))
     environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": paths, "TORCHFT_STUB": str(tmp_path / "stub")}
-    options = ["--device", "cpu", "--seconds", "40", "--every", "15"]
-    began = time.monotonic()
+    options = ["--device", "cpu", "--seconds", "600", "--every", "5", "--one-kill"]
     subprocess.run([*command, "run", str(folder), *options], check=True, cwd=ROOT, env=environment)
-    assert time.monotonic() - began < 2 * (40 + 120) + 60
     for name in (TORCHFT, RECYCLEC):
         record = read_record(folder, name)
         assert record.error is None and not record.ended_by_themselves

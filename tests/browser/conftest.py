@@ -81,5 +81,5 @@ def keep(request: pytest.FixtureRequest) -> Callable[["Page", str], None]:
 
 
 def fits(page: "Page") -> bool:
-    """Whether nothing is wider than the screen."""
+    """True if nothing is wider than the screen."""
     return bool(page.evaluate("document.documentElement.scrollWidth <= innerWidth"))

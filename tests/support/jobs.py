@@ -110,14 +110,9 @@ def small_targets(draw: st.DrawFn) -> Target:
         for stage, count in enumerate(counts)
         for pipeline in draw(st.permutations(range(pipelines)))[:count]
     )
-    job = JobSpec(
+    job = replace(
+        unit_job(stages, pipelines, microbatches, techniques=techniques),
         name="random",
-        stages=stages,
-        pipelines=pipelines,
-        tensor=1,
-        microbatches=microbatches,
-        unit="slot",
-        memory_unit="count",
         forward=times(1, 4),
         backward_input=times(1, 4),
         backward_weight=times(1, 4),
@@ -127,10 +122,6 @@ def small_targets(draw: st.DrawFn) -> Target:
         activation=activation,
         kept_for_weight=kept,
         capacity=capacity,
-        parameters=(0,) * stages,
-        techniques=techniques,
-        failures=0,
-        solver=SolverOptions(),
     )
     return Target(job, failed)
 

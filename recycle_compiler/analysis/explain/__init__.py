@@ -1,1 +1,1 @@
-"""Why a plan takes as long as it does: bottleneck, critical path, idle time by cause, bounds, what-if."""
+"""Explanation of a plan's period: bottleneck, critical path, idle time by cause, bounds, what-if."""

@@ -1,4 +1,4 @@
-"""Why a plan of a job in layers has this cut: what other cuts and one worker more would bring.
+"""Explanation of the cut of a plan of a job in layers: what other cuts and one worker more would bring.
 
 Judged by bounds, which are the planner's own: no plan of the changed layout is faster. What is known of whole
 plans, those of the bundle, stands beside them.

@@ -1,4 +1,4 @@
-"""Why pipelines of a plan are in groups: what one cut takes, which group binds, and what else could be done.
+"""Explanation of groups of pipelines: what one cut takes, which group binds, and what else could be done.
 
 Bounds of changed groups and shares are those of each group alone, the larger of which counts: no plan of
 these groups and shares is faster.

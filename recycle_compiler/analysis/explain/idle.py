@@ -1,4 +1,4 @@
-"""Where the time of every stage goes: work, and idle time by cause, each tick counted once.
+"""Time of every stage by use: work, and idle time by cause, each tick counted once.
 
 A worker's period is cut at its first backward, at its last F and at its last op:
 

@@ -26,7 +26,7 @@ class BoundTerm:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Why no plan has a shorter period."""
+    """Proof that no plan has a shorter period."""
 
     reason: str
     period: int

@@ -25,7 +25,7 @@ _OF_GROUP = re.compile(r"group (?P<group>\d+): (?P<reason>.*)")
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a plan takes as long as it does; times in ticks."""
+    """Explanation of a plan's period; times in ticks."""
 
     schedule: Schedule
     one_f_one_b: int | None

@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class OtherOrder:
-    """Where a worker left the order of its plan, for the first time in a step."""
+    """Place where a worker left the order of its plan, for the first time in a step."""
 
     step: int
     worker: Worker
@@ -29,7 +29,7 @@ class OtherOrder:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Measured:
-    """When everything ran: a row for each step, a column for each op of the schedule; in microseconds."""
+    """Times at which ops ran: a row for each step, a column for each op of the schedule; in microseconds."""
 
     steps: tuple[int, ...]
     start: Floats

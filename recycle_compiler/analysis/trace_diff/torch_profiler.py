@@ -3,7 +3,9 @@
 What torch.distributed.pipelining notes is read: `PP:1F3` or `Forward 3` for a forward of micro-batch 3,
 `Backward 3`, `PP:1B3`, `PP:1I3`, `PP:1W3`, and `Optimizer.step#AdamW.step`; names of our own, `F0.3`, are
 read too. Sums of gradients are the collectives (`nccl:all_reduce`, `nccl:_reduce_scatter_base`, ...) after
-the last micro-batch. Each belongs to the `ProfilerStep#7` that it lies in.
+the last micro-batch. Where optimizer state is in shards, weights are gathered by those after the optimizer
+(`nccl:_all_gather_base`, `gloo:broadcast`, ...), also within the step of torch's `ZeroRedundancyOptimizer`:
+`O` is then the step of the optimizer inside. Each belongs to the `ProfilerStep#7` that it lies in.
 
 An op lasts from its first kernel to the end of its last one, where the trace has kernels: those that runtime
 calls within its annotation have launched, or what the profiler itself shows as the annotation on the GPU.
@@ -25,7 +27,8 @@ _ACTION = re.compile(r"PP:\d{1,9}([FBIW])(\d{1,9})", re.ASCII)
 _PLAIN = re.compile(r"(Forward|Backward) (\d{1,9})", re.ASCII)
 _OWN = re.compile(r"([FBIW])\d{1,9}\.(\d{1,9})", re.ASCII)
 _OPTIMIZER = re.compile(r"Optimizer\.step#.*")
-_COLLECTIVE = re.compile(r"(nccl|gloo|c10d):.*(reduce|Reduce).*")
+_SUM = re.compile(r"(nccl|gloo|c10d):.*(reduce|Reduce).*")
+_GATHER = re.compile(r"(nccl|gloo|c10d):.*([Gg]ather|[Bb]roadcast).*")
 _ON_CPU, _ON_GPU = "user_annotation", "gpu_user_annotation"
 _LAUNCHES = ("cuda_runtime", "cuda_driver")
 _KERNELS = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -37,6 +40,8 @@ class RankGrid(NamedTuple):
     pipelines: int
     stages: int
     tensor: int
+    is_sharded: bool = False
+    """Optimizer state is in shards: weights are gathered after each step."""
 
     def worker(self, rank: int) -> Worker | None:
         """None for ranks that are not the first of their worker."""
@@ -54,6 +59,9 @@ class _Span(NamedTuple):
     start: float
     end: float
     name: str = ""
+
+    def contains(self, other: "_Span") -> bool:
+        return self != other and self.start <= other.start and other.end <= self.end
 
 
 def is_profile(whole: Any) -> bool:
@@ -74,7 +82,7 @@ def trace_of_profiles(profiles: Sequence[Mapping[str, Any]], grid: RankGrid) -> 
             continue
         if worker in ops:
             raise TraceError(f"two profiles are of rank {rank}")
-        ops[worker] = list(_ops(profile, worker))
+        ops[worker] = list(_ops(profile, worker, grid.is_sharded))
         if not ops[worker]:
             raise TraceError(
                 f"the profile of rank {rank} has no op of a pipeline within a step: profile with "
@@ -95,7 +103,7 @@ def trace_of_profiles(profiles: Sequence[Mapping[str, Any]], grid: RankGrid) -> 
     )
 
 
-def _ops(profile: Mapping[str, Any], worker: Worker) -> Iterator[Ran]:
+def _ops(profile: Mapping[str, Any], worker: Worker, is_sharded: bool) -> Iterator[Ran]:
     """Of all steps that were recorded from their beginning to their end."""
     events = [
         cast("dict[str, Any]", event)
@@ -115,10 +123,16 @@ def _ops(profile: Mapping[str, Any], worker: Worker) -> Iterator[Ran]:
         last = max(time.end for _, time in work)
         yield from (Ran(name, number, worker, time.start, time.end, 0.0) for name, time in work)
         begun = max(note.start for note in inside if _name_of(note.name, worker.pipeline))
-        after = (note for note in inside if note.start >= begun)
-        for kind, pattern in (("R", _COLLECTIVE), ("O", _OPTIMIZER)):
-            after = list(after)
-            found = [kernels.time_of(note) for note in after if pattern.fullmatch(note.name)]
+        after = [note for note in inside if note.start >= begun]
+        steps_made = [note for note in after if _OPTIMIZER.fullmatch(note.name)]
+        together = [("R", [note for note in after if _SUM.fullmatch(note.name)]), ("O", steps_made)]
+        if is_sharded:
+            inner = [note for note in steps_made if not any(map(note.contains, steps_made))]
+            stepped = max((note.start for note in inner), default=begun)
+            spread = [note for note in after if note.start >= stepped and _GATHER.fullmatch(note.name)]
+            together[1:] = [("O", inner), ("G", spread)]
+        for kind, ran in together:
+            found = [kernels.time_of(note) for note in ran]
             # A run may have none: one worker for a stage sums nothing.
             start = max(last, min((time.start for time in found), default=last))
             last = max(start, max((time.end for time in found), default=last))

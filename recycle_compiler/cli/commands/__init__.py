@@ -1,4 +1,4 @@
-"""What each command of `recyclec` does, one module each, imported only when that command is run.
+"""Commands of `recyclec`, one module each, imported only when that command is run.
 
 Every module has `add_arguments(parser)` and `run(arguments, output) -> int`, which returns the exit code.
 """

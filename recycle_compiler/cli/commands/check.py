@@ -25,7 +25,8 @@ def run(arguments: Namespace, output: Output) -> int:
         layers, workers = plural(job.layer_costs.count, "layer"), plural(job.redundancy, "worker")
         said.append(f"{layers} that may be re-cut, each on {workers} or more")
     if job.owners:
-        said.append(f"optimizer state in shards of {plural(job.owners, 'owner')}")
+        lost = ", which are lost with it" if job.owners == 1 else ""
+        said.append(f"optimizer state in shards of {plural(job.owners, 'owner')}{lost}")
     output.say(f"{loaded.name}: ok, job {job.name} with {', '.join(said)}")
     for line in memory_lines(job):
         output.words(f"{line}\n")

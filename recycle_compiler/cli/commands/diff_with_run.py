@@ -24,7 +24,7 @@ _LISTED = 8
 def compare_bundle(path: str, trace_path: str, step: int | None) -> TraceComparison:
     """The plan of a bundle that the run has used, beside the run."""
     bundle = read_bundle(path)
-    trace = _trace(trace_path, RankGrid(bundle.pipelines, bundle.stages, bundle.tensor))
+    trace = _trace(trace_path, RankGrid(bundle.pipelines, bundle.stages, bundle.tensor, bundle.owners > 0))
     if len(trace.generations) > 1:
         return _compare_generation(bundle, path, trace, trace_path, step)
     failed = _failed(trace, trace_path, bundle.pipelines, bundle.stages)
@@ -102,7 +102,7 @@ def compare_text(schedule: Schedule, path: str, trace_path: str, step: int | Non
     if broken is not None:
         raise UserError(f"{path}: not a schedule that can run: {broken}")
     job = schedule.job
-    trace = _trace(trace_path, RankGrid(job.pipelines, job.stages, job.tensor))
+    trace = _trace(trace_path, RankGrid(job.pipelines, job.stages, job.tensor, job.owners > 0))
     failed = _failed(trace, trace_path, schedule.job.pipelines, schedule.job.stages)
     if failed != schedule.failed:
         raise UserError(

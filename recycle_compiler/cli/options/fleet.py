@@ -5,7 +5,7 @@ import os
 import re
 from argparse import Namespace
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import NamedTuple
 
 from recycle_compiler.backends.bundle import bundle_bytes
@@ -53,28 +53,8 @@ _DEFAULT_HOURS = 12.0
 SPARE_KINDS = ("cold", "warm", "hot")
 """Spare machines: without processes, with processes that wait, with the state of every stage as well."""
 MOST_SPARES = 1 << 16
-COSTS = (
-    "detection",
-    "regroup",
-    "undone",
-    "copy-rate",
-    "memory-rate",
-    "start-up",
-    "planning",
-    "expected-change",
-    "checkpoint-every",
-    "checkpoint-save",
-    "checkpoint-load",
-    "restart",
-    "reconfiguration",
-    "rendezvous",
-    "communicator",
-    "replica-pause",
-    "replica-join",
-    "expert-copies",
-    "swap",
-    "one-gpu",
-)
+_MOST_COPY_STEPS = 1_000_000
+COSTS = tuple(field.name.replace("_", "-") for field in fields(ChangeCosts))
 """Costs of changes, as `recyclec simulate --costs` names it."""
 _MOST_SEED = 999_999_999
 _NUMBERS = {
@@ -136,6 +116,14 @@ def add_spare_arguments(parser: argparse.ArgumentParser) -> None:
         type=_duration,
         metavar="TIME",
         help="a failed machine is replaced by a new one after this time, if not repaired before",
+    )
+    parser.add_argument(
+        "--neighbour-copies",
+        type=whole(0, _MOST_COPY_STEPS),
+        default=0,
+        metavar="K",
+        help="ours copies the state of every stage into the memory of two nodes every K steps, as "
+        "`recycle-run --neighbour-copies K` does (default: 0, never)",
     )
     parser.add_argument(
         "--watched",
@@ -295,6 +283,7 @@ def comparison_of(job: JobSpec, bundle: Bundle, fleet: Fleet, arguments: Namespa
         failure_interval=fleet.mean_time_between_failures,
         spares_have_state=arguments.spare_kind == "hot",
         seed=arguments.seed,
+        neighbour_copies=arguments.neighbour_copies,
     )
     samples = said.samples if arguments.samples is None else arguments.samples
     batch, is_cold = batch_of(setting, samples), arguments.spare_kind == "cold"

@@ -79,8 +79,7 @@ class Bamboo:
         self._start(down)
         if not self._grouped:
             return Reaction(0.0, 0.0, redone, f"no worker has the state of a stage, {self._words}")
-        costs = self._setting.costs
-        pause = costs.detection + costs.restart + self._setting.checkpoint_load
+        pause = self._setting.from_checkpoint
         return self._answer(
             pause, redone, f"no worker has the state of a stage: from a checkpoint, {self._words}"
         )
@@ -104,7 +103,7 @@ class Bamboo:
         self._holders.place(self._grid - down, [self._grouped] * self._setting.job.stages)
 
     def _take_over(self, failed: frozenset[Worker]) -> bool:
-        """Whether the others can go on without a rendezvous, and do at least as well without it."""
+        """True if the others can go on without a rendezvous, and do at least as well without it."""
         job = self._setting.job
         successors = {(pipeline, (stage + 1) % job.stages) for pipeline, stage in failed}
         if job.stages > 1 and successors & failed:

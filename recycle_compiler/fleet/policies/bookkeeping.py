@@ -1,10 +1,13 @@
-"""What policies keep track of: who has the state of which stage in memory, and how long work has gone on."""
+"""Bookkeeping of policies: who has the state of which stage in memory, and how long work has gone on."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from recycle_compiler.fleet.policy import Worker
 from recycle_compiler.ir.job import JobSpec
+
+LEAST_COPY_STEPS = 3
+"""From one copy in the memory of nodes to the next: the runtime names the step of a copy two steps ahead."""
 
 
 def grid(job: JobSpec) -> frozenset[Worker]:
@@ -49,7 +52,7 @@ class Holders:
         self._before = dict(self._serves)
 
     def forgotten(self, next_too: bool = False) -> bool:
-        """Whether no worker has some stage; with `next_too`, all have a copy of the next one too."""
+        """True if no worker has some stage; with `next_too`, all have a copy of the next one too."""
         held = set(self._serves.values())
         if next_too:
             held |= {(stage + 1) % self._stages for stage in held}
@@ -123,10 +126,80 @@ class WorkClock:
 
     def back_to_checkpoint(self) -> float:
         """Work since the last checkpoint, on average, which has to be redone."""
-        redone = min(self.worked, self._cycle / 2)
+        redone = self.since_checkpoint()
         self.worked = 0.0
         return redone
 
     def checkpoint(self) -> None:
         """One is taken now, besides the regular ones."""
         self.worked = 0.0
+
+    def since_checkpoint(self) -> float:
+        """Work since the last one, on average."""
+        return min(self.worked, self._cycle / 2)
+
+
+class CopiesInMemory:
+    """The newest copy of every stage in the memory of two nodes, as `recycle-run --neighbour-copies` has it.
+
+    The first worker of a stage copies it on its own node and sends it to one of the next stage, where
+    possible in another pipeline and so on another node. In each generation the first copy is complete when it
+    has travelled, and those after it have the same holders. As with checkpoints, a failure is taken to fall
+    into the middle of a cycle.
+    """
+
+    def __init__(self, steps: int, travel: float) -> None:
+        """A copy every so many steps (0: none), which takes so many seconds to the other node."""
+        self._steps, self._travel = max(steps, LEAST_COPY_STEPS) if steps else 0, travel
+        self._holders: list[set[Worker]] = []
+        """Of each stage, in the newest copy that is complete."""
+        self._making: list[set[Worker]] = []
+        """The same of this generation."""
+        self._step = self._taken_at = 0.0
+        """Seconds of a step, and when the first copy of this generation is taken."""
+        self._copied_work = 0.0
+        """What the clock had as worked when the newest complete copy was taken."""
+
+    def generation(self, clock: WorkClock, step: float, serves: Mapping[Worker, int]) -> None:
+        """A new one has begun: a copy of the last one that was not complete is given up."""
+        if not self._steps:
+            return
+        self._pass(clock)
+        members: dict[int, list[Worker]] = {}
+        for worker, stage in sorted(serves.items()):
+            members.setdefault(stage, []).append(worker)
+        own = {stage: workers[0] for stage, workers in members.items()}
+        ring = [*sorted(own)[1:], min(own, default=0)]
+        self._making = [
+            {own[stage], next((one for one in members[after] if one[0] != own[stage][0]), own[after])}
+            for stage, after in zip(sorted(own), ring, strict=True)
+        ]
+        self._step, self._taken_at = step, max(clock.now, clock.busy_until) + LEAST_COPY_STEPS * step
+
+    def failed(self, clock: WorkClock, workers: Collection[Worker]) -> None:
+        """What these had in memory is gone."""
+        if not self._steps:
+            return
+        self._pass(clock)
+        for holders in (*self._holders, *self._making):
+            holders.difference_update(workers)
+
+    def age(self, clock: WorkClock) -> float | None:
+        """Seconds of work since the newest copy; None where a stage of it is lost or a checkpoint newer."""
+        if not self._holders or not all(self._holders):
+            return None
+        age = clock.worked - self._copied_work
+        return age if age <= clock.since_checkpoint() else None
+
+    def go_back(self, clock: WorkClock, age: float | None) -> None:
+        """The job starts from the copy of this age, or from a checkpoint."""
+        if age is None:
+            self._holders = []
+        else:
+            clock.worked = self._copied_work
+
+    def _pass(self, clock: WorkClock) -> None:
+        if self._making and self._taken_at + self._travel <= clock.now:
+            self._holders = self._making
+            cycle = self._travel + self._steps * self._step / 2
+            self._copied_work = clock.worked - min(clock.now - self._taken_at, cycle)

@@ -141,7 +141,7 @@ class Chameleon:
         self._start(down)
         if self._way is None:
             return Reaction(0.0, 0.0, redone, "too few workers: stands still")
-        pause = self._costs.detection + self._costs.restart + self._setting.checkpoint_load
+        pause = self._setting.from_checkpoint
         self._clock.pause(pause)
         return Reaction(self._rate, pause, redone, f"from a checkpoint, {self._way.name}")
 

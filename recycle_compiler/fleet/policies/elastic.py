@@ -25,7 +25,7 @@ class Elastic:
         self._current: set[Worker] = set()
         """Who has the state of its stage as it is now."""
         self._is_forgotten = False
-        """Whether the state of some stage is in no worker's memory."""
+        """True if the state of some stage is in no worker's memory."""
         self._clock = WorkClock(setting.free_checkpoints_every)
         self._copy = max(self._job.parameters) / self._costs.copy_rate
         self.note = "1F1B on the pipelines that are whole; a change pauses as long as ours"
@@ -67,7 +67,7 @@ class Elastic:
         return self._answer(pause, redone, ", ".join(word for word in words if word))
 
     def _nobody_left(self) -> bool:
-        """Whether no worker has the state of some stage."""
+        """True if no worker has the state of some stage."""
         return len({stage for _, stage in self._current}) < self._job.stages
 
     def _whole(self) -> set[Worker]:

@@ -231,7 +231,7 @@ class Elaswave:
         self._start(down)
         if self._cut is None:
             return Reaction(0.0, 0.0, redone, "too few workers for every stage: stands still")
-        pause = self._costs.detection + self._costs.restart + self._setting.checkpoint_load
+        pause = self._setting.from_checkpoint
         return self._answer(pause, redone, "from a checkpoint")
 
     def _start(self, down: frozenset[Worker]) -> None:

@@ -53,7 +53,7 @@ class Lazarus:
         self._groups: list[frozenset[Worker]] = []
         self.note = (
             f"1F1B x live workers / all workers; every expert on {self._copies} workers or more; a change "
-            f"pauses {self._costs.communicator:g} s (ElasWave's), and experts travel for nothing"
+            f"pauses {self._costs.communicator:g} s (assumed, as ElasWave), and experts travel for nothing"
         )
 
     def begin(self, down: frozenset[Worker], spare: int) -> float:
@@ -82,7 +82,7 @@ class Lazarus:
         self._place()
         if not self._rate:
             return Reaction(0.0, 0.0, redone, "a stage has no worker")
-        pause = self._costs.detection + self._costs.restart + self._setting.checkpoint_load
+        pause = self._setting.from_checkpoint
         self._clock.pause(pause)
         return Reaction(self._rate, pause, redone, "experts are lost: from a checkpoint")
 

@@ -96,11 +96,11 @@ class Layers:
         return min(most, left // each) if each else most
 
     def fits(self, cuts: tuple[int, ...]) -> bool:
-        """Whether every stage between these boundaries has room for an activation."""
+        """True if every stage between these boundaries has room for an activation."""
         return min(self.ahead(cuts)) >= 1
 
     def is_free(self, cuts: tuple[int, ...]) -> bool:
-        """Whether memory does not limit 1F1B on these stages."""
+        """True if memory does not limit 1F1B on these stages."""
         return self.ahead(cuts) == [self.held(len(cuts) - 1, stage) for stage in range(len(cuts) - 1)]
 
     def pace(self, cuts: tuple[int, ...]) -> Pace:

@@ -91,14 +91,13 @@ class Oobleck:
         self._load()
         if not self._pipelines:
             return Reaction(0.0, 0.0, redone, f"no worker has some layers, {self._words}")
-        costs = self._setting.costs
-        pause = costs.detection + costs.restart + self._setting.checkpoint_load
+        pause = self._setting.from_checkpoint
         self._clock.pause(pause)
         why = f"no worker has some layers: from a checkpoint, {self._words}"
         return Reaction(self._rate(), pause, redone, why)
 
     def _forgets(self, failed: frozenset[Worker]) -> bool:
-        """Whether some layers are gone with these; copies that are under way are in vain."""
+        """True if some layers are gone with these; copies that are under way are in vain."""
         held = self._held if self._clock.is_paused else self._holds
         self._holds = dict(held)
         for worker in failed:

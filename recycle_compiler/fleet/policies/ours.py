@@ -3,8 +3,8 @@
 After a failure every worker stops, regroups and begins the step anew, with the best plan that is there for
 the failures as they are. A better one may come a little later from planning on demand; and workers move to
 other stages where the runtime's own rule says that this pays. Whoever comes back copies its state while the
-others train; that costs two regroupings. If no worker is left on a stage the job starts again from a
-checkpoint, with every worker where it serves best.
+others train; that costs two regroupings. If no worker is left on a stage the job starts again from copies in
+neighbours' memory, if it makes them, or from a checkpoint, with every worker where it serves best.
 
 A job in layers whose bundle has plans under other cuts moves layers instead of workers, to whichever cut and
 number of workers on each stage is fastest, if that pays. Layers travel while training goes on; then all
@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from recycle_compiler.fleet.our_plans import CutsOnDemand, OurCut, alone, our_cuts
-from recycle_compiler.fleet.policies.bookkeeping import WorkClock, own_stages_first
+from recycle_compiler.fleet.policies.bookkeeping import CopiesInMemory, WorkClock, own_stages_first
 from recycle_compiler.fleet.policy import Change, Reaction, Worker
 from recycle_compiler.fleet.setting import FleetSetting
 from recycle_compiler.ir.units import plural
@@ -68,6 +68,8 @@ class Ours:
             f"plans of the bundle {planned}, others on demand; a failure takes "
             f"{costs.detection + costs.regroup:.3g} s and {costs.undone:g} iterations"
         )
+        if setting.neighbour_copies:
+            self.note += f"; copies in neighbours' memory every {plural(setting.neighbour_copies, 'step')}"
         if setting.recuts:
             self.note += f"; {plural(len(setting.recuts), 'other cut')} where layers that travel pay"
         self._setting, self._costs, self._job = setting, costs, job
@@ -93,6 +95,8 @@ class Ours:
         """When who will have its state."""
         self._plan_ready = self._weigh_at = _NEVER
         self._clock = WorkClock(setting.free_checkpoints_every)
+        self._copies = CopiesInMemory(setting.neighbour_copies, setting.copy_travel)
+        self.saving = setting.copying
         self._last_change = 0.0
         self._changes = ChangeRate(costs.expected_change)
         self._changes.begin(0.0)
@@ -105,6 +109,7 @@ class Ours:
         grid = ((p, s) for p in range(self._job.pipelines) for s in range(self._job.stages))
         self._idle = {machine for machine in grid if machine not in down}
         self._place(self._idle)
+        self._regroup(0.0)
         self._expect_moves()
         return self._rate
 
@@ -156,6 +161,7 @@ class Ours:
 
     def _forget(self, failed: frozenset[Worker]) -> None:
         self._counted = None
+        self._copies.failed(self._clock, failed)
         for machine in failed:
             self._serves.pop(machine, None)
             self._standby.pop(machine, None)
@@ -194,7 +200,8 @@ class Ours:
         else:
             self._period, words = self._cut.periods.exact(counts), "waits for a plan for these failures"
             pause += self._costs.planning
-        self._clock.pause(pause)
+        self._regroup(pause)
+        self._clock.worked -= redone
         self._expect_moves()
         return Reaction(self._rate, pause, redone, f"{_names(failed)} failed: {words}")
 
@@ -226,20 +233,28 @@ class Ours:
             why += f" of {self._cut.text(planned)}"
         self._idle = {*self._serves, *self._standby, *self._arrived, *self._benched}
         self._standby, self._arrived, self._copied, self._benched = {}, set(), [], set()
-        redone = self._clock.back_to_checkpoint()
-        return self._start_again(why)._replace(redone=redone)
+        age = self._copies.age(self._clock)
+        reaction = self._start_again(why, age)
+        if not self._serves:
+            # Until workers are back nodes may have gone.
+            age = None
+        self._copies.go_back(self._clock, age)
+        return reaction._replace(redone=self._clock.back_to_checkpoint() if age is None else age)
 
-    def _start_again(self, why: str) -> Reaction:
-        """From a checkpoint, if there is a worker for every stage."""
+    def _start_again(self, why: str, copy_age: float | None = None) -> Reaction:
+        """From a copy in memory or a checkpoint, if there is a worker for every stage."""
         self._plan_ready = self._weigh_at = _NEVER
         self._place(self._idle)
         if not self._serves:
             return Reaction(0.0, why=f"{why}: too few workers for every stage, stands still")
         self._idle = set()
-        pause = self._costs.detection + self._costs.restart + self._setting.checkpoint_load
-        self._clock.pause(pause)
+        pause, source = self._setting.from_checkpoint, "a checkpoint"
+        if copy_age is not None:
+            pause += self._setting.copy_travel - self._setting.checkpoint_load
+            source = "copies in memory"
+        self._regroup(pause)
         self._expect_moves()
-        return Reaction(self._rate, pause, why=f"{why}: starts from a checkpoint")
+        return Reaction(self._rate, pause, why=f"{why}: starts from {source}")
 
     # Of its own accord.
 
@@ -356,7 +371,7 @@ class Ours:
 
     @property
     def _rate(self) -> float:
-        return 0.0 if self._period == _NEVER else self._setting.rate(self._period)
+        return 0.0 if self._period == _NEVER else self._setting.rate(self._period) * (1 - self.saving)
 
     @property
     def _counts(self) -> Counts:
@@ -439,8 +454,13 @@ class Ours:
         timed = self._clock.worked >= STEPS_BEFORE_MOVES * self._setting.seconds(self._period)
         return STEPS_BEFORE_FURTHER_MOVES if timed else STEPS_BEFORE_MOVES
 
-    def _pause(self, seconds: float, why: str) -> Reaction:
+    def _regroup(self, seconds: float) -> None:
+        """A generation begins after a pause."""
         self._clock.pause(seconds)
+        self._copies.generation(self._clock, self._setting.seconds(self._period), self._serves)
+
+    def _pause(self, seconds: float, why: str) -> Reaction:
+        self._regroup(seconds)
         return Reaction(self._rate, seconds, 0.0, why)
 
 

@@ -100,8 +100,7 @@ class Recycle:
         if self._period is None:
             why = f"{failures}: a stage is without a worker, stands still"
             return Reaction(0.0, 0.0, redone, why)
-        costs = self._setting.costs
-        pause = costs.detection + costs.restart + self._setting.checkpoint_load
+        pause = self._setting.from_checkpoint
         self._clock.pause(pause)
         why = f"no worker has the state of a stage: from a checkpoint, plan for {failures}"
         return Reaction(self._rate, pause, redone, why)

@@ -81,7 +81,7 @@ class TorchFt:
         self._replicas = list(self._whole())
         if not self._replicas:
             return Reaction(0.0, 0.0, redone, "too few machines for a replica")
-        pause = self._costs.detection + self._costs.restart + self._setting.checkpoint_load
+        pause = self._setting.from_checkpoint
         self._clock.pause(pause)
         return Reaction(self._rate, pause, redone, "from a checkpoint")
 

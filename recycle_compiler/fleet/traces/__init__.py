@@ -1,1 +1,1 @@
-"""When machines fail and come back: read from files in five formats, or generated from a few words."""
+"""Traces of failures and repairs: read from files in five formats, or generated from a few words."""

@@ -133,7 +133,7 @@ class _Word(NamedTuple):
 
 
 def is_words(text: str) -> bool:
-    """Whether this is meant to generate a trace, rather than a file's name; it may be misspelt."""
+    """True if this is meant to generate a trace, rather than a file's name; it may be misspelt."""
     first, *others = text.replace("=", " ").split() or [""]
     if first in KINDS:
         return True

@@ -51,7 +51,7 @@ class Times:
         self.latest = 0.0
 
     def check(self, at: float, span: Span) -> bool:
-        """Whether an event may happen then."""
+        """True if an event may happen then."""
         if at > LONGEST:
             found = f"{at:.4g} s" if isfinite(at) else "a time without end"
             message = f"a trace lasts at most {LONGEST / 86400 / 366:.0f} years, got {found}"
@@ -84,7 +84,7 @@ class Presence:
         self._left: dict[str, int] = {}
 
     def add(self, node: str, span: Span) -> bool:
-        """Whether it can come."""
+        """True if it can come."""
         if node in self.there:
             line = self.there[node]
             since = f"since line {line}" if line else "from the beginning"
@@ -98,7 +98,7 @@ class Presence:
         return True
 
     def remove(self, node: str, span: Span) -> bool:
-        """Whether it can go."""
+        """True if it can go."""
         if node not in self.there:
             line = self._left.get(node)
             why = f"it was removed on line {line} already" if line else "no line before has added it"

@@ -42,11 +42,11 @@ class FleetTrace:
     """Those there are before anything happens, in the order in which they get places."""
     events: tuple[FleetEvent, ...]
     whole: bool = False
-    """Whether the places of the job that `nodes` do not fill have machines too, which never fail."""
+    """True if the places of the job that `nodes` do not fill have machines too, which never fail."""
     spares: int = 0
     """Machines beyond those of the trace and of the job, which never fail."""
     by_worker: bool = False
-    """Whether events name workers of the job, which are all there before anything happens."""
+    """True if events name workers of the job, which are all there before anything happens."""
     is_recorded: bool = False
     """True if it is of a recorded cluster, of which a job gets a part."""
     is_drawn: bool = False

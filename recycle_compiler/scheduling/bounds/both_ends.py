@@ -1,4 +1,4 @@
-"""How long all workers of a stage together must idle at both ends of an iteration.
+"""Bound from idle time at both ends of an iteration, of all workers of a stage together.
 
 The bounds of one worker know its own memory and the shortest way round. Here the live workers of a stage are
 taken as one pool, which allows to ask how fast the *other* stages can feed it:

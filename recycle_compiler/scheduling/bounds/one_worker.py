@@ -1,4 +1,4 @@
-"""How long a worker takes whose memory is too small to hide the round trip.
+"""Bound of a worker whose memory is too small to hide the round trip.
 
 A worker that has k micro-batches and holds c activations takes them in rounds: the F that comes c after
 another needs the room of that one, so it starts no sooner than its backward has come back. Between such F

@@ -30,7 +30,7 @@ class SparseRows:
 
 
 def meets(point: Ints, rows: SparseRows) -> bool:
-    """Whether a point meets every row."""
+    """True if a point meets every row."""
     for row, limit in enumerate(rows.limit.tolist()):
         entries = slice(int(rows.offset[row]), int(rows.offset[row + 1]))
         terms = zip(rows.column[entries].tolist(), rows.value[entries].tolist(), strict=True)
@@ -40,7 +40,7 @@ def meets(point: Ints, rows: SparseRows) -> bool:
 
 
 def refutes(weights: NDArray[np.float64], rows: SparseRows, lower: Ints, upper: Ints) -> bool:
-    """Whether the weights, or their opposites, prove that no point within these bounds meets all rows.
+    """True if the weights, or their opposites, prove that no point within these bounds meets all rows.
 
     Bounds that cross, or a row that fails on its own, need no weights.
     """

@@ -24,7 +24,7 @@ _WORTH = 10_000_000
 
 
 def is_small(clock: Clock, period: int) -> bool:
-    """Whether the model for this period can be solved in about a second."""
+    """True if the model for this period can be solved in about a second."""
     problem = clock.problem
     if not problem.is_uniform or problem.pools < problem.chunks or problem.is_tied:
         # The model counts micro-batches of a chunk, so it cannot tell one of them from another: an edge

@@ -1,4 +1,4 @@
-"""What the MILP needs to know before it is stated: groups of micro-batches, and where their ops can lie.
+"""Preparation of the MILP: groups of micro-batches, and where their ops can lie.
 
 Time is counted in grains of the problem. A target period leaves every op a span of grains to start in; where
 one is empty, no schedule meets the target.
@@ -78,7 +78,7 @@ class GrainTimes:
 
     @property
     def is_empty(self) -> bool:
-        """Whether something has no grain left."""
+        """True if something has no grain left."""
         spans = (*self.opening, *(span for stage in self.spans for span in stage))
         return any(span.last < span.first for span in spans)
 

@@ -1,4 +1,4 @@
-"""What every worker process would load for itself, loaded once before they are forked."""
+"""Modules that every worker process would load for itself, loaded once before they are forked."""
 
 import gc
 import importlib

@@ -1,4 +1,4 @@
-"""Which worker process has which line of the board, written down for the next agent of this node.
+"""Table of worker processes and their lines of the board, written down for the next agent of this node.
 
 No torch.
 """

@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 class NearServer(Protocol):
-    """Where worker processes of this node connect: see `protocol.server.Server`."""
+    """Server that worker processes of this node connect to: see `protocol.server.Server`."""
 
     def fileno(self) -> int: ...
 

@@ -1,4 +1,4 @@
-"""Which processes of a node have ended, and which hang. No torch.
+"""Watch over the processes of a node: which have ended, and which hang. No torch.
 
 The end of a process is seen through its pidfd, so a restarted agent can watch processes that are not
 its children. A process hangs when its heartbeat stops and the kernel says that it is not busy either, or

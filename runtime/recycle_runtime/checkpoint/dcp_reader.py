@@ -1,4 +1,4 @@
-"""What the readers of tensors for `torch.distributed.checkpoint` have in common."""
+"""Base of the readers of tensors for `torch.distributed.checkpoint`."""
 
 from abc import abstractmethod
 from collections.abc import Mapping

@@ -60,7 +60,7 @@ def stopping_on_signals() -> AbstractContextManager[None]:
 
 
 class StopRequests:
-    """Which signal has asked us to end, if one has."""
+    """The signal that has asked us to end, if one has."""
 
     number: int | None = None
 

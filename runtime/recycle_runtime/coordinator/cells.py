@@ -1,4 +1,4 @@
-"""Where each worker stands in the grid of the current cut. Needs no torch.
+"""Cells of workers in the grid of the current cut. Needs no torch.
 
 Workers keep the names that they have in the job's own grid. Under the job's own cut a worker's cell is
 usually the one it is named after; under another cut, or back from one, it may be any.
@@ -21,7 +21,7 @@ class Cells:
 
     @property
     def is_plain(self) -> bool:
-        """Whether every worker stands where its name says."""
+        """True if every worker stands where its name says."""
         return self.book.is_own and all(worker == cell for worker, cell in self._cells.items())
 
     def of(self, worker: Worker) -> Worker | None:
@@ -90,7 +90,7 @@ class Cells:
                 taken.add(cell)
 
     def has_room(self, worker: Worker) -> bool:
-        """Whether it stands somewhere or could."""
+        """True if it stands somewhere or could."""
         return worker in self._cells or self._choice(worker, set(self._cells.values())) is not None
 
     def _choice(self, worker: Worker, taken: set[Worker]) -> Worker | None:

@@ -64,7 +64,7 @@ class _Attempt:
     shards: dict[str, int] = field(default_factory=dict[str, int])
     """Those that are on disk, with their checksums."""
     is_closing: bool = False
-    """Whether the manifest is on its way to disk."""
+    """True if the manifest is on its way to disk."""
 
     def waits_for(self, member: Member) -> bool:
         return not self.is_closing and member in self.writers - self.done

@@ -10,7 +10,7 @@ from recycle_runtime.protocol.messages.wire import Message, ToWorker
 
 
 class Kind(Enum):
-    """What a client is that is no worker process; it follows from the first thing it says."""
+    """Kind of a client that is no worker process; it follows from the first thing it says."""
 
     AGENT = "agent"
     OBSERVER = "observer"
@@ -45,7 +45,7 @@ class Connections:
         """For processes that are another worker now: by name and pid as they were."""
 
     def __contains__(self, member: Member) -> bool:
-        """Whether it is connected."""
+        """True if it is connected."""
         return member in self._members
 
     @property

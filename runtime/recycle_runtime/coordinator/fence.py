@@ -64,7 +64,7 @@ class LeaderFence:
         self._leadership.end()
 
     def check(self, term: int = 0) -> None:
-        """Whether this coordinator still leads; `term` is that of a client, who may know of a newer one."""
+        """True if this coordinator still leads; `term` is that of a client, who may know of a newer one."""
         if term > self._leadership.number:
             self._leadership.lose()
         if not self._leadership.is_held:
@@ -77,7 +77,7 @@ class LeaderFence:
 
 
 class Fenced:
-    """What the server calls in place of who is served."""
+    """Stand-in that the server calls in place of who is served."""
 
     def __init__(self, served: Served, fence: LeaderFence) -> None:
         self._served, self._fence = served, fence

@@ -61,7 +61,7 @@ class LayerMove:
             self.arrived = now
 
     def arrive(self, member: Member, size: int, now: float) -> bool:
-        """Whether these were the last."""
+        """True if these were the last."""
         if member not in self.missing:
             return False
         self.received += size
@@ -71,7 +71,7 @@ class LayerMove:
         return not self.missing
 
     def is_late(self, now: float) -> bool:
-        """Whether it takes so long that nobody should wait for it any more."""
+        """True if it takes so long that nobody should wait for it any more."""
         return bool(self.missing) and now - self.began > max(_LEAST_SECONDS, _MOST_TIMES * self.seconds)
 
     def joiners(self, members: Collection[Member]) -> list[Member]:

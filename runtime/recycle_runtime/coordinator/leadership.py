@@ -1,4 +1,4 @@
-"""Which of several coordinators coordinates, in a folder that they share. Needs no torch.
+"""Choice of the one of several coordinators that coordinates, in a folder that they share. Needs no torch.
 
 A coordinator begins a term by making the file `term-N` of the next number, which a file system lets one
 process do. From then on it renews a lease: it writes a sign of life into that file, and nobody else does.
@@ -31,7 +31,7 @@ _PREFIX = "term-"
 
 
 class Candidacy(Enum):
-    """Where a candidate stands."""
+    """State of a candidate."""
 
     WAITS = "another one coordinates, or none has begun"
     LEADS = "it coordinates"
@@ -51,7 +51,7 @@ class Term:
     renewed: int = 0
     """How often it has."""
     is_over: bool = False
-    """Whether the job has ended in it."""
+    """True if the job has ended in it."""
 
 
 def newest_term(folder: Path) -> Term | None:
@@ -97,7 +97,7 @@ class Leadership:
 
     @property
     def is_held(self) -> bool:
-        """Whether it may act: nobody else can have taken over."""
+        """True if it may act: nobody else can have taken over."""
         return self._term is not None and self._clock() - self._renewed < _HELD_FOR * self._lease
 
     def look(self) -> Candidacy:
@@ -166,7 +166,7 @@ class Leadership:
         os.fsync(self._handle)
 
     def _has_died(self, term: Term) -> bool:
-        """Whether it was this candidate's own, on this host, which knows that its process runs no more."""
+        """True if it was this candidate's own, on this host, which knows that its process runs no more."""
         if term.candidate != self._candidate or not term.boot or term.boot != self._boot:
             return False
         try:

@@ -13,7 +13,7 @@ from recycle_runtime.plan.assembly import Worker
 
 
 class LostStarts:
-    """Who may have to be started again, and when."""
+    """Workers that may have to be started again, and when."""
 
     def __init__(self, pause: float) -> None:
         """In seconds: for agents to come back, and for processes to come without them."""

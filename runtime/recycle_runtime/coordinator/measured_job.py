@@ -54,13 +54,13 @@ class JobText:
         self.stages, self.microbatches = int(shape["stages"]), int(shape["microbatches"])
         self._pipelines = int(shape["pipelines"])
         self.is_abstract = self._fields["units"][0] == "slot"
-        """Whether times are in slots, which are no seconds."""
+        """True if times are in slots, which are no seconds."""
         self.is_adaptive = "adaptive" in self._fields["techniques"]
-        """Whether a worker may run micro-batches of others."""
+        """True if a worker may run micro-batches of others."""
         self.cut = tuple(map(int, self._fields.get("cut", ())))
         """How many layers each stage has; empty of a job of whole stages."""
         self.is_in_layers = "layer_forward" in self._fields
-        """Whether it says what each layer costs: the job that a bundle is for, if it can be cut anew."""
+        """True if it says what each layer costs: the job that a bundle is for, if it can be cut anew."""
         self.parts = int(self._fields.get("parts", ["1"])[0])
         """Into how many parts micro-batches are split."""
         self.owners = int(self._fields.get("owners", ["0"])[0])
@@ -82,7 +82,7 @@ class JobText:
 
     @property
     def has_one_chunk_each(self) -> bool:
-        """Whether every worker holds one chunk: times are measured by worker, and planned by chunk."""
+        """True if every worker holds one chunk: times are measured by worker, and planned by chunk."""
         return self._chunk_stages == list(range(self.stages))
 
     @property

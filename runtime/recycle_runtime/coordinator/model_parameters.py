@@ -1,5 +1,5 @@
-"""What the stages say of their parameters before the first step, and of their gradients after it, and what is
-wrong with that as a whole.
+"""Reports of the stages on their parameters before the first step and their gradients after it, and what is
+wrong with these as a whole.
 
 Needs no torch.
 """
@@ -60,7 +60,7 @@ class ModelParameters(Participant):
         return [*map(Tell, reached.warnings())]
 
     def hear(self, stage: int, said: Parameters) -> bool:
-        """Whether this was the last that was missing."""
+        """True if this was the last that was missing."""
         was_whole = len(self._said) == self._stages
         self._said[stage] = said
         return not was_whole and len(self._said) == self._stages

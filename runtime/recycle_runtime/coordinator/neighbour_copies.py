@@ -104,7 +104,7 @@ def prepare(folder: Path, copied: CompleteCopy | None) -> None:
 
 
 class CopyGroup(NamedTuple):
-    """Who trains."""
+    """Members that train."""
 
     generation: int
     members: Sequence[Member]
@@ -164,7 +164,7 @@ class _Attempt:
     held: dict[Member, CopyHeld] = field(default_factory=dict[Member, CopyHeld])
     """By holder."""
     is_stored: bool = False
-    """Whether all of it is where it should be."""
+    """True if all of it is where it should be."""
     script: ScriptState | None = None
 
 

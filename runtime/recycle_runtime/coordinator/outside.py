@@ -1,4 +1,4 @@
-"""What lies around a coordinator that is not its own: time, connections, slow disks, planners.
+"""Surroundings of a coordinator: time, connections, slow disks, planners.
 
 A simulated world puts others in their place. Needs no torch.
 """
@@ -34,7 +34,7 @@ class Serves(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """How each of them is made."""
+    """Makers of each of them."""
 
     clock: Callable[[], float] = time.monotonic
     serve: Callable[[str, int, Token, Served], Serves] = Server

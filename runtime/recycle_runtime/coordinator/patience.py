@@ -63,7 +63,7 @@ class AttentiveClock:
 
 
 class Standstill:
-    """How long a job may go without a step: as long as many of its longest ones."""
+    """Limit of the time that a job may go without a step: as long as many of its longest ones."""
 
     def __init__(self, patience: Patience) -> None:
         self._patience, self._longest = patience, 0.0
@@ -73,6 +73,6 @@ class Standstill:
         self._longest = max(self._longest, seconds)
 
     def is_long(self, seconds: float, *, is_first: bool) -> bool:
-        """Whether so many seconds without a step are too many; `is_first`: some worker has made none yet."""
+        """True if so many seconds without a step are too many; `is_first`: some worker has made none yet."""
         least = max(self._patience.standstill, _LONGEST_STEPS * self._longest)
         return seconds > (max(least, self._patience.first_step) if is_first else least)

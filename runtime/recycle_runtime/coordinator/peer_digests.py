@@ -1,4 +1,4 @@
-"""Whether peers are equal: what each says of its state after a step, compared as it comes in."""
+"""Comparison of peers: what each says of its state after a step, compared as it comes in."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -16,7 +16,7 @@ _LONGEST = 40
 
 
 class _Place(NamedTuple):
-    """Where states must be the same."""
+    """Place where states must be the same."""
 
     generation: int
     step: int

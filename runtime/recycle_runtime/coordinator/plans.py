@@ -51,7 +51,7 @@ MEMORY = (
 
 
 class Notes(Protocol):
-    """Where it is written down."""
+    """Place where it is written down."""
 
     def write(self, **fields: Any) -> None: ...
 
@@ -288,7 +288,7 @@ class PlansOnDemand:
 
 
 def is_of_job(bundle: Bundle, first: Bundle) -> bool:
-    """Whether a plan made on demand trains the model of the job's first bundle with as many micro-batches."""
+    """True if a plan made on demand trains the model of the job's first bundle with as many micro-batches."""
     if bundle.tensor != first.tensor or sum(bundle.cut) != sum(first.cut):
         return False
     units, whole = (each.pipelines * each.microbatches for each in (bundle, first))

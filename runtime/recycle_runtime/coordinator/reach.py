@@ -27,7 +27,7 @@ class ReachVerdict(NamedTuple):
 
 
 class Reachability:
-    """What workers have said about each other's hosts."""
+    """Reports of workers on each other's hosts."""
 
     def __init__(self) -> None:
         self._hosts: dict[Worker, frozenset[str]] = {}

@@ -68,7 +68,7 @@ class Carrier:
         self.connection, self._closed, self._waits = connection, closed, waits
         self.lines: dict[int, RelayedLine] = {}
         self.is_heard = False
-        """Whether something that it has said is being dealt with right now."""
+        """True if something that it has said is being dealt with right now."""
         self.is_open = True
         self._newest = 0
         self._told: list[tuple[list[int], Message | None]] = []

@@ -47,7 +47,7 @@ class Variant(NamedTuple):
     lighter: Mapping[Worker, float] = MappingProxyType({})
     """Those who have less to do, each with how many times longer it takes than its peers."""
     is_recut: bool = False
-    """Whether the cut is chosen for them; they are still cells of the current one."""
+    """True if the cut is chosen for them; they are still cells of the current one."""
 
 
 class ChosenCut(NamedTuple):

@@ -54,7 +54,7 @@ class _Attempt:
     done: set[Member] = field(default_factory=set[Member])
     shards: dict[str, int] = field(default_factory=dict[str, int])
     is_closing: bool = False
-    """Whether all shards are on disk."""
+    """True if all shards are on disk."""
 
 
 @dataclass(slots=True)

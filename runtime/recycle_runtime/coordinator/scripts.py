@@ -1,4 +1,4 @@
-"""What the scripts of a job have asked for and been told: belongs to the job's state machine.
+"""Questions of the scripts of a job, and the answers: belongs to the job's state machine.
 
 Every worker runs the same script, and all of them ask for the same: a worker whose script asks for something
 else ends the job with a sentence. What all have to see alike, the loss of a step or the result of an

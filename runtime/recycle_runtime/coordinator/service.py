@@ -136,9 +136,9 @@ class JobOptions(RunOptions):
     is left is to save them."""
     patience: Patience = field(default_factory=Patience)
     takes_over: bool = False
-    """Whether a coordinator before this one may still hold locks; see `leadership`."""
+    """True if a coordinator before this one may still hold locks; see `leadership`."""
     is_over: bool = False
-    """Whether a job in this folder had ended, and its agents had been told; see `job_over`."""
+    """True if a job in this folder had ended, and its agents had been told; see `job_over`."""
 
 
 class Service:
@@ -243,7 +243,7 @@ class Service:
         )
         self._end: JobEnded | None = None
         self.goes_on = False
-        """Whether the job has ended only to go on from its newest checkpoint, or from a copy in memory."""
+        """True if the job has ended only to go on from its newest checkpoint, or from a copy in memory."""
         self.goes_on_from: CompleteCopy | None = None
         """That copy."""
         self._closes_at = float("inf")
@@ -251,9 +251,9 @@ class Service:
         """How many should hear of the end before this coordinator leaves."""
         self._stop: Callable[[], str | None] = lambda: None
         self.has_begun = before is not None
-        """Whether a generation has been ordered."""
+        """True if a generation has been ordered."""
         self.was_observed = False
-        """Whether an observer reports to the user."""
+        """True if an observer reports to the user."""
         self._is_ending = False
         self._expect_messages()
         self._order_handlers: dict[type[object], Callable[[Any], None]] = {
@@ -311,7 +311,7 @@ class Service:
 
     @property
     def had_ended(self) -> bool:
-        """Whether the job was over, and everybody had been told, before this coordinator was started."""
+        """True if the job was over, and everybody had been told, before this coordinator was started."""
         return self._options.is_over and self._agents_awaited > 0
 
     @property
@@ -332,7 +332,7 @@ class Service:
 
     @property
     def is_over(self) -> bool:
-        """Whether the job has ended, and its workers have left or had time to."""
+        """True if the job has ended, and its workers have left or had time to."""
         if self._end is None:
             return False
         is_left = self._agents.has_processes if self.goes_on else self._connections.has_members
@@ -673,7 +673,7 @@ class Service:
         self._connections.publish(self._end)
 
     def _goes_on(self, error: str) -> bool:
-        """Whether the job can, from the copy in memory or from the newest checkpoint; says so."""
+        """True if the job can, from the copy in memory or from the newest checkpoint; says so."""
         checkpoint = self.newest_checkpoint
         copy, why = self._job.usable_copy(self._agents.memories())
         if copy is not None:

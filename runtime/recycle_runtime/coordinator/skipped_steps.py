@@ -4,6 +4,7 @@ Needs no torch.
 """
 
 from collections.abc import Callable, Collection
+from itertools import takewhile
 
 from recycle_runtime.coordinator.events import Answer, GivenUp, Note, Order, Tell, TellSettled
 from recycle_runtime.coordinator.journal import Field, Lines
@@ -12,7 +13,7 @@ from recycle_runtime.coordinator.participant import Asked, Hears, Memory, Partic
 from recycle_runtime.options.run import MAX_SKIPPED
 from recycle_runtime.plan.worker_ids import Worker
 from recycle_runtime.protocol.messages.members import Member
-from recycle_runtime.protocol.messages.steps import ROUTER, Settled, StepSettled
+from recycle_runtime.protocol.messages.steps import MOST_SAID_AGAIN, ROUTER, Settled, StepSettled
 
 _WORDS = {
     "data": "the data of micro-batch {}",
@@ -25,7 +26,7 @@ StageOf = Callable[[Worker], int | None]
 
 
 class SkippedSteps(Participant):
-    """What became of steps, as it is told: each step once, however often it is made."""
+    """Verdicts on steps, as they are told: each step once, however often it is made."""
 
     memory = (
         Memory(
@@ -38,9 +39,11 @@ class SkippedSteps(Participant):
 
     def __init__(self, most: int = MAX_SKIPPED) -> None:
         self._most = most
+        self._verdicts: dict[int, bool] = {}
+        """True for a step that was skipped; of the last steps that were heard of, in any order."""
         self._last = -1
         self.in_a_row = 0
-        """Up to the last one that was heard of."""
+        """Up to the last one that was heard of; a step without a verdict was made by somebody."""
         self._open: tuple[int, dict[Member, Settled]] | None = None
         """A step that was skipped, with what its workers say, until all have."""
         self.words = ""
@@ -66,13 +69,14 @@ class SkippedSteps(Participant):
     def recall(self, lines: Lines) -> None:
         for fields in (line.fields for line in lines.all):
             if "begins" in fields:
+                self._verdicts.clear()
                 self._last, self.in_a_row = -1, 0
             elif "settled" in fields:
                 settled: StepSettled = fields["settled"]
-                self._last, self.in_a_row = settled.step, self.in_a_row + 1 if settled.is_skipped else 0
+                self._count(settled.step, is_skipped=settled.is_skipped)
 
     def has_made_none(self, steps: int) -> bool:
-        """Whether all of so many steps were left out."""
+        """True if all of so many steps were left out."""
         return steps > 0 and self.in_a_row >= steps
 
     @property
@@ -85,18 +89,31 @@ class SkippedSteps(Participant):
     ) -> list[Order]:
         """What a worker knows of a step; `members` are all that train."""
         orders: list[Order] = []
-        if said.step > self._last:
-            orders += self._close(stage_of)
-            self._last = said.step
-            self.in_a_row = self.in_a_row + 1 if said.is_skipped else 0
+        if said.step not in self._verdicts and said.step > self._last - MOST_SAID_AGAIN:
+            # After a return of the coordinator it may be an older one: one worker tells of all steps, and
+            # others, which may be heard before it, of those that were skipped.
+            if said.step > self._last:
+                orders += self._close(stage_of)
+                self._open = (said.step, {}) if said.is_skipped else None
+            self._count(said.step, is_skipped=said.is_skipped)
             settled = StepSettled(said.step, said.norm, said.is_skipped)
             orders += [Note({"settled": settled}), TellSettled(settled)]
-            self._open = (said.step, {}) if said.is_skipped else None
         if self._open is not None and self._open[0] == said.step:
             self._open[1][member] = said
             if set(members) <= set(self._open[1]):
                 orders += self._close(stage_of)
         return orders
+
+    def _count(self, step: int, *, is_skipped: bool) -> None:
+        self._verdicts[step] = is_skipped
+        self._verdicts.pop(step - MOST_SAID_AGAIN, None)
+        if step == self._last + 1:
+            self.in_a_row = self.in_a_row + 1 if is_skipped else 0
+        else:
+            last = max(step, self._last)
+            row = takewhile(lambda each: self._verdicts.get(each, False), range(last, -1, -1))
+            self.in_a_row = sum(1 for _ in row)
+        self._last = max(step, self._last)
 
     def end(self, stage_of: StageOf) -> list[Order]:
         """The job ends: whoever has not said anything never will."""

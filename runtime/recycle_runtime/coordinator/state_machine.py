@@ -69,6 +69,7 @@ from recycle_runtime.coordinator.neighbour_copies import CompleteCopy, Neighbour
 from recycle_runtime.coordinator.participant import Asked, Kind, NewGeneration, Participant, View
 from recycle_runtime.coordinator.participants import not_asked_for, open_participants
 from recycle_runtime.coordinator.patience import Patience, Standstill
+from recycle_runtime.coordinator.program_faults import ProgramFaults, told_of
 from recycle_runtime.coordinator.recovery import Recovery
 from recycle_runtime.coordinator.regrouping import (
     CannotAgreeError,
@@ -116,8 +117,6 @@ ENDLESS = 1 << 62
 """Steps of a job whose scripts say when it ends."""
 _WHILE_SAVING = (Said, WorkerFailed, Returned, Reconnected, CheckpointClosed, TimePassed, GivenUp)
 """Events that still matter when all steps are made."""
-_MOST_FRUITLESS = 5
-"""Generations in a row that end without a step or a failure; after more of them something else is wrong."""
 
 
 class Phase(Enum):
@@ -203,15 +202,7 @@ class StateMachine:
         self._wanted: list[str] = []
         """Why every worker should stop at a boundary."""
         self._moves: dict[Worker, Worker] = {}
-        self._fruitless = 0
-        self._first_reason = ""
-        self._failures: dict[int, set[Member]] = {}
-        """By step: whose own work has failed in it."""
-        self._untold: list[tuple[int, Tell]] = []
-        """Of which worker's own work has failed, until the step is made without it: then the program was not
-        at fault. If it was, the job ends with that, and it is told then."""
-        self._stuck: dict[int, set[Worker]] = {}
-        """By step: whose own work has not come to an end in it."""
+        self._faults = ProgramFaults()
         self._row_at = self._asked_at = now
         self._standstill = Standstill(self._patience)
         self._remembered: int | None = None
@@ -614,27 +605,20 @@ class StateMachine:
 
     def _failed(self, member: Member, message: Failed) -> None:
         """Its own work raised an error; the process ends by itself."""
-        told = Tell(f"{name_of(member.worker)} failed: {message.why.partition(chr(10))[0]}")
+        cause = f"{name_of(member.worker)} failed"
         if self._is_outside(member):
             # Where it was started something may be missing; those who train need not end for that.
-            self._orders.append(told)
-            self._worker_failed(WorkerFailed(member.worker, f"{name_of(member.worker)} failed"))
+            self._orders.append(told_of(member.worker, message))
+            self._worker_failed(WorkerFailed(member.worker, cause))
             return
         if self.phase is Phase.FORMING or message.is_hopeless:
             # Nothing has been trained yet: the program or its surroundings are at fault.
             self.has_bad_copy = message.is_hopeless and self._restore is not None and is_copy(self._restore)
             self._end(message.why, is_lost=self.has_bad_copy)
             return
-        others = self._failures.setdefault(message.step, set())
-        if not message.is_injected:
-            others.add(member)
-        if len({other.worker for other in others}) > 1:
-            # The same step fails wherever it runs, so no machine is at fault.
-            self._untold.clear()
+        if self._faults.is_raised_alike(member.worker, message):
             self._end(message.why)
             return
-        cause = f"{name_of(member.worker)} failed"
-        self._untold.append((message.step, told))
         self._worker_failed(WorkerFailed(member.worker, cause, reason=message.why))
 
     def _is_outside(self, member: Member) -> bool:
@@ -694,7 +678,7 @@ class StateMachine:
             said = f" ({event.reason})" if event.reason else ""
             self._end(f"every worker has failed before the first step: {cause}{said}")
         elif self.phase is Phase.RUNNING:
-            self._fruitless = 0
+            self._faults.worker_gone()
             self._regroup(cause, fault_at=event.fault_at)
             self.recovery.reason = event.reason
         else:
@@ -727,16 +711,11 @@ class StateMachine:
         if all(self._is_outside(member) for member in ranks):
             self._worker_failed(event.failed)
             return
-        others = self._stuck.setdefault(event.step, set())
-        others.add(worker)
-        stage = self.cells.stage(worker)
-        peers = {other for other in self.roster.whole() if self.cells.stage(other) == stage} - others
-        if self.phase is Phase.FORMING or len(others) > 1 or not peers:
-            names = ", ".join(map(name_of, sorted(others)))
-            alike = (
-                f"workers {names} got stuck alike, so the program is at fault" if others - {worker} else ""
-            )
-            self._end(f"{alike}: {event.why}" if alike else event.why)
+        stage, is_first = self.cells.stage(worker), self.phase is Phase.FORMING
+        peers = [other for other in self.roster.whole() if self.cells.stage(other) == stage]
+        error = self._faults.stuck(worker, event.step, () if is_first else peers, event.why)
+        if error is not None:
+            self._end(error)
         else:
             self._worker_failed(replace(event.failed, reason=event.why))
 
@@ -902,15 +881,9 @@ class StateMachine:
 
     def _regroup_fruitlessly(self, member: Member, why: str) -> None:
         """No worker has failed, and yet they cannot continue; the number of times is limited."""
-        if not self._fruitless:
-            # What follows may be nothing but the consequence.
-            self._first_reason = f"{name_of(member.worker)}: {why}"
-        self._fruitless += 1
-        if self._fruitless > _MOST_FRUITLESS:
-            self._end(
-                f"the workers could not talk to each other {self._fruitless} times in a row; at first "
-                f"{self._first_reason}"
-            )
+        error = self._faults.fruitless(member.worker, why)
+        if error is not None:
+            self._end(error)
         else:
             self._regroup(f"{name_of(member.worker)} lost its connection to the group")
 
@@ -1146,18 +1119,9 @@ class StateMachine:
         self._take(self.rows.told(rows))
 
     def _note_row(self, row: StepRow) -> None:
-        self._fruitless = 0
         self._row_at = self._now
         self._standstill.step(row.seconds)
-        self._failures.pop(row.step, None)
-        self._stuck.pop(row.step, None)
-        self._tell_failures(row.step)
-
-    def _tell_failures(self, made: int, error: str = "") -> None:
-        """Of workers that have failed in a step that is made by now; not again what the job ends with."""
-        told = [tell for step, tell in self._untold if step <= made]
-        self._untold = [(step, tell) for step, tell in self._untold if step > made]
-        self._orders += [tell for tell in told if tell.text.partition(" failed: ")[2] not in error]
+        self._orders += self._faults.made(row.step)
 
     # The end.
 
@@ -1226,7 +1190,7 @@ class StateMachine:
         if self.phase is Phase.ENDED:
             return
         is_told = self.phase is Phase.SAVING
-        self._tell_failures(ENDLESS, error or "")
+        self._orders += self._faults.told(ENDLESS, error or "")
         self.phase, self._error = Phase.ENDED, error
         self._stop_participants()
         # First, so that it is written down: who has heard of it is gone when a coordinator comes back.

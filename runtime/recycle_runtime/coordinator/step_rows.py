@@ -14,7 +14,7 @@ from recycle_runtime.protocol.messages.steps import LossShare, StepDone, StepRow
 
 @dataclass(slots=True)
 class _Telling:
-    """What the workers of a generation have said about a step, as it was run last."""
+    """Words of the workers of a generation about a step, as it was run last."""
 
     corrections: int
     """Of steps before it, as the workers count them: after another one it is run again."""
@@ -114,7 +114,7 @@ class StepRows(Participant):
         return rows
 
     def is_made_by(self, member: Member) -> bool:
-        """Whether steps of this generation count only when this process has made them."""
+        """True if steps of this generation count only when this process has made them."""
         return member in self._members
 
     def add_share(self, member: Member, said: LossShare | StepDone) -> None:

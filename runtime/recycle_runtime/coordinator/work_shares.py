@@ -1,4 +1,4 @@
-"""What the workers of a generation say of their streams, and whether that is the work of a step.
+"""Check that the streams of a generation, as its workers tell, are the work of a step.
 
 Needs no torch.
 """
@@ -24,7 +24,7 @@ class WorkShares:
         self._shares = []
 
     def hear(self, member: Member, said: tuple[WorkShare, ...] | None) -> bool:
-        """Whether this was the last that was missing."""
+        """True if this was the last that was missing."""
         if said is None or member not in self._missing:
             return False
         self._missing.discard(member)

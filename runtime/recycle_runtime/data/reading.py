@@ -1,4 +1,4 @@
-"""How the micro-batches of one source are read by number: any of them, or one after the other."""
+"""Reads the micro-batches of one source by number: any of them, or one after the other."""
 
 import copy
 import logging

@@ -1,1 +1,1 @@
-"""What a bug report should say about a machine, and what on it would get in the way of a job."""
+"""Description of a machine for a bug report, and what on it would get in the way of a job."""

@@ -106,9 +106,11 @@ class GraphedWork:
         with chunk.random.capturing(self._generators):
             self._forward = self._captured(forward, self._generators.values())
         self.outputs = tuple(output.detach() for output in outputs)
+        self.trained = [output.requires_grad for output in outputs]
+        """True for outputs that the chunk trains through."""
         self._arriving = [
-            None if chunk.is_last or not output.is_floating_point() else torch.zeros_like(output)
-            for output in self.outputs
+            None if chunk.is_last or not trained else torch.zeros_like(output)
+            for output, trained in zip(self.outputs, self.trained, strict=True)
         ]
         works: list[Any] = []
 

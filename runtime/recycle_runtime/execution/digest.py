@@ -1,4 +1,4 @@
-"""What peers must have in common, in a few digits for each field.
+"""Digest of what peers must have in common, in a few digits for each field.
 
 Parameters, optimizer state, options of groups, schedules and averages. Gradients are summed with the same
 bits on every peer, and all that follows is computed alike, so peers of a chunk are equal bit by bit after

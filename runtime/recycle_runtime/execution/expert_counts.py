@@ -10,6 +10,7 @@ from typing import cast
 
 import torch
 
+from recycle_runtime.execution.step_sum import StepSum
 from recycle_runtime.experts.mixture import MixtureOfExperts
 from recycle_runtime.experts.shared import SharedExperts
 from recycle_runtime.transport.interface import Pending
@@ -27,32 +28,12 @@ class ExpertCounts:
         """By layer, by expert: how often it was asked for in the last step that was summed."""
         self._choices: list[torch.Tensor] = []
         """Of the last step here: of each layer with a capacity how many there were, and how many dropped."""
-        self._record: list[torch.Tensor] | None = None
-        """Of steps whose beginning is not here: what all peers have asked for in each."""
-
-    def record(self) -> None:
-        """The state is on its way here: write down what is to be done to it."""
-        self._record = []
-
-    def forget(self) -> None:
-        """It will not come."""
-        self._record = None
-
-    @property
-    def recorded(self) -> int:
-        """How many steps are written down."""
-        return len(self._record or ())
-
-    def catch_up(self, *, but: int = 0) -> None:
-        """It is here, as it was when `record` began; the last `but` steps stay written down."""
-        recorded = self._record or []
-        last = max(0, len(recorded) - but)
-        self._record = recorded[last:] if but else None
-        for table in recorded[:last]:
-            self._balance(table)
+        self.sum = StepSum(self._balance)
+        """Of what all peers have asked for."""
 
     def begin(self) -> None:
         """A step begins, or begins again."""
+        self.sum.drop()
         self._choices.clear()
         for layer in self.layers:
             layer.take_counts()
@@ -62,9 +43,9 @@ class ExpertCounts:
         for mixture in self._mixtures.values():
             mixture.loss_scale = share
 
-    def finish(self, start_sum: Callable[[torch.Tensor], Pending | None]) -> None:
-        """Sum over peers when all forwards of the step are done."""
-        if not self.layers:
+    def start(self, start_sum: Callable[[torch.Tensor], Pending | None]) -> None:
+        """Begin to sum over peers, when all forwards of the step are done."""
+        if not self.layers or self.sum.has_begun:
             return
         device = next(self.layers[0].parameters()).device
         most = max(layer.experts for layer in self.layers)
@@ -74,13 +55,12 @@ class ExpertCounts:
                 row[: layer.experts] = counted.popularity
                 if layer.capacity is not None:
                     self._choices.append(torch.stack([counted.popularity.sum(), counted.dropped]))
-        if (pending := start_sum(table)) is not None:
-            pending.wait()
-        self.popularity = table
-        if self._record is not None:
-            self._record.append(table)
-        else:
-            self._balance(table)
+        self.sum.begin(table, start_sum)
+
+    def finish(self) -> None:
+        """Take in the sum."""
+        if (table := self.sum.take()) is not None:
+            self.popularity = table
 
     @property
     def choices(self) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Which numbers of a step were the first that are not finite: looked at only if the step cannot stand.
+"""First numbers of a step that are not finite: looked at only if the step cannot stand.
 
 For every micro-batch the sum of what a chunk gives on is kept, on its device. It is not finite if one of the
 numbers is not, and nobody waits for it unless the norm of the gradients is not finite either. What the host

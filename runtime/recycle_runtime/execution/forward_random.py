@@ -33,7 +33,7 @@ class ForwardRandom:
         self._captured: Captured | None = None
         """What layers draw from while their forward is captured."""
         self.draws_on_host = False
-        """Whether a forward that was watched has drawn numbers that a graph would not draw again."""
+        """True if a forward that was watched has drawn numbers that a graph would not draw again."""
         self._watched: torch.Tensor | None = None
         """The state of the host's generator when it was looked at last, while somebody watches."""
         # torch.manual_seed asks every backend, and takes most of a millisecond.
@@ -94,7 +94,7 @@ class ForwardRandom:
             generator.manual_seed(forward_seed(self._seed, step, index, layer))
 
     def _look(self) -> None:
-        """Whether numbers were drawn from the host's generator since the last look."""
+        """True if numbers were drawn from the host's generator since the last look."""
         assert self._watched is not None, "nobody watches"
         is_moved = not torch.equal(self._watched, torch.default_generator.get_state())
         self.draws_on_host = self.draws_on_host or is_moved

@@ -1,4 +1,4 @@
-"""What the gradients of a step have reached and its forwards have changed: what no worker can judge alone.
+"""Reach of the gradients of a step, and changes by its forwards: what no worker can judge alone.
 
 A program may detach what one of its layers is given. Torch trains what comes after it, and so does a plan:
 the stages before one that gives no gradient back have none in their parameters. Whether anything is trained

@@ -385,7 +385,7 @@ class OpHandlers:
     def backward_input(self, instruction: Instruction) -> None:
         buffer, chunk = self._buffers[instruction.buffer], self._chunks[instruction.chunk]
         arrived = self._arrived(instruction, buffer)
-        outputs, gradients = self._reached(chunk, *arrived)
+        outputs, gradients = self._reached(chunk, buffer, *arrived)
         if buffer.graph is not None and outputs:
             self._replay_backward(buffer.graph, buffer, chunk, arrived[1])
             buffer.work = buffer.graph
@@ -421,7 +421,7 @@ class OpHandlers:
     def backward(self, instruction: Instruction) -> None:
         buffer, chunk = self._buffers[instruction.buffer], self._chunks[instruction.chunk]
         arrived = self._arrived(instruction, buffer)
-        outputs, gradients = self._reached(chunk, *arrived)
+        outputs, gradients = self._reached(chunk, buffer, *arrived)
         if buffer.graph is not None and outputs:
             self._replay_backward(buffer.graph, buffer, chunk, arrived[1])
         else:
@@ -515,18 +515,27 @@ class OpHandlers:
         return outputs, [next(arrived) if output.is_floating_point() else None for output in outputs]
 
     def _reached(
-        self, chunk: Chunk, outputs: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None]
+        self,
+        chunk: Chunk,
+        buffer: Buffer,
+        outputs: Sequence[torch.Tensor],
+        gradients: Sequence[torch.Tensor | None],
     ) -> tuple[list[torch.Tensor], list[torch.Tensor | None]]:
         """Without outputs that the next chunk does not train through: what came for them is zeros."""
         if chunk.is_last:
             return list(outputs), list(gradients)
-        shapes = self._shapes[chunk.number]
-        numbers = [
-            number
-            for number, gradient in enumerate(gradients)
-            if gradient is not None and shapes.is_reached(number)
+        trained = (
+            [tensor.requires_grad for tensor in outputs] if buffer.graph is None else buffer.graph.trained
+        )
+        asked = [
+            number for number, gradient in enumerate(gradients) if gradient is not None and trained[number]
         ]
+        numbers = self._shapes[chunk.number].reached(asked, self._wait_for_device)
         return [outputs[number] for number in numbers], [gradients[number] for number in numbers]
+
+    def _wait_for_device(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()
 
     def _first_gradient(self, loss: torch.Tensor, share: float) -> torch.Tensor:
         key = loss.dtype, share

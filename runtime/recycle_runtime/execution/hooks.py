@@ -1,4 +1,4 @@
-"""Where tests reach into a worker process: hooks that do nothing in production.
+"""Hooks by which tests reach into a worker process: they that do nothing in production.
 
 A run that is asked to survive faults has `testing.faults.InjectedFaults` in their place; only the command
 line and tests put it there.
@@ -46,5 +46,5 @@ class Hooks:
         """This process is about to wait for other workers."""
 
     def caused(self, error: BaseException) -> bool:
-        """Whether an error was raised on purpose."""
+        """True if an error was raised on purpose."""
         return False

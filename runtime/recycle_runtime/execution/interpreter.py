@@ -3,12 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from recycle_runtime.plan.assembly import Worker, window
-from recycle_runtime.plan.isa import Instruction, Opcode
+from recycle_runtime.plan.isa import USES_MICROBATCH, Instruction, Opcode
 
 Handler = Callable[[Instruction], None]
-
-_OF_WORKER = (Opcode.BARRIER, Opcode.REDUCE, Opcode.OPTIMIZER, Opcode.GATHER, Opcode.VALIDATE)
-"""These are of no single micro-batch."""
 
 
 class StreamError(RuntimeError):
@@ -80,6 +77,6 @@ class Interpreter:
         """An instruction as a user would call it; `doing` if it is something else that has failed in it."""
         instruction = self.stream[position]
         name = doing or instruction.opcode.name.lower().replace("_", " ")
-        if instruction.opcode in _OF_WORKER:
+        if instruction.opcode not in USES_MICROBATCH:
             return name
         return f"{name} of micro-batch {instruction.microbatch} of pipeline {instruction.pipeline}"

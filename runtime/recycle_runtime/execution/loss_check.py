@@ -1,4 +1,4 @@
-"""Whether a loss is a function of output and target alone, which its first calls show.
+"""Check that a loss is a function of output and target alone, which its first calls show.
 
 A parameter that only the loss has is in no layer, and nothing would train it. What a loss counts from call to
 call is counted by each worker for itself, over its own micro-batches, and is neither undone nor handed over.
@@ -30,7 +30,7 @@ class LossCheck:
 
     @property
     def is_over(self) -> bool:
-        """Whether everything has been looked at."""
+        """True if everything has been looked at."""
         return self._calls >= _CALLS
 
     def call(self, compute: Callable[[], Tensor]) -> Tensor:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.nn.modules.batchnorm import _NormBase  # pyright: ignore[reportPrivateUsage]
 
+from recycle_runtime.execution.step_sum import StepSum
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.transport.interface import Pending
 
@@ -29,33 +30,11 @@ class NormStatistics:
         self._active: list[_Norm] = []
         """Those that learn in this step: a norm in evaluation mode stays as it is."""
         self._count = 0
-        self._record: list[torch.Tensor] | None = None
-        """Of steps whose beginning is not here: what peers have added up in each."""
-
-    def record(self) -> None:
-        """The buffers are on their way here: write down what is to be done to them."""
-        self._record = []
-
-    def forget(self) -> None:
-        """They will not come."""
-        self._record = None
-
-    @property
-    def recorded(self) -> int:
-        """How many steps are written down."""
-        return len(self._record or ())
-
-    def catch_up(self, *, but: int = 0) -> None:
-        """They are here, as they were when `record` began; the last `but` steps stay written down."""
-        recorded = self._record or []
-        last = max(0, len(recorded) - but)
-        self._record = recorded[last:] if but else None
-        for each in recorded[:last]:
-            self.begin(self._count)
-            self._add(each)
+        self.sum = StepSum(self._add, before_late=lambda: self.begin(self._count))
 
     def begin(self, count: int) -> None:
         """A step of so many micro-batches begins, or begins again, with the buffers that it begins from."""
+        self.sum.drop()
         self._active = [norm for norm in self._norms if norm.learns]
         self._count = count
         for norm in self._active:
@@ -71,19 +50,13 @@ class NormStatistics:
         for norm in self._active:
             norm.take(index, self._count)
 
-    def finish(self, start_sum: Callable[[torch.Tensor], Pending | None]) -> None:
-        """Sum over peers when all forwards of the step are done: buffers are then those of one process."""
-        if not self._active:
-            return
-        whole = torch.cat([part for norm in self._active for part in norm.parts()])
-        if (pending := start_sum(whole)) is not None:
-            pending.wait()
-        if self._record is not None:
-            self._record.append(whole)
-        else:
-            self._add(whole)
+    def start(self, start_sum: Callable[[torch.Tensor], Pending | None]) -> None:
+        """Begin to sum over peers, when all forwards of the step are done."""
+        if self._active and not self.sum.has_begun:
+            self.sum.begin(torch.cat([part for norm in self._active for part in norm.parts()]), start_sum)
 
     def _add(self, whole: torch.Tensor) -> None:
+        """Buffers are then those of one process."""
         with torch.no_grad():
             for norm in self._active:
                 whole = norm.finish(whole, self._count)

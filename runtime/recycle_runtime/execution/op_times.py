@@ -1,4 +1,4 @@
-"""How long the ops of a worker take while it trains: a median for each kind in each step.
+"""Times of a worker's ops while it trains: a median for each kind in each step.
 
 What an op waits for is not its work: its time begins when the last message that it waits for is there. A
 reduction is the exception, since adding up with others is all that it does. On a GPU events are recorded in

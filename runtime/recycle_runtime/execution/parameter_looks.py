@@ -1,4 +1,4 @@
-"""What a worker can say of its parameters before the first step, for mistakes that no worker sees alone.
+"""Description of a worker's parameters before the first step, for mistakes that no worker sees alone.
 
 Two stages that a program builds one by one may each make a copy of what is one parameter of the model, such
 as the embedding of GPT-2, which is its head too. Where nobody says that they are one, they would be trained

@@ -11,7 +11,7 @@ tensors have had one is told beside it, so that what comes before a detached ten
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 import torch.distributed as dist
@@ -25,6 +25,9 @@ from recycle_runtime.transport.interface import TensorSpec
 __all__ = ["Looks", "Shapes", "Specs", "as_tuple", "numbers_with_gradient"]
 
 Specs = tuple[TensorSpec, ...]
+
+_FIRST = "first"
+"""Key of what the first backward of a chunk says: all that it has reached is told."""
 
 
 class Shapes:
@@ -46,7 +49,10 @@ class Shapes:
         """What is known already stays known when workers are grouped anew."""
         self._leaving: dict[str, Specs] = {}
         self._told: set[int] = set()
+        self._has_told = False
         self._reached: set[int] = set()
+        self._is_told = False
+        """A backward of the next chunk has said what it reached."""
 
     def arriving(self, signature: str) -> Specs:
         """What comes in from the previous chunk."""
@@ -74,20 +80,42 @@ class Shapes:
 
     def tell_reached(self, numbers: Iterable[int]) -> None:
         """Which of the tensors that came in have a gradient, before it is sent back; each is told once."""
-        for number in set(numbers) - self._told:
-            self._told.add(number)
-            key = _reached_key(number, self._chunk)
-            for store in self._stores:
-                store.set(key, "1")
-            # Setting is not answered: only what can be got is there before the gradient can be.
-            self._stores[-1].get(key)
+        new = set(numbers) - self._told
+        if not new and self._has_told:
+            return
+        self._told |= new
+        self._has_told = True
+        first = _reached_key(_FIRST, self._chunk)
+        for store in self._stores:
+            for number in new:
+                store.set(_reached_key(number, self._chunk), "1")
+            store.set(first, "1")
+        # Setting is not answered: only what can be got is there before the gradient can be.
+        self._stores[-1].get(first)
 
-    def is_reached(self, number: int) -> bool:
-        """True if a tensor that was given on has had a gradient by now. To be asked when its message is
-        there, which is sent after that was told; the store is asked for each message until it has."""
-        if number not in self._reached and self._store.check([_reached_key(number, self._chunk + 1)]):
-            self._reached.add(number)
-        return number in self._reached
+    def reached(self, numbers: Iterable[int], wait: Callable[[], object]) -> list[int]:
+        """Those of the tensors given on that the next chunk's backwards have found gradients of.
+
+        The host may be far ahead of the device: it waits until a backward has told of its gradients, which
+        happens before its message is sent in every plan. A tensor without one by then has one in few
+        programs; for its sake all later messages are waited for (`wait`), since theirs are told before them.
+        """
+        numbers = list(numbers)
+        if numbers and not self._is_told:
+            self._store.get(_reached_key(_FIRST, self._chunk + 1))
+            self._is_told = True
+        if not self._find(numbers):
+            wait()
+            self._find(numbers)
+        return [number for number in numbers if number in self._reached]
+
+    def _find(self, numbers: Sequence[int]) -> bool:
+        """True once all of these are known to have had gradients."""
+        missing = set(numbers) - self._reached
+        self._reached |= {
+            number for number in missing if self._store.check([_reached_key(number, self._chunk + 1)])
+        }
+        return missing <= self._reached
 
 
 class Looks:
@@ -154,7 +182,7 @@ def _key(signature: str, chunk: int) -> str:
     return f"{chunk}/{signature}"
 
 
-def _reached_key(number: int, chunk: int) -> str:
+def _reached_key(number: int | str, chunk: int) -> str:
     return f"reached/{chunk}/{number}"
 
 

@@ -60,6 +60,16 @@ class Owners(Protocol):
         ...
 
 
+class _Together(NamedTuple):
+    """Several things that were started."""
+
+    started: Sequence[Pending]
+
+    def wait(self) -> None:
+        for each in self.started:
+            each.wait()
+
+
 class WorkerSteps:
     """The steps of all chunks of a worker."""
 
@@ -114,6 +124,7 @@ class WorkerSteps:
         if not self._is_settled and all(stepper.phase in _BETWEEN_STEPS for stepper in self._steppers):
             self._settle()
             self._is_settled = True
+        self._start_counts(chunk)
         start = partial(self._transport.start_peer_sums, chunk)
         self._chunks[chunk].stepper.begin_sums(start, complete)
 
@@ -128,22 +139,32 @@ class WorkerSteps:
             return False
         start, held = self._transport.start_peer_sum, self._chunks[chunk]
         sums = partial(self._transport.start_peer_sums, chunk) if self._ownership else None
+        self._start_counts(chunk)
         # Before gradients are there, with which the step may be made without this group.
-        held.statistics.finish(partial(self._start_for_all, chunk))
-        held.expert_counts.finish(partial(self._start_for_all, chunk))
+        held.statistics.sum.take()
+        held.expert_counts.finish()
         for rank, each in enumerate(held.of_ranks):
             more = rank * self._sums
             tied = None if self._tied_sum is None else partial(start, self._tied_sum + more)
             each.stepper.reduce(partial(start, chunk + more), tied, sums)
         return True
 
-    def _start_for_all(self, chunk: int, tensor: torch.Tensor) -> Pending | None:
+    def _start_counts(self, chunk: int) -> None:
+        """Sums of what forwards have counted come before those of gradients: peers must begin all sums of a
+        chunk in the same order, however many gradients are summed before REDUCE here."""
+        held, start = self._chunks[chunk], partial(self._start_for_all, chunk)
+        held.statistics.start(start)
+        held.expert_counts.start(start)
+        for each in held.of_ranks:
+            each.stepper.expect_sums()
+
+    def _start_for_all(self, chunk: int, tensor: torch.Tensor) -> Pending:
         """The same sum for every rank that this process stands for; all of them get the same."""
-        for rank in range(1, len(self._chunks[chunk].of_ranks)):
-            pending = self._transport.start_peer_sum(chunk + rank * self._sums, tensor.clone())
-            if pending is not None:
-                pending.wait()
-        return self._transport.start_peer_sum(chunk, tensor)
+        started: list[Pending | None] = []
+        for rank in range(len(self._chunks[chunk].of_ranks)):
+            own = tensor.clone() if rank else tensor
+            started.append(self._transport.start_peer_sum(chunk + rank * self._sums, own))
+        return _Together([each for each in started if each is not None])
 
     @property
     def meets_all(self) -> bool:
@@ -203,6 +224,9 @@ class WorkerSteps:
         """Let go of sums under way: they would keep the group alive, and the group would wait for them."""
         self._due.clear()
         self._gathers.clear()
+        for chunk in self._chunks.values():
+            chunk.statistics.sum.drop()
+            chunk.expert_counts.sum.drop()
         for stepper in self._steppers:
             stepper.norm.drop()
             stepper.drop_sums()

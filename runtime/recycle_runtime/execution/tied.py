@@ -1,4 +1,4 @@
-"""Which parameters of a chunk are tied, to each other or to some of other chunks, and if the plan knows."""
+"""Tied parameters of a chunk: to each other or to some of other chunks, and if the plan knows."""
 
 from collections.abc import Sequence
 

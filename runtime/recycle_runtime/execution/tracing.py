@@ -1,4 +1,4 @@
-"""What really ran, and when: one event for each compute instruction, named as plans name ops, and one for
+"""Trace of what really ran: one event for each compute instruction, named as plans name ops, and one for
 each wait for data.
 
 An instruction may wait before it computes: for a message, or for a number that all workers add up. A tracer

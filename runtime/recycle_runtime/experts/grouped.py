@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from recycle_runtime.program.errors import ProgramError
+
 
 class ExpertRows(NamedTuple):
     """Which expert each row is for."""
@@ -42,6 +44,18 @@ def grouped(groups: ExpertRows) -> Generator[None]:
         _groups.reset(token)
 
 
+def groups_here() -> ExpertRows:
+    """Of the call of experts that this is part of."""
+    groups = _groups.get(None)
+    if groups is None:
+        raise ProgramError(
+            "an expert is computed a second time in the backward (activation checkpointing): by then its "
+            "rows and weights are not known any more",
+            "checkpoint what lies before and after a mixture of experts, and not its experts",
+        )
+    return groups
+
+
 class GroupedLinear(nn.Module):
     """Linear layers of all experts in one: called with rows that are sorted by expert."""
 
@@ -51,7 +65,7 @@ class GroupedLinear(nn.Module):
         self.register_parameter("bias", bias)
 
     def forward(self, rows: Tensor) -> Tensor:
-        groups = _groups.get()
+        groups = groups_here()
         bias = cast("Tensor | None", self.bias)
         return grouped_linear(rows, self.weight, bias, groups)
 

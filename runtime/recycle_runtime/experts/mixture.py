@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from recycle_runtime.experts.grouped import ExpertRows, GroupedLinear, by_group, grouped
+from recycle_runtime.experts.grouped import ExpertRows, GroupedLinear, by_group, grouped, groups_here
 from recycle_runtime.experts.shared import Counted, SharedExperts
 from recycle_runtime.program.errors import ProgramError
 
@@ -108,9 +108,10 @@ class StackedExperts(SharedExperts):
         """One expert, with the parameters of all."""
 
     def compute(self, rows: Tensor, groups: ExpertRows) -> Tensor:
-        if self._is_grouped:
-            with grouped(groups):
-                return self.each(rows)
+        with grouped(groups):
+            return self.each(rows) if self._is_grouped else self._one_by_one(rows, groups)
+
+    def _one_by_one(self, rows: Tensor, groups: ExpertRows) -> Tensor:
         named = {name: groups.weights(each) for name, each in self.each.named_parameters()}
 
         def one(number: int, part: Tensor) -> Tensor:
@@ -194,6 +195,11 @@ def _stacked(parameters: list[nn.Parameter]) -> nn.Parameter:
     return nn.Parameter(values, requires_grad=parameters[0].requires_grad)
 
 
+def _in_a_call(*_: Any) -> None:
+    """Parameters are those of one expert only while it is called."""
+    groups_here()
+
+
 def _joined(first: nn.Module, stacked: dict[str, nn.Parameter]) -> tuple[nn.Module, bool]:
     """One expert with the parameters of all, and whether it can be called with the rows of all."""
     whole = copy.deepcopy(first)
@@ -203,6 +209,8 @@ def _joined(first: nn.Module, stacked: dict[str, nn.Parameter]) -> tuple[nn.Modu
         path, _, own = name.rpartition(".")
         setattr(whole.get_submodule(path), own, parameter)
     if not is_grouped:
+        for part in whole.children():
+            part.register_forward_pre_hook(_in_a_call)
         return whole, False
     for name in linear:
         part = cast(Any, whole.get_submodule(name))

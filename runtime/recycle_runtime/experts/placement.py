@@ -65,11 +65,8 @@ class Placement:
         return sum(map(len, self.peers[:peer]))
 
 
-def place(popularity: Sequence[int], slots_of_peers: Sequence[int], least: int = 1) -> Placement:
-    """Experts in the slots of these peers.
-
-    Every expert gets `least` slots or more, on as many peers, if there is room for that, and one otherwise.
-    """
+def place(popularity: Sequence[int], slots_of_peers: Sequence[int]) -> Placement:
+    """Experts in the slots of these peers, each in one or more."""
     experts, total = len(popularity), sum(slots_of_peers)
     if experts > total:
         raise UnplacedError(
@@ -77,21 +74,19 @@ def place(popularity: Sequence[int], slots_of_peers: Sequence[int], least: int =
             f"{_listed(slots_of_peers)} {'has' if len(slots_of_peers) == 1 else 'have'} {total}",
             "ask for more slots of each worker in the job: experts { slots = ... }",
         )
-    least = min(least, len(slots_of_peers))
-    replicas = slots_by_popularity(popularity, total, least if experts * least <= total else 1)
-    return _spread(popularity, replicas, slots_of_peers)
+    return _spread(popularity, slots_by_popularity(popularity, total), slots_of_peers)
 
 
-def slots_by_popularity(popularity: Sequence[int], total: int, least: int) -> list[int]:
-    """Slots of every expert, `total` together; at least `least` each, which must fit."""
+def slots_by_popularity(popularity: Sequence[int], total: int) -> list[int]:
+    """Slots of every expert, `total` together; at least one each, which must fit."""
     if not sum(popularity):
         popularity = [1] * len(popularity)
     everything = sum(popularity)
     # Goals and what lies above and below them, in shares of 1 / everything of a slot.
     goals = [each * total for each in popularity]
-    slots = [max(least, goal // everything) for goal in goals]
+    slots = [max(1, goal // everything) for goal in goals]
     while sum(slots) > total:
-        above = [(slots[e] * everything - goals[e], -e) for e in range(len(slots)) if slots[e] > least]
+        above = [(slots[e] * everything - goals[e], -e) for e in range(len(slots)) if slots[e] > 1]
         slots[-max(above)[1]] -= 1
     while sum(slots) < total:
         below = [(goals[e] - slots[e] * everything, -e) for e in range(len(slots))]

@@ -1,4 +1,4 @@
-"""Which node of a job this is, as the engine that has started it says. Standard library only.
+"""Number of this node in its job, as the engine that has started it says. Standard library only.
 
 | engine | this node | first node | port |
 |---|---|---|---|

@@ -143,7 +143,7 @@ class AdaptationOptions:
 
 @dataclass(frozen=True, slots=True)
 class WatchOptions:
-    """Where a run is shown."""
+    """Places where a run is shown."""
 
     metrics: str | None = text("FILE", "append one JSON object per step", _COORDINATOR)
     page: str | None = text(

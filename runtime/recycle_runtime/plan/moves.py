@@ -1,4 +1,4 @@
-"""Which healthy workers change stages, and what that costs. Standard library only.
+"""Moves of healthy workers to other stages, and their costs. Standard library only.
 
     failed now     (0, 2, 0, 0)        a worker of stage 2 moves to stage 1
     failed wanted  (0, 1, 1, 0)
@@ -69,7 +69,7 @@ def failed_counts(live: Collection[Worker], stages: int, pipelines: int) -> Coun
 
 
 class StageLoads(NamedTuple):
-    """What decides how long each stage takes with the workers that it has; times in ticks."""
+    """Costs that decide how long each stage takes with the workers that it has; times in ticks."""
 
     pipelines: int
     microbatches: tuple[int, ...]
@@ -121,7 +121,7 @@ def _least_ticks(failures: int, loads: StageLoads) -> int:
 
 
 class ChangeRate:
-    """How long until the next change of the job's workers; what was expected counts like one change seen."""
+    """Time until the next change of the job's workers; what was expected counts like one change seen."""
 
     def __init__(self, expected: float) -> None:
         self._expected = expected

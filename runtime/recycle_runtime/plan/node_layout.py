@@ -1,4 +1,4 @@
-"""Which node each worker runs on. Standard library only.
+"""Nodes of workers. Standard library only.
 
     three pipelines of four stages,     node 0   0:0 0:1 0:2 0:3
     four workers on a node              node 1   1:0 1:1 1:2 1:3

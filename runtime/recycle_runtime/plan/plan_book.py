@@ -15,15 +15,13 @@ from typing import NamedTuple
 
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle, BundleError
-from recycle_runtime.plan.isa import SERVES, Instruction, Opcode
+from recycle_runtime.plan.isa import SERVES, USES_MICROBATCH, Instruction, Opcode
 from recycle_runtime.plan.moves import Counts, failed_counts
 from recycle_runtime.plan.plan_choice import Planned, best_placement, quickest_fit
 from recycle_runtime.plan.recut import LayerRange, layout_text, stage_ranges
 
-_WITHOUT_MICROBATCHES = frozenset(
-    {Opcode.BARRIER, Opcode.REDUCE, Opcode.OPTIMIZER, Opcode.GATHER, Opcode.VALIDATE}
-)
-_OF_ROUNDS = _WITHOUT_MICROBATCHES | SERVES
+_OF_ROUNDS = frozenset(Opcode) - USES_MICROBATCH
+_WITHOUT_MICROBATCHES = _OF_ROUNDS - SERVES
 _SERVED = {
     Opcode.FORWARD: Opcode.SERVE_FORWARD,
     Opcode.BACKWARD: Opcode.SERVE_BACKWARD,

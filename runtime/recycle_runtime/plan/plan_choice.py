@@ -1,4 +1,4 @@
-"""Which plan of a bundle fits the live workers, and which role each has in it. Standard library only.
+"""Choice of the plan of a bundle that fits the live workers, and of the role of each. Standard library only.
 
 Peers of a stage are interchangeable, so a plan for one failed worker of stage 2 fits whichever of them has
 failed: those that are left take the roles that the plan has, in order.

@@ -1,4 +1,4 @@
-"""Which workers take which layers when the cut changes, and what has to travel.
+"""Assignment of layers to workers when the cut changes, and what has to travel.
 
     held now       0..8  0..8  8..16  8..16  8..16        layers of each live worker
     wanted         6x2, 10x3                              layers x workers of each stage

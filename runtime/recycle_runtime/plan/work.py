@@ -1,4 +1,4 @@
-"""True if streams do the work of a step: each micro-batch once on each chunk. Standard library only.
+"""Check that streams do the work of a step: each micro-batch once on each chunk. Standard library only.
 
 The verifier of the compiler proves more, and before a run. This is what a run looks at by itself, since a
 plan that leaves work out would train something else without an error: every worker checks its own stream, and

@@ -1,7 +1,8 @@
 """Builds the stages or layers of a program in turn and measures each, with what the one before it gave."""
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -16,6 +17,8 @@ from recycle_runtime.execution.layer import Layer
 from recycle_runtime.execution.optimizer import LayerOptimizers, LayerUndo, StepOptions, Stepper, Totals
 from recycle_runtime.execution.split_backward import Split, prepare
 from recycle_runtime.execution.ways import way_of, ways_text
+from recycle_runtime.experts.exchange import Alone
+from recycle_runtime.experts.shared import SharedExperts
 from recycle_runtime.profiler.grid_links import grid_links
 from recycle_runtime.profiler.halves import Halves
 from recycle_runtime.profiler.links import Links, LocalLinks, Receive
@@ -183,7 +186,7 @@ def _profile(program: Program, options: Options, links: Links, progress: Callabl
         names.append(piece.name)
         ways.append(way_of(module))
     progress("transfers and reductions")
-    rows = _with_transfers(rows, links, options)
+    rows = _with_exchanges(_with_transfers(rows, links, options), links, options)
     return Profile(
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         stages=tuple((_share_reduction if by_layer else _with_reductions)(rows, links, options)),
@@ -227,6 +230,14 @@ def _with_transfers(rows: Sequence[StageCosts], links: Links, options: Options) 
     return [row.slowed(before + after) for row, (before, after) in zip(rows, pairwise(crossing), strict=True)]
 
 
+def _with_exchanges(rows: Sequence[StageCosts], links: Links, options: Options) -> list[StageCosts]:
+    """Rows of tokens between peers, as two messages of all that does not stay on its worker."""
+    peers = options.pipelines
+    sizes = [row.exchange_bytes * (peers - 1) // (2 * peers) for row in rows]
+    timings = links.transfers(sizes, options.repeat)
+    return [replace(row, exchange=timing.scaled(2)) for row, timing in zip(rows, timings, strict=True)]
+
+
 def _with_reductions(rows: Sequence[StageCosts], links: Links, options: Options) -> list[StageCosts]:
     timings = links.reductions([row.gradient_bytes for row in rows], options.pipelines, options.repeat)
     return [replace(row, reduce=timing) for row, timing in zip(rows, timings, strict=True)]
@@ -244,6 +255,30 @@ def _share_reduction(rows: Sequence[StageCosts], links: Links, options: Options)
     timings = links.reductions([part] * links.rings, options.pipelines, options.repeat)
     slowest = max(timings, key=lambda timing: timing.median)
     return [replace(row, reduce=slowest.scaled(row.gradient_bytes / part)) for row in rows]
+
+
+class _RowCounter(Alone):
+    """Bytes of rows that would go to peers and back, if none stayed."""
+
+    moved = 0
+
+    def exchange(self, rows: torch.Tensor, counts: torch.Tensor, arriving: torch.Tensor | None = None) -> Any:
+        self.moved += int(counts.sum()) * rows.shape[-1] * rows.element_size()
+        return super().exchange(rows, counts, arriving)
+
+
+@contextmanager
+def _counting_rows(experts: Sequence[SharedExperts]) -> Generator[list[_RowCounter]]:
+    """Around a forward."""
+    before = [each.exchange for each in experts]
+    counters = [_RowCounter(each.exchange.placement) for each in experts]
+    for each, counter in zip(experts, counters, strict=True):
+        each.exchange = counter
+    try:
+        yield counters
+    finally:
+        for each, exchange in zip(experts, before, strict=True):
+            each.exchange = exchange
 
 
 def _measure(
@@ -269,7 +304,8 @@ def _measure(
     (ops, *in_half), slowed = _both(lambda: _split(runs, split, watch, options.repeat), receive)
     forward, backward_input, backward_weight = ops
     saved, kept, handed_on, working = _memory(run, split, device)
-    with torch.no_grad():
+    experts = [each for each in run.module.modules() if isinstance(each, SharedExperts)]
+    with torch.no_grad(), _counting_rows(experts) as rows:
         outputs = run.forward(run.fresh_inputs())
     boundary = 0 if run.is_last else _bytes(outputs)
     step = optimizer.time(watch, options.repeat)
@@ -288,6 +324,10 @@ def _measure(
         parameter_bytes=to_copy,
         resident_bytes=to_copy + optimizer.held_bytes + split.bytes_held,
         gradient_bytes=optimizer.gradient_bytes,
+        weight_bytes=_bytes([*run.module.parameters(), *run.module.buffers()]),
+        expert_bytes=sum(_bytes(each.parameters()) for each in experts),
+        slot_bytes=sum(_bytes(each.parameters()) // each.experts for each in experts),
+        exchange_bytes=sum(each.moved for each in rows),
         boundary_bytes=boundary,
         working_bytes=working,
         half=in_half[0] if in_half else None,

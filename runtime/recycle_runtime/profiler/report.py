@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from recycle_runtime.profiler.meters import Timing
+from recycle_runtime.profiler.meters import NOTHING, Timing
 
 FORMAT, VERSION = "recycle-profile", 1
 _AT_LEAST_ONE = ("forward", "backward_input", "backward_weight")
@@ -41,10 +41,20 @@ class StageCosts:
     resident_bytes: int
     """That, gradients, and what takes a step back: what is held whatever runs."""
     gradient_bytes: int
+    weight_bytes: int
+    """Parameters and buffers."""
+    expert_bytes: int
+    """Of these, experts that peers can share."""
+    slot_bytes: int
+    """One expert of each mixture layer."""
+    exchange_bytes: int
+    """Rows of tokens that go to those experts, and come back, in a forward."""
     boundary_bytes: int
     """Values that go to the next stage."""
     working_bytes: int
     """The most that F, I or W holds beside that while it runs; 0 where it is not known, on a CPU."""
+    exchange: Timing = NOTHING
+    """How long these rows take between peers that share the experts."""
     half: tuple[Timing, Timing, Timing] | None = None
     """F, I and W of the first half of the micro-batch; of layers whose program can compute it."""
     beside_message: tuple[Timing, Timing, Timing, Timing] | None = None

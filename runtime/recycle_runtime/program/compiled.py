@@ -23,7 +23,7 @@ def unwrapped(module: torch.nn.Module) -> torch.nn.Module:
 
 
 def is_compiled(module: torch.nn.Module) -> bool:
-    """Whether calls of it run what torch.compile has made."""
+    """True if calls of it run what torch.compile has made."""
     return vars(module).get("_compiled_call_impl") is not None or _inner(module) is not None
 
 

@@ -20,7 +20,7 @@ Kind = TypeVar("Kind")
 
 
 def has_hooks(parameter: Tensor) -> bool:
-    """Whether somebody wants to see or to change its gradient."""
+    """True if somebody wants to see or to change its gradient."""
     return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
 
 

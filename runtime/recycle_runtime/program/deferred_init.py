@@ -80,7 +80,7 @@ class Recipes(TorchDispatchMode):
         return self._recipes.get(_memory(parameter))
 
     def is_unknown(self, parameter: torch.Tensor) -> bool:
-        """Whether it takes more than this parameter to fill it."""
+        """True if it takes more than this parameter to fill it."""
         recipe = self.of(parameter)
         return recipe is not None and bool(recipe.unknown)
 

@@ -38,7 +38,7 @@ class RandomWatch:
     """What `HostRandom.watching` has found out when it is over."""
 
     is_random = False
-    """Whether anything was drawn in there, or seeded by anybody else."""
+    """True if anything was drawn in there, or seeded by anybody else."""
 
 
 class HostRandom:

@@ -1,4 +1,4 @@
-"""Where the coordinator is: as it was said at the start, or as a file says now. Needs no torch.
+"""Address of the coordinator: as it was said at the start, or as a file says now. Needs no torch.
 
 A coordinator that is started again may be elsewhere. So whoever knocks asks each time: a name is looked up
 with every connection, and the file in which the coordinator leaves its address, if there is one, is read

@@ -33,7 +33,7 @@ class UnreachableError(WireError):
 
 
 class RefusalError(WireError):
-    """Whoever listens there has answered, and it is not the coordinator, or will not have this process."""
+    """The listener has answered, and it is not the coordinator, or will not have this process."""
 
 
 class MismatchError(WireError):

@@ -1,4 +1,4 @@
-"""Where the agent of a node listens for its worker processes: a Unix socket in no file system.
+"""Listener of a node's agent for its worker processes: a Unix socket in no file system.
 
 Its name follows from the agent's folder, so that workers find the agent that comes after one that was killed.
 Both ends look at the user of the other before they say anything, and prove the token then, as everywhere.

@@ -43,7 +43,7 @@ class StoreError(RuntimeError):
 
 
 class RemoteStore(dist.Store):  # pyright: ignore[reportUntypedBaseClass]
-    """What process groups need to find each other."""
+    """Store by which process groups find each other."""
 
     def __init__(self, channel: Channel) -> None:
         super().__init__()

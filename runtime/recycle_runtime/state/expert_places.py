@@ -1,4 +1,4 @@
-"""Which experts are in the slots of which worker, among the live workers that hold a chunk.
+"""Places of experts in the slots of workers, among the live workers that hold a chunk.
 
     generation begins    all take the popularity that the first of them knows; placement follows from it
     step                 choices of experts are counted, and summed with the step's other sums

@@ -51,7 +51,7 @@ class LayerState(NamedTuple):
 
 
 class CopyMemory(Protocol):
-    """Where copies of tensors are made."""
+    """Place where copies of tensors are made."""
 
     def take(self, tensors: Tensors) -> Tensors: ...
 

@@ -1,4 +1,4 @@
-"""Who owns which shards of a chunk's optimizer state, among the live workers that hold the chunk.
+"""Owners of the shards of a chunk's optimizer state, among the live workers that hold the chunk.
 
     generation begins    all say which shards they hold; who answers for each, and who is to own it, follows
                          for all of them alike; weights go from owners to everybody

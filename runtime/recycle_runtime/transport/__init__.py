@@ -1,4 +1,4 @@
-"""How workers talk: messages between neighbours, sums among peers.
+"""Transports between workers: messages between neighbours, sums among peers.
 
 interface    what a transport is, and who is who among the processes
 gloo         on the CPU, over any network

@@ -50,7 +50,7 @@ class DeviceStartError(RuntimeError):
 
 
 class Way(Enum):
-    """What is used between processes."""
+    """Means of transport between processes."""
 
     SHARED_GPU = "memory of the GPU that all share"
     NCCL = "NCCL, a device for each"

@@ -142,7 +142,7 @@ class SharedEvent(Protocol):
     def record(self) -> None: ...
 
     def query(self) -> bool:
-        """Whether everything before its last record is done."""
+        """True if everything before its last record is done."""
         ...
 
 

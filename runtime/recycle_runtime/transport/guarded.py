@@ -18,7 +18,7 @@ class PeerError(RuntimeError):
 
 
 def is_of_others(error: BaseException | None) -> bool:
-    """Whether a collective may have raised it because another process has left.
+    """True if a collective may have raised it because another process has left.
 
     Gloo raises plain RuntimeErrors and NCCL its own; others that derive from these say what is wrong here.
     """

@@ -139,8 +139,8 @@ class Grid:
         has_shards: bool = False,
         fewer: Mapping[Worker, int] | None = None,
     ) -> None:
-        """`has_shards`: holders of a chunk send each other parts of it; `fewer`: workers that have lost
-        ranks, and how many processes each of them has."""
+        """`has_shards`: holders of a chunk send each other parts of it; `fewer`: numbers of processes of the
+        workers that have lost ranks."""
         self.workers = tuple(workers)
         self.tensor, self.has_shards = tensor, has_shards
         self.pipelines = pipelines

@@ -1,4 +1,4 @@
-"""Where the processes of a gloo group listen, and a sentence about those that cannot be reached there.
+"""Addresses at which processes of a gloo group listen, and a sentence about those that cannot be reached.
 
 What gloo says itself when a connection is refused names neither the host nor the right port.
 """

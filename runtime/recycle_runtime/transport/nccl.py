@@ -209,7 +209,7 @@ MakeTensorGroup = Callable[[dist.Store, int, int], TensorGroup]
 
 
 class _Slot:
-    """Where a message lies while it travels."""
+    """Place of a message while it travels."""
 
     def __init__(self) -> None:
         self.memory = torch.empty(0, dtype=torch.uint8)

@@ -45,7 +45,7 @@ _SEND_NOW = getattr(socket, "MSG_DONTWAIT", 0) | getattr(socket, "MSG_NOSIGNAL",
 
 
 def is_small(specs: Sequence[TensorSpec]) -> bool:
-    """Whether a message that looks like this goes over a link, where there is one."""
+    """True if a message that looks like this goes over a link, where there is one."""
     return sum(spec.dtype.itemsize * prod(spec.shape) for spec in specs) <= LARGEST
 
 
@@ -166,7 +166,7 @@ class _LateSends:
 
     @property
     def is_idle(self) -> bool:
-        """Whether all that came has been sent."""
+        """True if all that came has been sent."""
         return self._count == 0
 
     def add(self, parts: Sequence[memoryview], tensors: Sequence[torch.Tensor]) -> Pending:
@@ -227,7 +227,7 @@ def connect_near(group: Any, rank: int, others: Collection[int], timeout: timede
 
 
 class _Listener:
-    """Where others of this host can come in; an offer that leads nowhere where there is no such thing."""
+    """Door for others of this host; an offer that leads nowhere where there is no such thing."""
 
     def __init__(self, most: int) -> None:
         self._name, self._secret = secrets.token_hex(_NAME_BYTES // 2), secrets.token_bytes(_SECRET_BYTES)

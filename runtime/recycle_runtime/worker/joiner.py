@@ -120,8 +120,9 @@ class Joiner:
         self._catch_up = None if chunk.has_shards else CatchUp(chunk.stepper, progress)
         if self._catch_up is None:
             chunk.stepper.load_state_dict(progress)
-        chunk.statistics.record()
-        chunk.expert_counts.record()
+        self._late = chunk.statistics.sum, chunk.expert_counts.sum
+        for late in self._late:
+            late.record()
         self._states: dict[str, Any] = {}
         """By name, once they are there."""
         self._incoming = Incoming(device, self._take)
@@ -150,18 +151,17 @@ class Joiner:
     def _catch_up_buffers(self) -> None:
         """All may have to go back to where the last step began."""
         chunk = self._chunk
-        recorded = chunk.statistics, chunk.expert_counts
-        if any(each.recorded for each in recorded):
-            for each in recorded:
-                each.catch_up(but=1)
+        if any(late.recorded for late in self._late):
+            for late in self._late:
+                late.catch_up(but=1)
             chunk.buffers.begin(chunk.applied - 1)
-        for each in recorded:
-            each.catch_up()
+        for late in self._late:
+            late.catch_up()
 
     def give_up(self) -> None:
         """The group is left before the state has come."""
-        self._chunk.statistics.forget()
-        self._chunk.expert_counts.forget()
+        for late in self._late:
+            late.forget()
         if self._catch_up is not None:
             self._catch_up.give_up()
 

@@ -1,4 +1,4 @@
-"""What a worker process gives and takes for another cut, from the order to do so to the switch."""
+"""Layers that a worker process gives and takes for another cut, from the order to do so to the switch."""
 
 import logging
 import threading

@@ -26,7 +26,7 @@ from recycle_runtime.protocol.messages.generations import (
 from recycle_runtime.protocol.messages.layer_moves import DropLayers, MoveLayers
 from recycle_runtime.protocol.messages.neighbour_copies import GiveCopy, HoldCopy, KeepCopy
 from recycle_runtime.protocol.messages.scripts import ToScript
-from recycle_runtime.protocol.messages.steps import Recall, SaidAgain, Settled
+from recycle_runtime.protocol.messages.steps import MOST_SAID_AGAIN, Recall, SaidAgain, Settled
 from recycle_runtime.protocol.messages.wire import FromWorker, Message, ToWorker
 from recycle_runtime.protocol.surroundings import Line, Machine, Queue, Surroundings
 from recycle_runtime.worker.requests import Requests
@@ -36,7 +36,6 @@ _FOLLOW_EVERY = 2.0
 _BREAK_EVERY = 0.1
 _STUCK_SECONDS = 2.0
 """Seconds after which a thread that has not left broken connections was not woken by them."""
-_REMEMBERED = 4096
 _NEVER_REACHED = 1 << 62
 
 
@@ -89,7 +88,7 @@ class Link:
         self._orders: Queue[ToWorker | Wake | None] = self._around.queue()
         self._has_wake = False
         """True if one is on its way."""
-        self._steps: deque[SaidAgain] = deque(maxlen=_REMEMBERED)
+        self._steps: deque[SaidAgain] = deque(maxlen=MOST_SAID_AGAIN)
         self._held: ShardsHeld | None = None
         """As it was said last."""
         self._line: Line | None = None
@@ -141,7 +140,7 @@ class Link:
     def forget_steps(self, first: int) -> None:
         """Steps from this one on are made again."""
         kept = [message for message in self._steps if message.step < first]
-        self._steps = deque(kept, maxlen=_REMEMBERED)
+        self._steps = deque(kept, maxlen=MOST_SAID_AGAIN)
 
     def close(self) -> None:
         """For good: whoever waits for an order hears that none will come."""

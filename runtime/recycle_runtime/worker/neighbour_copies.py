@@ -1,4 +1,4 @@
-"""What a worker process does with copies of state in the memory of nodes: keeps its own, gives and holds
+"""A worker process's part in copies of state in the memory of nodes: it keeps its own, gives and holds
 others', and begins with them after every worker of a stage has failed.
 
 Memory belongs to the node (see `node_memory`), so a copy is there when the process that made it is gone. A

@@ -1,4 +1,4 @@
-"""Where the thread of a user's script and the engine, which trains, meet.
+"""Meeting place of a user's script and the engine, which trains, each on a thread of its own.
 
     script    asks for step 7, waits                 goes on with the loop's body      asks for step 8, waits
     engine                        makes step 7                                                 makes step 8
@@ -46,7 +46,7 @@ from recycle_runtime.protocol.messages.wire import FromWorker
 
 
 class Next(Enum):
-    """What the engine does at a boundary between two steps."""
+    """Action of the engine at a boundary between two steps."""
 
     STEP = "make the step"
     WAIT = "wait for the script"
@@ -73,7 +73,7 @@ class Save:
 
 @dataclass(frozen=True, slots=True)
 class ScriptStart:
-    """Where a script begins."""
+    """Beginning of a script."""
 
     step: int
     """The first one that it is given."""

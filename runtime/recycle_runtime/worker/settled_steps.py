@@ -1,4 +1,4 @@
-"""What a worker process says about a step once the norm of the whole model is known."""
+"""Report of a worker process on a step once the norm of the whole model is known."""
 
 from collections.abc import Callable
 

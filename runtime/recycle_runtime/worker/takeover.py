@@ -1,4 +1,4 @@
-"""Which thread does a worker process's work, and how another takes over from one that is never woken.
+"""The thread that does a worker process's work, and how another takes over from one that is never woken.
 
 Gloo forgets whom to tell when a socket breaks in the middle of a message: a thread that waits for that
 message waits until its time is up, though all others have left. Nothing calls it back. So it is left behind

@@ -69,7 +69,37 @@ def test_exchanges_of_experts(tmp_path: Path) -> None:
         assert job.exchange == expected
         base = 1_200_000 if job.unit == "ms" else 1000
         assert job.forward[1] - job.exchange[1] == (base if job.unit == "ms" else 2 * base)
-    assert "no experts that peers share" in refusal(tmp_path, profile(rows))
+    for measured in (profile(rows), by_layer):
+        assert not any(load(tmp_path, measured).exchange), "without slots, every worker has all experts"
+    with pytest.raises(CompileError, match="no experts that peers share"):
+        load(tmp_path, "", profile=written)
+
+
+def test_memory_of_slots(tmp_path: Path) -> None:
+    """Of experts those in slots count; what was measured beyond weights and gradients is with owners."""
+    rows = [
+        LEAST
+        | {"activation_bytes": 1, "resident_bytes": 1000, "weight_bytes": 200, "gradient_bytes": 200}
+        | {"reduce": 800}
+        | {"expert_bytes": experts, "slot_bytes": experts // 8}
+        for experts in (0, 160, 160, 0)
+    ]
+    by_layer = {"format": "recycle-profile", "version": 1, "layers": rows, "pipelines": 3}
+    blocks = {"memory": "memory { capacity = 4000 B }"}
+
+    def room(techniques: str) -> tuple[int | None, ...]:
+        return load(tmp_path, by_layer, techniques=techniques, **blocks).capacity
+
+    assert room("") == (3000,) * 4
+    sharded = "optimizer { state = sharded  owners = 2 }"
+    # Of three workers each owns two thirds of 600 bytes.
+    assert room(sharded) == (4000 - 400 - 400,) * 4
+    job = load(tmp_path, by_layer, techniques=f"{sharded}  experts {{ slots = 2 }}", **blocks)
+    # Two of eight experts are 40 of 160 bytes.
+    assert job.capacity == (3200, 4000 - 2 * 80 - 400, 4000 - 2 * 80 - 400, 3200)
+    assert job.reduce[1] * 5 == job.reduce[0] * 2
+    rows[1]["expert_bytes"] = 201
+    assert "layers[1].expert_bytes cannot exceed weight_bytes = 200, got 201" in refusal(tmp_path, by_layer)
 
 
 def test_a_full_profile(tmp_path: Path) -> None:

@@ -52,8 +52,11 @@ def test_every_stage_keeps_its_values() -> None:
 
 
 def test_jobs_that_its_numbers_cannot_tell() -> None:
+    mixture = load_job(ROOT / "examples/mixture.job").spec
     with pytest.raises(SettingsError, match="share experts"):
-        settings_of(load_job(ROOT / "examples/mixture.job").spec)
+        settings_of(mixture)
+    with pytest.raises(SettingsError, match="share out the optimizer's state"):
+        settings_of(mixture.without_rounds)
 
 
 def test_failed_workers_are_tolerated() -> None:

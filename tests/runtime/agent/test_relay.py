@@ -190,7 +190,7 @@ def test_a_message_that_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def is_refused(worker: NearChannel) -> bool:
-    """Whether it is hung up on when it has said what is too long."""
+    """True if it is hung up on when it has said what is too long."""
     with suppress(WireError):
         worker.send(StoreSet("a", "b" * (1 << 18)))
     return is_over(worker)

@@ -89,7 +89,7 @@ def check_log(log: Path) -> None:
 def test_the_last_checkpoint_and_the_command_that_goes_on(
     small_bundle: str, tmp_path: Path, who: str
 ) -> None:
-    """Whether the first process is told to end, or all of them at once, as Slurm does."""
+    """True if the first process is told to end, or all of them at once, as Slurm does."""
     kept, metrics = tmp_path / "kept", tmp_path / "metrics"
     with running(small_bundle, tmp_path, "--checkpoint", str(kept), "--metrics", str(metrics)) as child:
         told = [child.pid] if who == "first" else sorted(processes_of(tmp_path), reverse=True)

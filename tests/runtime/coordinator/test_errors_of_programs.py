@@ -1,6 +1,7 @@
 """News of a worker whose work raises: told once, and as what it turns out to be."""
 
 from recycle_runtime.coordinator.events import Order, Said, Tell
+from recycle_runtime.coordinator.program_faults import ProgramFaults
 from recycle_runtime.options.run import AdaptationOptions
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.protocol.messages.generations import Failed
@@ -56,3 +57,14 @@ def test_the_last_workers_of_a_stage_end_the_job_with_the_reason() -> None:
     job.fail((2, 1), f"worker 2:1, {WORDS}")
     assert job.result is not None and WORDS in str(job.result[0])
     assert not [text for text in job.told if WORDS in text]
+
+
+def test_workers_that_hang_in_the_same_step() -> None:
+    """One alone is given up if another of its stage can do its work."""
+    faults, stage = ProgramFaults(), [(0, 1), (1, 1)]
+    assert faults.stuck((0, 1), 3, stage, "stuck") is None
+    alike = "workers 0:1, 1:1 got stuck alike, so the program is at fault: stuck"
+    assert faults.stuck((1, 1), 3, stage, "stuck") == alike
+    assert faults.stuck((0, 1), 4, [(0, 1)], "stuck") == "stuck"
+    faults.made(3)
+    assert faults.stuck((1, 1), 3, stage, "stuck") is None, "it was made since"

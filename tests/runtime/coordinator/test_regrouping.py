@@ -57,7 +57,7 @@ class Job:
             sum(sums.not_finite for sums in self.squares.values()),
         )
         is_known = chance.random() < 0.5
-        """Whether the sum over all workers came through anywhere."""
+        """True if the sum over all workers came through anywhere."""
         kinds = ["waits", "knows", "ahead"] if chance.random() < 0.7 else ["knows", "far ahead"]
         """Who has waited for the verdict on the next step knows that everybody has the one on this."""
         self.members: dict[Member, Survivor] = {}

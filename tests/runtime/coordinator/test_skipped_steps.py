@@ -81,6 +81,24 @@ def test_too_many_in_a_row() -> None:
     assert "the forward of micro-batch 3 on stage 1 (worker 0:1)" in steps.words
 
 
+def test_verdicts_that_are_said_again_in_another_order() -> None:
+    """Of steps made while there was no coordinator: all workers tell of those that were skipped, and one of
+    the others too, who may be heard last."""
+    steps = SkippedSteps(3)
+    for step in (1, 3, 5):
+        hear(steps, step, {})
+    assert not steps.is_too_often
+    settled = [StepSettled(step, 1.0, False) for step in (0, 2, 4)]
+    for each in settled:
+        said = Settled(each.step, 1.0, False)
+        assert steps.hear(GRID[0], said, GRID, stage_of) == [Note({"settled": each}), TellSettled(each)]
+        assert steps.hear(GRID[0], said, GRID, stage_of) == []
+    assert steps.in_a_row == 1
+    hear(steps, 6, {})
+    hear(steps, 7, {})
+    assert steps.is_too_often
+
+
 def test_one_that_died_is_not_waited_for() -> None:
     steps = SkippedSteps()
     found = (NotFinite("loss", 1),)

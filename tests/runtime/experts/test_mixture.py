@@ -144,6 +144,24 @@ def test_computed_again_in_the_backward() -> None:
         checkpoint(mixture, given, use_reentrant=False).sum().backward()
 
 
+class Checkpointed(nn.Module):
+    def __init__(self, *, scaled: bool) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh())
+        self.scale = nn.Parameter(torch.ones(WIDTH)) if scaled else 1.0
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.scale * checkpoint(self.inner, rows, use_reentrant=False)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_an_expert_that_is_computed_again_in_the_backward(scaled: bool) -> None:
+    """Called with the rows of all experts, or each with its own."""
+    mixture = MixtureOfExperts(WIDTH, lambda: Checkpointed(scaled=scaled), experts=4, active=1)
+    with pytest.raises(ProgramError, match="an expert is computed a second time in the backward"):
+        mixture(torch.randn(7, WIDTH, requires_grad=True)).sum().backward()
+
+
 def test_capacity_that_drops_everything() -> None:
     mixture = MixtureOfExperts(WIDTH, normed, experts=8, active=1, capacity=1.0)
     with pytest.raises(ProgramError, match="capacity 1 drops every token: 7 choices of experts in 8 slots"):

@@ -171,9 +171,8 @@ def test_the_error_of_a_device_stays_with_its_worker(tmp_path: Path, strike: str
 
 @pytest.mark.parametrize(("name", "program"), [("staggered", TINY), ("sharded", MLP)])
 def test_rejoin_and_relay(tmp_path: Path, name: str, program: str) -> None:
-    steps = 1500 if name == "staggered" else 500
     faults, returns = ["kill=1:1@6.9", "kill=0:0@200.20"], ["1:1@8", "0:0@210"]
-    outcome = train(tmp_path, name, program, steps, faults, returns=returns, relay=True)
+    outcome = train(tmp_path, name, program, 1500, faults, returns=returns, relay=True)
     check_tiny(tmp_path, outcome, program, 6)
 
 

@@ -14,6 +14,7 @@ from recycle_runtime.program.loading import load_program
 
 ROOT = Path(__file__).resolve().parents[3]
 LAYERED = ROOT / "tests" / "runtime" / "training" / "programs" / "layered.py"
+SHARED_EXPERTS = LAYERED.with_name("shared_experts.py")
 WHOLE_STAGES = ROOT / "examples" / "programs" / "sequential.py"
 NAMES = ("first", "norm", "body.0", "body.1", "body.2", "fork", "join", "again", "last")
 JOB = """\
@@ -39,6 +40,17 @@ def test_layers_add_up_to_the_stage_that_they_make() -> None:
     saved = sum(layer.saved_bytes for layer in layers.stages)
     assert whole.saved_bytes <= saved <= whole.saved_bytes + inputs
     assert all(layer.resident_bytes >= 2 * layer.gradient_bytes for layer in layers.stages)
+
+
+def test_experts_that_peers_can_share() -> None:
+    """Two mixtures of four experts; five tokens of six float64 go to two experts each, and come back."""
+    alone, among = (
+        profile(load_program(SHARED_EXPERTS), Options(1, repeat=1, pipelines=peers)).stages[0]
+        for peers in (1, 2)
+    )
+    assert among.exchange_bytes == 2 * 2 * (5 * 2) * 6 * 8
+    assert among.slot_bytes * 4 == among.expert_bytes < among.weight_bytes
+    assert among.exchange.median > 0 == alone.exchange.median
 
 
 def test_one_reduction_is_shared_out_by_bytes() -> None:

@@ -1,4 +1,4 @@
-"""Whether anything is trained, from what all chunks say of their gradients."""
+"""Conclusion of whether anything is trained, from what all chunks say of their gradients."""
 
 import pytest
 

@@ -167,7 +167,7 @@ class Process:
         return True
 
     def _is_given(self) -> bool:
-        """Whether its donor is there."""
+        """True if its donor is there."""
         donor = None if self.donor is None else self.world.processes.get(self.donor)
         return donor is not None and donor.is_training and donor.generation == self.generation
 
@@ -361,7 +361,7 @@ class World:
     # What members see of each other.
 
     def has_left(self, member: Member, generation: int) -> bool:
-        """Whether its sockets of that generation are closed."""
+        """True if its sockets of that generation are closed."""
         process = self.processes.get(member.worker)
         if process is None:
             return True
@@ -374,7 +374,7 @@ class World:
         )
 
     def is_before(self, member: Member, generation: int, step: int) -> bool:
-        """Whether it has not begun a step."""
+        """True if it has not begun a step."""
         process = self.processes[member.worker]
         return process.generation == generation and process.step == step and not process.is_in_step
 

@@ -56,7 +56,7 @@ class SeveralNodes:
         self._nodes: list[Node] = [coordinator]
         self._stderr = (folder / "stderr").open("ab")
         self._follows = port == 0
-        """Whether agents find the coordinator wherever it is."""
+        """True if agents find the coordinator wherever it is."""
         self._checkpoint: list[str] = [] if checkpoint is None else ["--checkpoint", str(checkpoint)]
         self.coordinate(coordinator, port)
         self._wait_for(lambda: (self.state / "address").exists(), "the coordinator does not listen")

@@ -90,9 +90,8 @@ def schedule(optimizer):
 """Groups by name with rates and decays of their own, and schedules that move both."""
 
 
-@pytest.mark.parametrize(
-    "stagger", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["staggered", "barrier"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("stagger", [True, False], ids=["staggered", "barrier"])
 def test_groups_and_schedules_with_shards(
     tmp_path: Path, request: pytest.FixtureRequest, stagger: bool
 ) -> None:

@@ -118,7 +118,7 @@ class Nodes:
                     os.kill(row.pid, signal.SIGKILL)
 
     def has_copy(self) -> bool:
-        """Whether a copy is complete, on both nodes."""
+        """True if a copy is complete, on both nodes."""
         return '"copied"' in (self.state / "coordinator" / "journal.jsonl").read_text()
 
     def codes(self) -> list[int]:

@@ -436,15 +436,21 @@ SLOW = """job slow {
 """
 
 
+SLOW_WITH_SHARDS = SLOW.replace("data = 2", "data = 3").replace(
+    "  layers", "  optimizer { state = sharded  owners = 2 }\n  layers"
+)
+
+
 @pytest.mark.slow
-def test_the_stage_of_a_slow_worker_gets_fewer_layers(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("text", "peers"), [(SLOW, 2), (SLOW_WITH_SHARDS, 3)], ids=["whole", "sharded"])
+def test_the_stage_of_a_slow_worker_gets_fewer_layers(tmp_path: Path, text: str, peers: int) -> None:
     """The bundle has no plans of other cuts: the cut is found and planned while training goes on.
 
     Then the slow worker is killed.
     """
     program = _sleepy(tmp_path)
     bundle = write_bundle(
-        tmp_path / "slow.plan", parse_job_text(SLOW, "slow.job"), {}, [(0, 0), (0, 1), (1, 0)], source=SLOW
+        tmp_path / "slow.plan", parse_job_text(text, "slow.job"), {}, [(0, 0), (0, 1), (1, 0)], source=text
     )
     steps = 200
     for attempt in range(MOST_RUNS):
@@ -453,12 +459,12 @@ def test_the_stage_of_a_slow_worker_gets_fewer_layers(tmp_path: Path) -> None:
             here, bundle, str(program), steps, ["slow=0:1@10", f"kill=0:1@{steps - 30}"],
             adaptation=AdaptationOptions(recut="always", replan_every=5),
         )  # fmt: skip
-        check_layers(here, outcome, str(program), 8, steps)
+        check_layers(here, outcome, str(program), 4 * peers, steps)
         found = [event for event in outcome.events if ": taken, with layout " in event]
         if found:
             layout = found[0].rpartition(" ")[2]
             assert found[0].startswith("0:1 takes ") and f"layout {layout} saves " in found[0]
-            assert layout in plans_in_order(outcome) and outcome.rows[-1].live == 3
+            assert layout in plans_in_order(outcome) and outcome.rows[-1].live == 2 * peers - 1
             return
         steps *= 3
     pytest.fail("it has not come to it")

@@ -5,11 +5,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from recycle_compiler.planner.compile import plan_slow
+from recycle_compiler.scheduling.slow_workers import slow_workers
 from recycle_runtime.data.microbatches import MicroBatches
 from recycle_runtime.execution.chunk import build_module
 from recycle_runtime.execution.interpreter import StreamError
+from recycle_runtime.execution.optimizer import gradient_part
+from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.plan.isa import Opcode
 from recycle_runtime.program.loading import load_program
-from tests.runtime.training.compare import STEPS, Failed, changed, plan_file
+from tests.runtime.training.compare import STEPS, Failed, changed, file_of, plan_file
 from tests.runtime.training.threads import train_in_threads
 from tests.support.jobs import unit_job
 
@@ -36,6 +41,10 @@ def test_statistics_are_those_of_one_process(tmp_path: Path, failed: Failed, cli
     """On every worker, whatever was undone and run again on the way."""
     program = changed(tmp_path, BATCH_NORM, f"CLIP_NORM = {clip}\nnorm = lambda: {norm}")
     plan = plan_file(tmp_path, unit_job(STAGES, PIPELINES, MICROBATCHES, (3, 2)), failed)
+    _check(plan, program)
+
+
+def _check(plan: str, program: str) -> None:
     _, workers = train_in_threads(plan, program, 0, STEPS)
     expected = plain(program)
     for place, worker in workers.items():
@@ -43,6 +52,19 @@ def test_statistics_are_those_of_one_process(tmp_path: Path, failed: Failed, cli
         assert state.keys() == expected[place[1]].keys()
         for name, tensor in expected[place[1]].items():
             torch.testing.assert_close(state[name], tensor, rtol=1e-10, atol=1e-10)
+
+
+def test_a_peer_without_micro_batches_sums_in_the_same_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It begins no sum of gradients before REDUCE, where others begin most of theirs."""
+    monkeypatch.setattr(gradient_part, "BUCKET_BYTES", 1)
+    program = changed(tmp_path, BATCH_NORM, "CLIP_NORM = 1.2")
+    slow = slow_workers([((1, 1), 20.0)])
+    plan = plan_slow(unit_job(STAGES, 3, PIPELINES * MICROBATCHES // 3), (), slow).streams
+    path = file_of(tmp_path, plan)
+    assert all(each.opcode is not Opcode.FORWARD for each in Bundle.read(path).stream(0, (1, 1)))
+    _check(path, program)
 
 
 SOMETIMES = """

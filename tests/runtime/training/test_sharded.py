@@ -24,6 +24,7 @@ from recycle_runtime.worker import fixed_plan
 from recycle_runtime.worker.fixed_plan import FixedPlanWorker
 from tests.compiler.test_sharded import sharded
 from tests.runtime.training.compare import MLP, STEPS, Failed, changed, check_in_threads, plan_file
+from tests.runtime.training.example_programs import spoiled
 from tests.runtime.training.threads import train_in_threads
 from tests.support.jobs import figure3, unit_job
 
@@ -52,40 +53,19 @@ def test_clipping(tmp_path: Path, clip: float) -> None:
 
 
 _SPOILED = """
-class Spoiled(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, value, is_bad):
-        ctx.is_bad = is_bad
-        return value.clone()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient * (float("nan") if ctx.is_bad else 1.0), None
-
-
-class First(nn.Linear):
-    def forward(self, points):
-        return Spoiled.apply(super().forward(points), bool(points[0, 0] == 7.0))
-
-
-_layers, _batches = layers, batches
+_layers = layers
 
 
 def layers():
     return [("first", First(FEATURES, WIDTH, dtype=torch.float64)), *_layers()[1:]]
-
-
-def batches(seed):
-    for number, (points, target) in enumerate(_batches(seed)):
-        points[0, 0] = 7.0 if number == 14 else points[0, 0]
-        yield points, target
 """
 
 
 @pytest.mark.parametrize("techniques", [ALL, NONE], ids=["staggered", "barrier"])
 def test_a_skipped_step(tmp_path: Path, techniques: Techniques) -> None:
     """A gradient is no number on one worker: nobody steps any of its shards."""
-    program, job = changed(tmp_path, MLP, _SPOILED), sharded(unit_job(2, 3, 2, techniques=techniques))
+    program = changed(tmp_path, MLP, spoiled(14) + _SPOILED)
+    job = sharded(unit_job(2, 3, 2, techniques=techniques))
     check_in_threads(tmp_path, job, [], program)
     _, workers = train_in_threads(plan_file(tmp_path, job, []), program, 0, STEPS)
     chunks = [chunk for worker in workers.values() for chunk in worker.chunks.values()]

@@ -21,6 +21,7 @@ from recycle_runtime.worker.fixed_plan import FixedPlanWorker
 from tests.compiler.test_sharded import sharded
 from tests.runtime.training.alone import Alone, train_alone
 from tests.runtime.training.compare import STEPS, Failed, changed, file_of
+from tests.runtime.training.example_programs import spoiled
 from tests.runtime.training.test_evaluation import evaluate_in_threads
 from tests.runtime.training.threads import train_in_threads
 from tests.support.jobs import unit_job
@@ -95,23 +96,7 @@ def test_equal_to_one_process(
 
 
 _SPOILED = """
-class Spoiled(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, value, is_bad):
-        ctx.is_bad = is_bad
-        return value.clone()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient * (float("nan") if ctx.is_bad else 1.0), None
-
-
-class First(nn.Linear):
-    def forward(self, points):
-        return Spoiled.apply(super().forward(points), bool(points[0, 0] == 7.0))
-
-
-_build, _batches = build_stage, batches
+_build = build_stage
 
 
 def build_stage(stage, stages):
@@ -119,19 +104,13 @@ def build_stage(stage, stages):
     if stage == 0:
         made[0] = First(WIDTH, WIDTH).double()
     return made
-
-
-def batches(seed):
-    for number, (points, target) in enumerate(_batches(seed)):
-        points[0, 0] = 7.0 if number == 20 else points[0, 0]
-        yield points, target
 """
 
 
 @pytest.mark.parametrize("stagger", [False, True])
 def test_a_skipped_step(tmp_path: Path, stagger: bool) -> None:
     """A gradient is no number on one worker: experts, their state and their places stay as they are."""
-    program = changed(tmp_path, SHARED_EXPERTS, _SPOILED)
+    program = changed(tmp_path, SHARED_EXPERTS, spoiled(20) + _SPOILED)
     workers = trained(tmp_path, job_of(3, 2, decouple=True, stagger=stagger), program=program)
     chunks = [chunk for worker in workers.values() for chunk in worker.chunks.values()]
     assert {chunk.stepper.progress.skipped for chunk in chunks} == {1}

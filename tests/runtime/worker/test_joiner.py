@@ -162,10 +162,11 @@ def test_a_step_that_was_written_down_can_be_taken_back() -> None:
         def peers(table: torch.Tensor, popularity: list[int] = popularity) -> None:
             table.copy_(torch.tensor([popularity]))
 
-        chunk.expert_counts.finish(peers)
+        chunk.expert_counts.start(peers)
+        chunk.expert_counts.finish()
     joiner._catch_up_buffers()  # pyright: ignore[reportPrivateUsage]
     assert module.get_buffer("balance_steps").tolist() == [-2, 2]
     assert chunk.buffers.go_back(6)
     assert module.get_buffer("balance_steps").tolist() == [-1, 1]
-    chunk.expert_counts.catch_up()
+    chunk.expert_counts.sum.catch_up()
     assert module.get_buffer("balance_steps").tolist() == [-1, 1], "nothing is made up for twice"

@@ -76,7 +76,17 @@ class Reference:
     def _make_step(self) -> None:
         step, ranks = len(self._states) - 1, self._states[-1]
         values = [sum(column) for column in zip(*ranks, strict=True)]
-        sums, loss = [[0] * len(values) for _ in ranks], 0
+        sums, loss = self._gradients(step, values)
+        made = tuple(
+            tuple(v - g for v, g in zip(own, changes, strict=True))
+            for own, changes in zip(ranks, sums, strict=True)
+        )
+        self._states.append(ranks if step in self.skipped else made)
+        self._losses.append(float(loss))
+
+    def _gradients(self, step: int, values: list[int]) -> tuple[list[list[int]], int]:
+        """By rank, the sum of each layer over all micro-batches; and the loss."""
+        sums, loss = [[0] * len(values) for _ in range(self.ranks)], 0
         for microbatch in range(self._per_step):
             activations = [data_of(step, microbatch)]
             for value in values:
@@ -87,12 +97,7 @@ class Reference:
                 for rank, own in enumerate(sums):
                     own[number] += weight_gradient(activations[number], gradient, rank)
                 gradient = backward(values[number], gradient)
-        made = tuple(
-            tuple(v - g for v, g in zip(own, changes, strict=True))
-            for own, changes in zip(ranks, sums, strict=True)
-        )
-        self._states.append(ranks if step in self.skipped else made)
-        self._losses.append(float(loss))
+        return sums, loss
 
 
 class Number:
@@ -406,7 +411,7 @@ class NumberChunk(Chunk):
 
 
 def _is_staggered(bundle: Bundle, chunk: int) -> bool:
-    """Whether the plans step before the norm is known."""
+    """True if the plans step before the norm is known."""
     stage = bundle.chunk_stages[chunk]
     worker = next(worker for worker in bundle.workers(0) if worker[1] == stage)
     return any(instruction.opcode is Opcode.VALIDATE for instruction in bundle.stream(0, worker))

@@ -82,7 +82,7 @@ class Job(NamedTuple):
     tell: Callable[[str], None]
     """Adds a line to the story."""
     standing: bool
-    """Whether calls stand until they are aborted: see `standing`."""
+    """True if calls stand until they are aborted: see `standing`."""
     chance: random.Random
     """For what aborts leave behind."""
 
@@ -225,8 +225,12 @@ class NumberEngine:
         number: int,
         before: Callable[[int], None],
     ) -> "NumberSession":
-        self.session_now = NumberSession(self._process, self._job, role, chunks, transport, before)
+        kind = self.session_kind()
+        self.session_now = kind(self._process, self._job, role, chunks, transport, before)
         return self.session_now
+
+    def session_kind(self) -> "type[NumberSession]":
+        return NumberSession
 
     async def pair(self, store: MeetingPlace, name: str, rank: int) -> StatePair:
         process = self._process
@@ -461,7 +465,7 @@ class NumberSession:
         return Queued(count, frozenset(sums))
 
     def _can_reduce(self, chunk: int) -> bool:
-        """Whether the verdict on the last step is known, and lets it stand."""
+        """True if the verdict on the last step is known, and lets it stand."""
         stepper: Any = self._chunks[chunk].stepper
         if stepper.phase is not StepPhase.UNSETTLED:
             return True

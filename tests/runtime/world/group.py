@@ -171,7 +171,7 @@ class GroupSum:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the shares of all others have arrived."""
+        """True if the shares of all others have arrived."""
         return all(self._key in wire.sums for wire in self._group.everybody)
 
     def total(self) -> Totals:
@@ -211,7 +211,7 @@ class GroupTransport:
         return False
 
     def takes_queued(self) -> bool:
-        """Whether the next instruction runs because a device had queued it when the group was aborted; asked
+        """True if the next instruction runs because a device had queued it when the group was aborted; asked
         once for each."""
         return False
 

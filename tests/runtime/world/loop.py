@@ -139,7 +139,7 @@ class Loop:
         self.digest = 0
         """Of when each happened, and to whom."""
         self.is_halted = False
-        """Whether nothing more should happen."""
+        """True if nothing more should happen."""
         self._heap: list[tuple[float, int, LoopProcess | None, Callable[..., None], tuple[Any, ...]]] = []
         self._soon: deque[tuple[LoopProcess | None, Callable[..., None], tuple[Any, ...]]] = deque()
         """What happens before time goes on."""

@@ -30,7 +30,7 @@ from tests.runtime.world.network import (
 )
 
 Accept = Callable[["SimulatedProcess", str], "End | None"]
-"""Whether the coordinator listens: its end of a new connection from this process, which knows this token."""
+"""True if the coordinator listens: its end of a new connection from this process, which knows this token."""
 
 
 class SimulatedProcess(LoopProcess):

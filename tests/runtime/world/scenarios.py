@@ -16,7 +16,7 @@ class WorldJob(NamedTuple):
     path: str
     bundle: Bundle
     recuts: bool
-    """Whether it has plans of several cuts."""
+    """True if it has plans of several cuts."""
     plans: Callable[[Request], bytes | None] = lambda _: None
     """Plans on demand."""
 

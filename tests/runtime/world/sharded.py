@@ -36,17 +36,12 @@ from recycle_runtime.state.layer_state import SHARDS, Clones, load, needed, writ
 from recycle_runtime.state.names import CheckpointError, optimizers_of
 from recycle_runtime.state.ownership import Ownership, ShardCopy
 from recycle_runtime.transport.interface import PeerSum
-from recycle_runtime.worker.engine import Building, MeetingPlace
+from recycle_runtime.worker.engine import Building
 from recycle_runtime.worker.held_chunks import HeldChunks
 from tests.runtime.world.arithmetic import (
     NumberData,
     Reference,
-    backward,
-    data_of,
     first_value,
-    forward,
-    loss_of,
-    weight_gradient,
 )
 from tests.runtime.world.engine import Job, NumberEngine, NumberSession, NumberWriter
 from tests.runtime.world.group import GroupSum, GroupTransport
@@ -145,17 +140,7 @@ class ShardedReference(Reference):
     def _make_step(self) -> None:
         step, ranks, kept = len(self._numbers) - 1, self._numbers[-1], self._kept[-1]
         values = [sum(map(sum, column)) for column in zip(*ranks, strict=True)]
-        sums, loss = [[0] * len(values) for _ in ranks], 0
-        for microbatch in range(self._per_step):
-            activations = [data_of(step, microbatch)]
-            for value in values:
-                activations.append(forward(value, activations[-1]))
-            loss += loss_of(activations[-1])
-            gradient = 1
-            for number in reversed(range(len(values))):
-                for rank, own in enumerate(sums):
-                    own[number] += weight_gradient(activations[number], gradient, rank)
-                gradient = backward(values[number], gradient)
+        sums, loss = self._gradients(step, values)
         if step not in self.skipped:
             count = self._per_step
             kept = [
@@ -232,17 +217,8 @@ class ShardedEngine(NumberEngine):
     def value_of(layer: Any) -> Any:
         return _whole(layer.parameters[0].detach())
 
-    def session(
-        self,
-        role: Role,
-        chunks: Mapping[int, Chunk],
-        transport: GroupTransport,
-        store: MeetingPlace,
-        number: int,
-        before: Callable[[int], None],
-    ) -> "ShardedSession":
-        self.session_now = ShardedSession(self._process, self._job, role, chunks, transport, before)
-        return self.session_now
+    def session_kind(self) -> "type[ShardedSession]":
+        return ShardedSession
 
     def writer(self, folder: Path, say: Callable[[CheckpointReply], None]) -> ShardedWriter:
         return ShardedWriter(self._process, folder, say)

@@ -113,9 +113,9 @@ class StandingTransport(GroupTransport):
         self._standing = 0
         """Waits of the device for other workers."""
         self._host_waits = False
-        """Whether the host waits for other workers: then nothing is queued behind it."""
+        """True if the host waits for other workers: then nothing is queued behind it."""
         self._open_sums: dict[int, Callable[[], bool]] = {}
-        """Whether each sum of gradients under way has come to its end, by chunk."""
+        """True if each sum of gradients under way has come to its end, by chunk."""
         self.queued: Callable[[int], Queued] = lambda most: Queued(0, frozenset())
         """What the device has queued, at most so many instructions."""
         self._left = 0
@@ -219,5 +219,5 @@ class StandingTransport(GroupTransport):
 
 
 def _is_whole(wires: Sequence[Wire], key: Any) -> bool:
-    """Whether the shares of all others have arrived."""
+    """True if the shares of all others have arrived."""
     return all(key in wire.sums for wire in wires)

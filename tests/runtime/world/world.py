@@ -75,7 +75,7 @@ class Fault(ABC):
     """Something that happens at a moment, `seconds` long if it passes."""
 
     is_clean: ClassVar[bool] = False
-    """Whether nobody can take a worker that is well for one that is not."""
+    """True if nobody can take a worker that is well for one that is not."""
     at: float
     seconds: float = 0.0
 
@@ -101,18 +101,18 @@ class Scenario:
     """Worker processes on each node."""
     faults: tuple[Fault, ...]
     wild: bool = False
-    """Whether faults may take what the job cannot do without; then it may end with an error."""
+    """True if faults may take what the job cannot do without; then it may end with an error."""
     checkpoints: int = 0
     """Steps between two; 0: none."""
     recut: str = "off"
     skipped: frozenset[int] = frozenset()
     """Steps with a gradient that is not finite."""
     saves: bool = False
-    """Whether workers write their parameters at the end."""
+    """True if workers write their parameters at the end."""
     resumes: int = 0
     """How often the job may go on from its newest checkpoint by itself."""
     is_resumed: bool = False
-    """Whether a user resumes it once it has ended with an error."""
+    """True if a user resumes it once it has ended with an error."""
     plans: Callable[[Request], bytes | None] = field(default=lambda _: None)
     """Plans on demand."""
     copies: int = 0
@@ -120,9 +120,9 @@ class Scenario:
     echoes: float = 0.0
     """Seconds after which workers say again what they say about a generation; 0: they do not."""
     relay: bool = False
-    """Whether workers speak to the coordinator through their agents."""
+    """True if workers speak to the coordinator through their agents."""
     standing: bool = False
-    """Whether messages and sums of gradients stand until they are aborted, as over NCCL."""
+    """True if messages and sums of gradients stand until they are aborted, as over NCCL."""
     building: float = 0.0
     """Seconds, at most, from a worker's first word to its first report, for model and device."""
 
@@ -274,17 +274,17 @@ class World:
         self._strangers = 0
         self._had_full_disk = False
         self._is_unwritten = False
-        """Whether this coordinator has said that it cannot write its journal."""
+        """True if this coordinator has said that it cannot write its journal."""
         self._is_clean = True
-        """Whether no fault so far could make a worker look lost that is not."""
+        """True if no fault so far could make a worker look lost that is not."""
         self._runs = 0
         """How often the job was resumed, by itself or by a user."""
         self._may_go_back = False
-        """Whether the coordinator that comes next begins with a checkpoint, or with a copy in memory."""
+        """True if the coordinator that comes next begins with a checkpoint, or with a copy in memory."""
         self._goes_back_to: int | None = None
         """The step of that copy."""
         self._is_with_user = False
-        """Whether a user has resumed the job; nothing goes wrong from then on."""
+        """True if a user has resumed the job; nothing goes wrong from then on."""
         self._saved = self.folder / "saved"
         self._saved.mkdir()
 
@@ -605,7 +605,7 @@ class World:
             self.note_wrong(f"{process.name} is well, and is killed by its agent")
 
     def _has_lost_a_rank(self, process: SimulatedProcess) -> bool:
-        """Whether another process of the same worker has ended: then none of them is of use."""
+        """True if another process of the same worker has ended: then none of them is of use."""
         worker = self._workers.get(process)
         if worker is None or self.scenario.bundle.tensor == 1:
             return self.scenario.bundle.tensor > 1
@@ -682,7 +682,7 @@ class World:
         return [one for one in self.kernel.processes if one.is_alive and one.node is node and one is not but]
 
     def may_lose(self, worker: Worker) -> bool:
-        """Whether the job can go on without it, for all that is known outside."""
+        """True if the job can go on without it, for all that is known outside."""
         return self._may_lose({worker})
 
     def may_lose_node(self, number: int) -> bool:
@@ -714,7 +714,7 @@ class World:
         return kept == set(range(sum(bundle.cut)))
 
     def _is_given_up(self, worker: Worker) -> bool:
-        """Whether the coordinator, if there is one, goes on without it: what it holds does not count."""
+        """True if the coordinator, if there is one, goes on without it: what it holds does not count."""
         if self.coordinator is None or not self.coordinator.process.is_alive:
             return False
         job = self.coordinator.service.job

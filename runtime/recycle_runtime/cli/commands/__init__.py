@@ -1,4 +1,4 @@
-"""What each command of `recycle-run` does, one module each, imported only when that command is run.
+"""Commands of `recycle-run`, one module each, imported only when that command is run.
 
 Every module has `add_arguments(parser)` and `run(arguments, output) -> int`, which returns the exit code.
 Torch is loaded only by commands that train, after their arguments have been checked.

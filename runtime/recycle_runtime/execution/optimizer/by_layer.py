@@ -52,7 +52,7 @@ class LayerOptimizer:
 
     @property
     def is_possible(self) -> bool:
-        """Whether the last step can be undone."""
+        """True if the last step can be undone."""
         return self._undo.is_possible
 
     @property

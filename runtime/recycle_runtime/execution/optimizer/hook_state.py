@@ -83,7 +83,7 @@ def _places(hook: Any) -> Iterator[_Place]:
 
 
 def _remembers(value: Any, held: set[torch.Tensor]) -> bool:
-    """Whether it is a state, and not the program's own: parameters are undone anyway."""
+    """True if it is a state, and not the program's own: parameters are undone anyway."""
     if value is None or callable(value) or (isinstance(value, torch.Tensor) and value in held):
         return False
     if isinstance(value, list | tuple) and any(

@@ -24,7 +24,7 @@ class Masters:
             for name, value in vars(weight).items():
                 setattr(master, name, value)
         self.has_gradients = False
-        """Whether those of the coming step have been taken."""
+        """True if those of the coming step have been taken."""
 
     def take_gradients(self) -> None:
         """Those of the weights, before a step."""

@@ -55,7 +55,7 @@ class StepOptions:
         return min(1.0, self.clip_norm / (totals.norm + _EPSILON))
 
     def accepts(self, totals: "Totals") -> bool:
-        """Whether a step may stand that was made with unscaled gradients."""
+        """True if a step may stand that was made with unscaled gradients."""
         return totals.finite and self.factor(totals) == 1.0
 
 
@@ -99,7 +99,7 @@ class Progress(NamedTuple):
 
 
 class StepRecord(NamedTuple):
-    """What became of a step."""
+    """End of a step, as it stands."""
 
     step: int
     """Counted from 0."""
@@ -120,7 +120,7 @@ class NormSum:
 
     def __init__(self) -> None:
         self.first_peer = True
-        """Whether this worker answers for its chunk; exactly one of the chunk's live holders does."""
+        """True if this worker answers for its chunk; exactly one of the chunk's live holders does."""
         self._own: torch.Tensor | None = None
         self._under_way: tuple[torch.Tensor, Pending | None] | None = None
         self._readback = Readback()

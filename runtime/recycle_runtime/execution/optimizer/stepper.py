@@ -179,13 +179,15 @@ class Stepper:
         `complete` has a mark of device work for each of them, behind which its gradients are complete.
         """
         self._expect(StepPhase.ACCUMULATING, "sum")
-        # Sums of the last step are not waited for any more: if one is cut off now, it is one of these.
-        self._has_used_sums = False
         for bucket, mark in zip(self.gradients.buckets, complete, strict=False):
             if not bucket.is_in_place:
                 break
             bucket.raise_flags()
             self._early.append(start_sums(bucket.sums, goes_on=bool(self._early), after=mark))
+
+    def expect_sums(self) -> None:
+        """Sums of the last step are not waited for any more: if one is cut off now, it is of this step."""
+        self._has_used_sums = False
 
     def drop_sums(self) -> None:
         """Let go of those that are under way."""
@@ -201,7 +203,7 @@ class Stepper:
         all that hold one of the tied chunks. Where optimizer state is in shards, `start_sums` leaves
         gradients with their owners, and the sum of their squares is added up over the holders here."""
         self._expect(StepPhase.ACCUMULATING, "reduce")
-        self._has_used_sums = False
+        self.expect_sums()
         self.gradients.gather()
         tied = self.gradients.tied_buffers
         assert not tied or start_tied_sum is not None, "nobody to sum tied gradients with"

@@ -66,7 +66,7 @@ class Copies:
         return torch.empty_like(tensor, requires_grad=False)
 
     def can_use(self, memory: torch.Tensor, tensor: torch.Tensor) -> bool:
-        """Whether memory that there is can hold a copy of the tensor."""
+        """True if memory that there is can hold a copy of the tensor."""
         is_there = memory.device.type == "cpu" if self._on_host else memory.device == tensor.device
         return (
             is_there
@@ -77,7 +77,7 @@ class Copies:
 
     @property
     def on_cuda(self) -> bool:
-        """Whether something is copied from a GPU."""
+        """True if something is copied from a GPU."""
         return any(tensor.is_cuda for _, sources in self._pairs.values() for tensor in sources)
 
     def versions(self) -> list[int]:
@@ -272,7 +272,7 @@ class _Routine:
                 self._values.append((named, name, kept))
 
     def fits(self, parameters: list[torch.Tensor], state: dict[Any, Any]) -> bool:
-        """Whether everything is where it was; what is no tensor is then taken down."""
+        """True if everything is where it was; what is no tensor is then taken down."""
         is_same = (
             self._is_complete
             and len(parameters) == len(self._parameters)
@@ -460,7 +460,7 @@ _OF_TORCH = frozenset(vars(torch.optim.SGD([torch.zeros(0, requires_grad=True)],
 
 
 def _is_data(value: Any) -> bool:
-    """Whether it is made of tensors and plain values alone."""
+    """True if it is made of tensors and plain values alone."""
     if isinstance(value, dict):
         return all(map(_is_data, cast("dict[Any, Any]", value).values()))
     if isinstance(value, set):

@@ -72,7 +72,7 @@ class Trial:
         return self._aliases.get(id(tensor), tensor)
 
     def shows_closed(self, result: Any) -> bool:
-        """Whether it takes gradients from its results alone, to its inputs and parameters alone."""
+        """True if it takes gradients from its results alone, to its inputs and parameters alone."""
         try:
             outputs = [tensor for tensor in tensors_of(result) if tensor.requires_grad]
         except UnknownKindError:
@@ -159,7 +159,7 @@ class GeneralUnit:
         return list({id(tensor): tensor for tensor in tensors if tensor.requires_grad}.values())
 
     def _is_watched_inside(self) -> bool:
-        """Whether a module inside has hooks on its backward: two walks would call them twice."""
+        """True if a module inside has hooks on its backward: two walks would call them twice."""
         inside: list[nn.Module] = [module for module in self.module.modules() if module is not self.module]
         return any(module._backward_hooks or module._backward_pre_hooks for module in inside)
 

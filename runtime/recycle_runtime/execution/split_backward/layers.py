@@ -102,7 +102,7 @@ _addmm_into: Any = getattr(_aten.addmm, "dtype_out", None)
 
 
 def adds_in_float32(gradient: Tensor, rows: Tensor) -> bool:
-    """Whether one kernel multiplies in the precision of the rows and adds in that of the gradient."""
+    """True if one kernel multiplies in the precision of the rows and adds in that of the gradient."""
     return (
         _addmm_into is not None
         and rows.is_cuda
@@ -171,7 +171,7 @@ class LinearUnit(Unit):
 
 
 def embedding_fits(module: nn.Embedding) -> bool:
-    """Whether its forward leaves the weight alone and its gradient is an ordinary one."""
+    """True if its forward leaves the weight alone and its gradient is an ordinary one."""
     return module.max_norm is None and not module.sparse and not module.scale_grad_by_freq
 
 
@@ -202,7 +202,7 @@ Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 
 
 def convolution_fits(module: Convolution) -> bool:
-    """Whether it is padded with zeros, as many on either side."""
+    """True if it is padded with zeros, as many on either side."""
     return module.padding_mode == "zeros" and _padding(module) is not None
 
 

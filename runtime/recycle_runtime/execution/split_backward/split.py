@@ -94,7 +94,7 @@ def _layer_unit(module: nn.Module, owner: Owner) -> Unit | None:
 
 
 def _keeps_its_matrices(module: nn.Module) -> bool:
-    """Whether at least half of its parameters lie in matrices of its own."""
+    """True if at least half of its parameters lie in matrices of its own."""
     if is_parametrized(module):
         return True
     own = sum(
@@ -235,7 +235,7 @@ class Split:
 
     @property
     def defers(self) -> bool:
-        """Whether weights wait."""
+        """True if weights wait."""
         return self._defers
 
     def defer_weights(self, wanted: bool) -> None:

@@ -34,7 +34,7 @@ _LONGEST_PAUSE = 30.0
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorReport:
-    """What the driver is told."""
+    """Answer to the driver."""
 
     address: str
     news: tuple[ToObserver, ...]
@@ -102,7 +102,7 @@ class CoordinatorActor:
 
 @dataclass(frozen=True, slots=True)
 class AgentReport:
-    """What the driver is told."""
+    """Answer to the driver."""
 
     status: int | None
     """Once this node takes no further part: 0 when the job is over."""

@@ -1,4 +1,4 @@
-"""Who is meant in a message: a worker, and one of its processes. No torch."""
+"""Names in messages: a worker, and one of its processes. No torch."""
 
 from typing import NamedTuple
 

@@ -150,7 +150,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class LoopBegins:
-    """Where a loop of the scripts has begun; None: none of them has come so far."""
+    """The step at which a loop of the scripts has begun; None: none of them has come so far."""
 
     call: Natural
     step: Natural | None

@@ -206,3 +206,5 @@ class StepSettled:
 StepReport = Parameters | FirstGradients | LossShare | StepDone | Settled | PeerDigest | ShardOwners
 SaidAgain = LossShare | StepDone | Settled
 """Messages about the last steps that a worker process keeps, to say them again when `Recall` asks for it."""
+MOST_SAID_AGAIN = 4096
+"""Messages; older ones are forgotten."""

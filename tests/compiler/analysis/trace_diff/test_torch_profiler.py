@@ -63,6 +63,25 @@ def test_ranks_are_workers() -> None:
     assert trace_of_profiles(profiles, grid).ops[4].name == "F1.0"
 
 
+@pytest.mark.parametrize("is_within", [True, False], ids=["ZeroRedundancyOptimizer", "after the step"])
+def test_weights_are_gathered_after_a_sharded_step(is_within: bool) -> None:
+    """Torch's own optimizer of shards sends weights within its step."""
+    outer = "Optimizer.step#ZeroRedundancyOptimizer.step"
+    whole = profile(
+        note("ProfilerStep#2", 0, 90),
+        *(note(f"{kind} 0", at, 8) for kind, at in (("Forward", 0), ("Backward", 10))),
+        note("gloo:all_reduce", 20, 8),
+        *([note(outer, 29, 50)] if is_within else []),
+        note("Optimizer.step#AdamW.step", 30, 18),
+        note("gloo:broadcast" if is_within else "nccl:_all_gather_base", 50, 8),
+        note("gloo:broadcast" if is_within else "nccl:_all_gather_base", 60, 8),
+    )
+    trace = trace_of_profiles([whole], ALONE._replace(is_sharded=True))
+    times = [(op.name, op.start, op.end) for op in trace.ops[2:]]
+    assert times == [("R", 20, 28), ("O", 30, 48), ("G", 50, 68)]
+    assert [op.name for op in trace_of_profiles([whole], ALONE).ops[2:]] == ["R", "O"]
+
+
 @pytest.mark.parametrize(
     ("profiles", "words"),
     [

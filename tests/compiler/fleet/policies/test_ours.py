@@ -1,5 +1,7 @@
 """Our own policy: what it makes of failures, returns, moves and failed stages."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,7 +15,7 @@ from recycle_compiler.fleet.setting import Known, make_setting
 from recycle_compiler.frontend import load_job
 from recycle_compiler.planner.baselines import best_placement
 from recycle_runtime.plan.plan_choice import Planned
-from tests.compiler.fleet.settings import PERIODS, course_of, made_fleet, read_fleet, setting
+from tests.compiler.fleet.settings import COSTS, PERIODS, course_of, made_fleet, read_fleet, setting
 from tests.support.jobs import figure3
 
 
@@ -110,6 +112,28 @@ def test_a_failed_stage_goes_back_to_the_checkpoint() -> None:
         "0:1, 1:1, 2:1 failed: no live worker has stage 1: starts from a checkpoint",
     )
     assert course.rates() == [(0, 1 / 21), (1000, 0.0), (1091, 1 / 32)]
+
+
+def test_a_failed_stage_goes_back_to_copies_in_memory_unless_their_holders_went_with_it() -> None:
+    """Stage 1 has its copy on the nodes of 0:1 and 1:2; work since it is half of four steps of 21 s."""
+    stage = '"0:1", "1:1", "2:1"'
+    costs = replace(COSTS, checkpoint_every=1000.0)
+    ours = replace(setting(costs, parameters=10**9), neighbour_copies=4)
+
+    def ends(*lines: str) -> tuple[float, float, str]:
+        (*_, (_, pause, redone, why)) = log(course_of(Ours(ours), read_fleet(*lines)))
+        return pause, redone, why.rpartition(" from ")[2]
+
+    assert ends(f'{{"at": 1050, "failed": [{stage}]}}', '{"at": 1100}') == (32.0, 43.0, "copies in memory")
+    with_holder = f'{{"at": 1050, "failed": [{stage}, "1:2"]}}'
+    assert ends(with_holder, '{"at": 1100}') == (41.0, 500.0, "a checkpoint")
+    # Where a holder failed before, copies made since are on others; until the next is complete, one is lost.
+    before, at_510 = '{"at": 500, "failed": ["1:2"]}', f'{{"at": 510, "failed": [{stage}]}}'
+    assert ends(before, f'{{"at": 1050, "failed": [{stage}]}}', '{"at": 1100}')[2] == "copies in memory"
+    assert ends(before, at_510, '{"at": 600}')[2] == "a checkpoint"
+    # Work since another failure is in no copy yet.
+    redone = 43.0 - 10.5 + (510 - 503)
+    assert ends('{"at": 500, "failed": ["0:3"]}', at_510, '{"at": 600}') == (32.0, redone, "copies in memory")
 
 
 def test_too_few_for_every_stage_stand_still_until_somebody_comes() -> None:

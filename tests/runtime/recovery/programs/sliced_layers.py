@@ -1,52 +1,16 @@
 """Four layers in float64 whose matrices are sliced over the tensor-parallel ranks of a worker."""
 
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tests.runtime.training.programs.own_collectives import collect, slice_of, spread
+
 WIDTH = 4
 LAYERS = 4
-
-
-def total(value: Tensor, group: Any) -> Tensor:
-    copy = value.clone(memory_format=torch.contiguous_format)
-    if group is not None:
-        dist.all_reduce(copy, group=group)
-    return copy
-
-
-class _Spread(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, group: Any) -> Tensor:
-        ctx.group = group
-        return value.view_as(value)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        return total(gradients[0], ctx.group), None
-
-
-class _Collect(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, group: Any) -> Tensor:
-        return total(value, group)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        return gradients[0], None
-
-
-def slice_of(shape: tuple[int, int], dimension: int, group: Any) -> nn.Parameter:
-    matrix = torch.randn(shape, dtype=torch.float64) / shape[1] ** 0.5
-    if group is None:
-        return nn.Parameter(matrix)
-    parameter = nn.Parameter(matrix.chunk(group.size(), dimension)[group.rank()].clone())
-    parameter.tensor_parallel = True  # pyright: ignore[reportAttributeAccessIssue]
-    return parameter
 
 
 class Layer(nn.Module):
@@ -59,9 +23,8 @@ class Layer(nn.Module):
         self.scale = nn.Parameter(torch.ones(WIDTH, dtype=torch.float64))
 
     def forward(self, value: Tensor) -> Tensor:
-        spread = cast(Tensor, _Spread.apply(value, self.group))
-        inner = torch.tanh(functional.linear(spread, self.up))
-        found = cast(Tensor, _Collect.apply(functional.linear(inner, self.down), self.group))
+        inner = torch.tanh(functional.linear(spread(value, self.group), self.up))
+        found = collect(functional.linear(inner, self.down), self.group)
         return torch.tanh(value + found) * self.scale
 
 
