@@ -378,7 +378,7 @@ class Fleet:
         stream = bundle.stream(order.plan, role) if role in bundle.workers(order.plan) else ()
         me = grid.rank(role, 0)
         neighbours = {grid.rank(other, 0) for other in neighbours_of(stream, role, bundle.pipelines)}
-        peers = grid.holder_ranks(role[1], 0)
+        peers = grid.sum_groups(role, 0)[0].ranks
         folders = [
             (f"g{order.generation}/first/all/0", me, met_by(me, grid.size, neighbours)),
             (f"g{order.generation}/first/holders/{role[1]}/0/0", peers.index(me),

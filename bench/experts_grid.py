@@ -204,7 +204,7 @@ class _Counted:
         self.milliseconds: dict[str, list[float]] = {"popularity": [], "placing": []}
         self.losses: list[float | None] = []
         self.choices = self.dropped = self.copied = 0
-        take, finish, place = SharedExperts.take_counts, ExpertCounts.finish, ExpertPlaces.place_anew
+        take, start, place = SharedExperts.take_counts, ExpertCounts.start, ExpertPlaces.place_anew
 
         def take_counts(layer: Any) -> Any:
             if (taken := take(layer)) is not None:
@@ -212,22 +212,29 @@ class _Counted:
                 self.choices += int(taken.popularity.sum())
             return taken
 
-        def timed_finish(counts: Any, start_sum: Callable[[Any], Any]) -> None:
-            if counts.layers and self.is_taken_apart:
-                # All peers are here: what is timed is the sum and not the wait for the slowest of them.
-                import torch
+        def timed_start(counts: Any, start_sum: Callable[[Any], Any]) -> None:
+            if not counts.layers or not self.is_taken_apart:
+                start(counts, start_sum)
+                return
+            # All peers are here: what is timed is the sum and not the wait for the slowest of them.
+            import torch
 
-                pending = start_sum(torch.zeros(1, device=self._device))
-                if pending is not None:
-                    pending.wait()
-            self._timed("popularity", lambda: finish(counts, start_sum))
+            pending = start_sum(torch.zeros(1, device=self._device))
+            if pending is not None:
+                pending.wait()
+
+            def whole() -> None:
+                start(counts, start_sum)
+                counts.finish()
+
+            self._timed("popularity", whole)
 
         def timed_place(places: Any, go_on: Callable[[], None]) -> bool:
             return self._timed("placing", lambda: place(places, go_on))
 
         for owner, name, wrapped in (
             (SharedExperts, "take_counts", take_counts),
-            (ExpertCounts, "finish", timed_finish),
+            (ExpertCounts, "start", timed_start),
             (ExpertPlaces, "place_anew", timed_place),
         ):
             setattr(owner, name, wrapped)

@@ -46,7 +46,10 @@ def main() -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices[:6])
         with subprocess.Popen(sys.argv[1:]) as command:
             # Ended from outside, it still leaves the GPU whole.
-            signal.signal(signal.SIGTERM, lambda *_: command.terminate())
+            def end(*_: object) -> None:
+                command.terminate()
+
+            signal.signal(signal.SIGTERM, end)
             status = command.wait()
     raise SystemExit(status)
 

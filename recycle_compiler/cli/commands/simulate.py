@@ -138,7 +138,7 @@ def _for_job(names: tuple[str, ...], job: JobSpec) -> tuple[str, ...]:
     stays."""
     if names != POLICIES:
         return names
-    without = (frozenset() if job.slots else OF_EXPERTS) | (frozenset() if job.tensor > 1 else OF_RANKS)
+    without = {*(() if job.slots else OF_EXPERTS), *(() if job.tensor > 1 else OF_RANKS)}
     return tuple(name for name in names if name not in without)
 
 

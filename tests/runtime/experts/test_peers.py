@@ -36,7 +36,7 @@ def placements(draw: st.DrawFn) -> Placement:
     slots = -(-experts // peers) + draw(st.integers(0, 2))
     if draw(st.booleans()):
         popularity = draw(st.lists(st.integers(0, 9), min_size=experts, max_size=experts))
-        return place(popularity, [slots] * peers, least=2)
+        return place(popularity, [slots] * peers)
     more = peers * slots - experts
     flat = [*range(experts), *draw(st.lists(st.integers(0, experts - 1), min_size=more, max_size=more))]
     flat = draw(st.permutations(flat))
