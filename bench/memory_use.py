@@ -235,7 +235,8 @@ class _Metered(GlooTransport):
     """Gloo, with an eye on the gradients that it holds."""
 
     def __init__(self, meter: Meter, options: WorkerOptions, store: Any, grid: Grid) -> None:
-        super().__init__(store, "first", grid, options.worker, 0, timedelta(seconds=PATIENCE))
+        others = [worker for worker in grid.workers if worker != options.worker]
+        super().__init__(store, "first", grid, options.worker, 0, timedelta(seconds=PATIENCE), others)
         self._meter, self._stage = meter, options.worker[1]
 
     def send(self, worker: Worker, tensors: Sequence[torch.Tensor]) -> Pending | None:

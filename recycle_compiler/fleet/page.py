@@ -84,7 +84,9 @@ def _data(report: FleetReport) -> dict[str, Any]:
         "gpus": report.gpus,
         "reference": report.reference,
         "gpu_hours_down": report.gpu_hours_down,
-        "shown": list(SHOWN) if len(ran) > _FEW else [*(outcome.name for outcome in ran), "ideal"],
+        "shown": list(SHOWN)
+        if len(report.outcomes) > _FEW
+        else [*(each.name for each in report.outcomes), "ideal"],
         "policies": [
             _policy(outcome, COLOURS[number % len(COLOURS)], hours)
             for number, outcome in enumerate(report.outcomes)
