@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from recycle_runtime.launcher.local import RunError
-from tests.runtime.checkpoint.runs import JOB, losses, plans, run, train_in_turns, with_dropout
+from tests.runtime.checkpoint.runs import FAILED, JOB, losses, plans, run, train_in_turns, with_dropout
 
 STEPS = 12
 UNITS = JOB.pipelines * JOB.microbatches
@@ -32,7 +32,7 @@ def test_a_stage_is_lost_and_training_goes_on(tmp_path: Path) -> None:
     """It ended, and needed a person."""
     program = patient(tmp_path, 7)
     result, events = run(
-        plans(tmp_path / "job.plan", JOB),
+        plans(tmp_path / "job.plan", JOB, FAILED),
         program,
         STEPS,
         checkpoint=str(tmp_path / "kept"),
@@ -53,7 +53,7 @@ def test_a_stage_is_lost_and_training_goes_on(tmp_path: Path) -> None:
 def test_not_more_often_than_allowed(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"every worker of stage 1 has failed: .* resume from it with"):
         run(
-            plans(tmp_path / "job.plan", JOB),
+            plans(tmp_path / "job.plan", JOB, FAILED),
             patient(tmp_path, 4),
             STEPS,
             checkpoint=str(tmp_path / "kept"),
