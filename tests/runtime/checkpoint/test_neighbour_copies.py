@@ -43,7 +43,7 @@ def test_a_stage_is_lost_and_training_goes_on(
 ) -> None:
     """At some step, and while the next copy is being made; or only some of its optimizer state is lost."""
     program = SHARED_EXPERTS if job.slots else with_dropout(tmp_path)
-    failed: list[Failed] = [[(0, 1)], [(0, 1), (1, 1)]] if job.sharding is not None else []
+    failed: list[Failed] = [[(0, 1)], *([[(0, 1), (1, 1)]] if job.sharding is not None else [])]
     result, events = run(
         plans(tmp_path / "job.plan", job, *failed),
         program,
