@@ -46,7 +46,7 @@ FAILED = ("2:1", "1:0")
 
 
 class Size(NamedTuple):
-    """What is trained, and for how long."""
+    """The program that is trained, and for how long."""
 
     program: str
     layers: int
@@ -192,7 +192,7 @@ def _train(rank: int, port: int, pipe: Connection, bundle: str, device: str) -> 
 
 
 class _Counted:
-    """What a worker does for its experts, counted and timed by what is put around methods of the runtime."""
+    """Work of a worker for its experts, counted and timed by wrappers around methods of the runtime."""
 
     def __init__(self, device: str) -> None:
         from recycle_runtime.execution.expert_counts import ExpertCounts

@@ -90,7 +90,7 @@ class Row(NamedTuple):
     ours: float
     """Of the policy, a day after the last failure."""
     bound: float
-    """What no plan of any cut or of any two groups exceeds."""
+    """Throughput that no plan of any cut or of any two groups exceeds."""
 
     @property
     def each(self) -> float:
@@ -132,7 +132,7 @@ def _with_raised_bound(job: JobSpec, row: Row, found: Sequence[Row]) -> Row:
 
 
 def least_below(job: JobSpec, workers: int, limit: int) -> int:
-    """What no plan of any cut or of any two groups goes below, if that is below a limit; else the limit.
+    """Period that no plan of any cut or of any two groups goes below, if it is below a limit; else the limit.
 
     0 where there are too many layouts to compare.
     """
@@ -174,7 +174,7 @@ class _Side:
         self.layouts = AdmittedLayouts(Layouts(self.job, workers), limit - 1, workers)
 
     def bound(self, layout: Layout, other: Layout, limit: int) -> int:
-        """What no plan of the layout beside the other group goes below, or less of it beyond the limit."""
+        """Period below which no plan of the layout beside the other group goes, or less beyond the limit."""
         summed = self._summed(layout, other)
         period = layout_period(summed, layout)
         return period if period >= limit else max(period, layout_bound(summed, layout))

@@ -21,8 +21,7 @@ COLOURS = (
 )  # fmt: skip
 """On a light ground and on a dark one, ours first."""
 SHOWN = ("ours", "recycle", "oobleck", "ideal")
-"""What a page of many policies shows until somebody asks for more; the ideal is made from the workers that
-are up."""
+"""Policies on a page of many until somebody asks for more; the ideal is made from the workers that are up."""
 _FEW = 4
 """Policies that are all shown."""
 _MOST_EVENTS = 500

@@ -158,7 +158,7 @@ class CopiesInMemory:
         self._step = self._taken_at = 0.0
         """Seconds of a step, and when the first copy of this generation is taken."""
         self._copied_work = 0.0
-        """What the clock had as worked when the newest complete copy was taken."""
+        """Work by the clock when the newest complete copy was taken."""
 
     def generation(self, clock: WorkClock, step: float, serves: Mapping[Worker, int]) -> None:
         """A new one has begun: a copy of the last one that was not complete is given up."""
@@ -177,7 +177,7 @@ class CopiesInMemory:
         self._step, self._taken_at = step, max(clock.now, clock.busy_until) + LEAST_COPY_STEPS * step
 
     def failed(self, clock: WorkClock, workers: Collection[Worker]) -> None:
-        """What these had in memory is gone."""
+        """Copies in the memory of these are gone."""
         if not self._steps:
             return
         self._pass(clock)

@@ -61,7 +61,7 @@ _DEVICE_SECONDS = 30.0
 _HEARTBEAT_EVERY = 0.5
 _FOLLOW_EVERY = 2.0
 _TAKEN_OUT = "was taken out"
-"""How a process ends that the coordinator wants to end."""
+"""End of a process that the coordinator wants to end."""
 _GRACE = 5.0
 """Seconds that an agent which is told to go waits for word that the whole job ends."""
 
@@ -98,7 +98,7 @@ class JobOverError(WireError):
 
 
 Work = Callable[[StartProcess, int, Board], int]
-"""What a worker process does, as it is told, with its line of the board; the exit status."""
+"""Work of a worker process, as it is told, with its line of the board; gives the exit status."""
 
 
 class Agent:

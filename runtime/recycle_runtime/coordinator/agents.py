@@ -220,7 +220,7 @@ class Agents:
         return {agent.memory for agent in self._agents.values()}
 
     def has_room(self, avoided: Collection[str] = ()) -> bool:
-        """Whether some node that is not avoided could have a worker started."""
+        """True if some node that is not avoided could have a worker started."""
         return any(
             agent.room - len(agent.pids) >= self._tensor and agent.name not in avoided
             for _, agent in self._open_nodes()

@@ -249,7 +249,7 @@ class Attendance:
         if self._job.phase not in (Phase.RUNNING, Phase.GATHERING) or self._returning:
             return
         # Layers that move to other workers do more than some ranks of one that stays where it is.
-        fewer = () if self._has_recuts else self._job.fewer_ranks()
+        fewer = () if self._has_recuts else self._job.fewer_ranks() or ()
         if not self._agents.has_room() and not fewer:
             return
         now, names = self._clock.now(), self._agents.names()
@@ -348,8 +348,14 @@ class Attendance:
             if place in self._job.places_wanted:
                 continue
             ranks = self._hooks.ranks(worker)
-            if ranks and ranks not in self._job.fewer_ranks():
-                # Not known yet, or not possible.
+            fewer = self._job.fewer_ranks() if ranks else ()
+            if fewer is None:
+                continue
+            if ranks and ranks not in fewer:
+                self._tell(
+                    f"{name_of(worker)} is not restarted: this job cannot go on with {ranks} of its ranks"
+                )
+                self._hooks.started(worker)
                 continue
             node = self._agents.replace(place, self._hooks.faults(place), (), ranks)
             if node is None:

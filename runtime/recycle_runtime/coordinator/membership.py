@@ -202,10 +202,11 @@ class Roster:
         reports = (report, *self.entries[member].others)
         return {Member(member.worker, member.tp_rank + beside): each for beside, each in enumerate(reports)}
 
-    def fewer_ranks(self) -> tuple[int, ...]:
-        """With how many ranks workers could go on that have lost some, as all say that know it."""
+    def fewer_ranks(self) -> tuple[int, ...] | None:
+        """Numbers of ranks with which workers could go on that have lost some, as all say that know it; None
+        as long as nobody does."""
         told = [entry.fewer_ranks for entry in self.entries.values() if entry.fewer_ranks is not None]
-        return tuple(sorted(set(told[0]).intersection(*told), reverse=True)) if told else ()
+        return tuple(sorted(set(told[0]).intersection(*told), reverse=True)) if told else None
 
     def _processes(self, worker: Worker) -> list[Member]:
         step = self._tensor // self.fewer.get(worker, self._tensor)

@@ -297,9 +297,9 @@ class StateMachine:
         entry = self.roster.entries[member]
         return entry.is_joining or (not entry.is_active and self.cells.has_room(member.worker))
 
-    def fewer_ranks(self) -> tuple[int, ...]:
-        """With how many ranks a worker can go on that has lost some, the most first; none in a job that
-        divides optimizer state."""
+    def fewer_ranks(self) -> tuple[int, ...] | None:
+        """Numbers of ranks with which a worker can go on that has lost some, the most first; none in a job
+        that divides optimizer state. None: not known yet."""
         return () if self.book.has_shards else self.roster.fewer_ranks()
 
     def can_go_on_with(self, workers: Collection[Worker]) -> bool:

@@ -76,8 +76,8 @@ class Setting:
     slots: int = 0
     """Of each mixture of experts, those that this process computes; 0: all."""
     ranks: int = 1
-    """How many of the job's tensor-parallel ranks this process stands for, from `tp_rank` on; 0: another of
-    its chunks computes for this one."""
+    """Number of the job's tensor-parallel ranks that this process stands for, from `tp_rank` on; 0: another
+    of its chunks computes for this one."""
 
     @property
     def undo_on_host(self) -> bool:

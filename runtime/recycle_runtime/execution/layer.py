@@ -75,7 +75,7 @@ class Layer:
         self._program, self._undo_on_host = program, undo_on_host
         self.number, self.module = number, module
         self.computing = module if computing is None else computing
-        """What forwards and backwards compute with."""
+        """The module with which forwards and backwards compute."""
         self.of_other_ranks: tuple[Layer, ...] = ()
         """The same layer as further ranks have it, for which this process stands too."""
         self.name = name_prefix(name, self.computing)

@@ -218,7 +218,7 @@ class SharedGradient:
         self._seen = _version(self._memory)
 
     def take(self) -> torch.Tensor | None:
-        """What backward has added; None if it has added nothing."""
+        """The gradient that backward has added; None if it has added nothing."""
         gradient = self._parameter.grad if self._whole is None else self._whole.take()
         if gradient is None or (gradient is self._memory and _version(gradient) == self._seen):
             return None
@@ -238,7 +238,7 @@ class GradientPiece:
         self._shared, self._number, self._count = shared, number, count
 
     def show(self, view: torch.Tensor) -> None:
-        """What is summed later is copied there."""
+        """Take the view into which gradients are copied for their sum."""
         self._shared.clear()
 
     def take(self) -> torch.Tensor | None:

@@ -54,7 +54,7 @@ class StageCosts:
     working_bytes: int
     """The most that F, I or W holds beside that while it runs; 0 where it is not known, on a CPU."""
     exchange: Timing = NOTHING
-    """How long these rows take between peers that share the experts."""
+    """Time of these rows between peers that share the experts."""
     half: tuple[Timing, Timing, Timing] | None = None
     """F, I and W of the first half of the micro-batch; of layers whose program can compute it."""
     beside_message: tuple[Timing, Timing, Timing, Timing] | None = None

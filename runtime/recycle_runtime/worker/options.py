@@ -40,7 +40,7 @@ class ProcessOptions(RunOptions):
     line: int = 0
     """Which of the processes of its node it is."""
     ranks: int = 0
-    """How many processes its worker has, if that is fewer than the job's tensor-parallel ranks; or 0."""
+    """Number of its worker's processes, if that is fewer than the job's tensor-parallel ranks; or 0."""
     relay_name: str = ""
     """Where its agent listens if it passes on what is said to the coordinator: see `protocol.near`."""
     is_debugged: bool = False

@@ -486,7 +486,7 @@ class WorkerProcess:
 
     @property
     def _stands_for(self) -> int:
-        """How many of the job's tensor-parallel ranks."""
+        """Number of the job's tensor-parallel ranks."""
         tensor = self._bundles[0].tensor
         return tensor // (self._options.ranks or tensor)
 

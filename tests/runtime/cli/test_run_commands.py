@@ -32,6 +32,8 @@ def plan(tmp_path: Path) -> str:
         (["--steps", "1", "--failed", ""], 2, "--failed: a worker must be like 0:2"),
         (["--steps", "1", "--failed", "9:9"], 2, "--failed: there is no worker 9:9"),
         (["--steps", "1", "--failed", "0:1"], 2, "--failed: no worker of stage 1 is left: at least one"),
+        (["--steps", "9", "--rejoin", "0:1@3x0"], 2, "must be like 1:2@8x2"),
+        (["--steps", "9", "--rejoin", "0:1@3x5"], 2, "a worker cannot come back with 5 ranks: it has 1"),
         (["--steps", "1", "--metrics", "/tmp"], 2, "--metrics must be a file, and /tmp is a folder"),
         (["--steps", "1", "--trace", "/no/such/folder/t.json"], 1, "/no/such/folder/t.json: no such file"),
         (["--steps", "1", "--metrics", "/no/such/folder/m"], 1, "/no/such/folder/m: no such file"),

@@ -50,7 +50,8 @@ def injected_faults(
     returns = list(arguments.rejoin)
     try:
         named = [(fault.place, fault.step) for fault in parse_faults(faults)]
-        named += [(planned.place, planned.step) for planned in parse_returns(returns)]
+        planned_returns = parse_returns(returns)
+        named += [(planned.place, planned.step) for planned in planned_returns]
     except ValueError as error:
         raise UsageError(str(error)) from None
     for (pipeline, stage), step in named:
@@ -61,6 +62,12 @@ def injected_faults(
             )
         if options.steps is not None and step >= options.steps:
             raise UsageError(f"{pipeline}:{stage}@{step} never happens: the last step is {options.steps - 1}")
+    for ranks in (planned.ranks for planned in planned_returns if planned.ranks):
+        if ranks >= bundle.tensor or bundle.tensor % ranks:
+            raise UsageError(
+                f"a worker cannot come back with {ranks} ranks: it has {bundle.tensor}, and fewer ranks must "
+                "divide these"
+            )
     if arguments.chaos is not None:
         if options.steps is None:
             raise UsageError("--chaos with a script needs --steps N: where its events may fall")

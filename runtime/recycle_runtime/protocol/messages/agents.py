@@ -63,7 +63,7 @@ class StartProcess:
     member: Member
     faults: tuple[InjectedFault, ...]
     ranks: Natural = 0
-    """How many processes its worker has, if that is fewer than the job's tensor-parallel ranks; or 0."""
+    """Number of its worker's processes, if that is fewer than the job's tensor-parallel ranks; or 0."""
 
 
 @dataclass(frozen=True, slots=True)

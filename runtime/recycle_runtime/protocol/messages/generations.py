@@ -79,7 +79,7 @@ class Join:
     saves: bool = False
     """It writes its parameters when the job ends."""
     ranks: Natural = 0
-    """How many processes its worker has, if that is fewer than the job's tensor-parallel ranks; or 0."""
+    """Number of its worker's processes, if that is fewer than the job's tensor-parallel ranks; or 0."""
 
 
 @dataclass(frozen=True, slots=True)
