@@ -91,7 +91,7 @@ class Attendance:
         self._refill = Refill()
         self._lost_starts = LostStarts(timeout)
         self._reach = Reachability()
-        self._to_start = placement_order(job.expected)[::-1]
+        self._to_start = placement_order(job.members.expected)[::-1]
         """Of the workers that the job begins with, those that no agent has been told of, from the last on."""
         self._away = set(failed)
         """Workers that the user wants to do without, until a node arrives while the others train."""
@@ -235,7 +235,7 @@ class Attendance:
         started = 0
         while self._to_start:
             worker = self._to_start[-1]
-            is_wanted = worker in self._job.expected and not self._agents.runs(worker)
+            is_wanted = worker in self._job.members.expected and not self._agents.runs(worker)
             if is_wanted and not self._agents.start(worker, self._hooks.faults(worker)):
                 # The same holds for all others: there is no room.
                 break
@@ -249,11 +249,11 @@ class Attendance:
         if self._job.phase not in (Phase.RUNNING, Phase.GATHERING) or self._returning:
             return
         # Layers that move to other workers do more than some ranks of one that stays where it is.
-        fewer = () if self._has_recuts else self._job.fewer_ranks() or ()
+        fewer = () if self._has_recuts else self._job.members.fewer_ranks() or ()
         if not self._agents.has_room() and not fewer:
             return
         now, names = self._clock.now(), self._agents.names()
-        taken = {*self._job.roster.whole(), *self._job.places_wanted, *self._away}
+        taken = {*self._job.roster.whole(), *self._job.members.moves.values(), *self._away}
         missing = set(self._book.grid) - taken
         for worker in placement_order(self._refill.due(missing, now)):
             if (started := self._start_failed(worker, names, fewer)) is not None:
@@ -288,7 +288,7 @@ class Attendance:
         """True if it has not come, and should."""
         job = self._job
         if job.phase is Phase.FORMING:
-            return worker in job.expected
+            return worker in job.members.expected
         is_absent = not job.roster.is_whole(worker) and worker not in self._away
         return is_absent and self._restarts_workers and job.phase in (Phase.RUNNING, Phase.GATHERING)
 
@@ -343,12 +343,12 @@ class Attendance:
             # Fewer nodes have come than were announced.
             self._agents.share_no_more()
             self._start_expected()
-        for worker in self._hooks.due_to_join(self._job.rows.next):
+        for worker in self._hooks.due_to_join(self._job.participants.rows.next):
             place = self._free_place(worker)
-            if place in self._job.places_wanted:
+            if place in self._job.members.moves.values():
                 continue
             ranks = self._hooks.ranks(worker)
-            fewer = self._job.fewer_ranks() if ranks else ()
+            fewer = self._job.members.fewer_ranks() if ranks else ()
             if fewer is None:
                 continue
             if ranks and ranks not in fewer:
@@ -505,8 +505,8 @@ class Attendance:
                 self._fail(member, "did not come back")
             # If the job has ended by that, nobody is waited for any more.
             self._returning.clear()
-        elif self._job.phase is Phase.FORMING and self._job.expected:
-            names = ", ".join(map(name_of, sorted(self._job.expected)))
+        elif self._job.phase is Phase.FORMING and self._job.members.expected:
+            names = ", ".join(map(name_of, sorted(self._job.members.expected)))
             self._happen(GivenUp(f"these workers have not arrived: {names}"))
 
     def hear_reach(self, member: Member, message: Reach) -> None:

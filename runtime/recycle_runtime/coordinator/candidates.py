@@ -69,7 +69,7 @@ def moves_of_workers(now: Situation) -> list[Candidate]:
     if any(map(now.is_started, moves.values())):
         # So has one that has not come yet.
         return []
-    if book.has_shards and not job.shards.can_spare(moves):
+    if book.has_shards and not job.participants.shards.can_spare(moves):
         return []
     saving, pause = 1 - best.period / period, now.costs.of(moves)
     change = JobChange(moves_text(moves), "moved", now.outlook, saving, pause)
@@ -134,9 +134,9 @@ class Recuts:
         """Also with the shards that travel; HoldersGoneError as long as their owners are not known."""
         if not self._own.has_shards:
             return way
-        if (held := job.shards.held()) is None:
+        if (held := job.participants.shards.held()) is None:
             raise HoldersGoneError("shards are on their way to their owners")
-        owners, nodes = self._own.first.owners, job.shards.nodes()
+        owners, nodes = self._own.first.owners, job.participants.shards.nodes()
         return way._replace(shards=shard_transfers(held, way.stages, ranges, owners, nodes))
 
     def _obstacle(self) -> str:

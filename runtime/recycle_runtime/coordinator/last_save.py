@@ -60,11 +60,6 @@ class LastSaving(Participant):
             for fields in (line.fields for line in lines.all if "done" in line.fields):
                 self._note(fields["done"], fields["error"])
 
-    @property
-    def missing(self) -> list[Member]:
-        """Processes that have not written yet."""
-        return sorted(self._saving)
-
     def begin(self, steps: int, error: str | None) -> list[Order]:
         """All steps are made: write that down before any process is told. Nothing if nobody saves."""
         job = self.job
@@ -111,6 +106,13 @@ class LastSaving(Participant):
             self.error = self.error or f"the parameters of stage {min(gone)[0]} were not saved: {cause}"
         elif lost:
             yield Tell(f"{cause} while it saved its parameters, which its peers save too")
+        yield from self._end_if_all_have()
+
+    def look(self, *, is_late: bool) -> Iterable[GivenUp]:
+        """Now and then: the coordinator before this one may have heard the last of them."""
+        if is_late and self._saving:
+            names = ", ".join(name_of(member.worker) for member in sorted(self._saving))
+            yield GivenUp(self.error or f"these workers have not saved their parameters: {names}")
         yield from self._end_if_all_have()
 
     def _end_if_all_have(self) -> Iterable[GivenUp]:

@@ -116,6 +116,11 @@ class LayerMoves(Participant):
             return []
         return self.move.joiners(self.job.roster.entries)
 
+    def stopping(self) -> list[Member]:
+        """Those who stop at a boundary: all who train, and those outside whose layers the next cut needs."""
+        active = self.job.roster.active()
+        return [*active, *(one for one in self.awaited() if one not in active)]
+
     def end(self, reports: Mapping[Member, HeldState]) -> tuple[LayerMove | None, list[Answer]]:
         """All have stopped: the move to switch to, if layers have travelled and nothing has come between."""
         move, self.move = self.move, None

@@ -145,7 +145,7 @@ class MeasuredPlans:
     def _of_this_cut(self, offer: Offer, now: Situation, outlook: Outlook) -> Candidate:
         word, pause, least = _word_for(offer.variant), now.costs.regroup, self._least or 0.0
         change = JobChange("a plan", word, outlook, offer.saving, pause, least=least)
-        book, step = now.job.book, now.job.rows.next
+        book, step = now.job.book, now.job.participants.rows.next
         return Candidate(change, lambda: self._use(offer, book, step), is_told=False)
 
     def _of_another(self, offer: Offer, cut: ChosenCut, now: Situation) -> Candidate | None:
@@ -224,7 +224,7 @@ class MeasuredPlans:
         return []
 
     def _look(self, job: StateMachine, least: float) -> None:
-        assignment, book, step = job.assignment, job.book, job.rows.next
+        assignment, book, step = job.assignment, job.book, job.participants.rows.next
         # Op times are told by stage, and jobs with groups have them by chunk.
         if assignment is None or not assignment.is_exact or book.groups:
             return

@@ -152,8 +152,16 @@ class Roster:
             self.entries[member].is_active = True
         self._active = None
 
+    def have_stepped(self) -> bool:
+        """True if all who train have made a step with the layers that they have."""
+        return all(self.entries[member].has_stepped for member in self.active())
+
+    def wait_at(self, step: int, members: Iterable[Member]) -> bool:
+        """True if all of these wait before this step."""
+        return all(self.entries[member].boundary == step for member in members)
+
     def has_state(self, worker: Worker) -> bool:
-        """Whether none of its processes waits to be given one."""
+        """True if none of its processes waits to be given one."""
         return all(self.entries[member].has_state for member in self._processes(worker))
 
     def late(self) -> list[Worker]:

@@ -94,6 +94,12 @@ class View:
         """None if it was not asked for."""
         return next((one for one in self.participants if isinstance(one, kind)), None)
 
+    def get(self, kind: type[Kind]) -> Kind:
+        """One that every job has."""
+        found = self.find(kind)
+        assert found is not None
+        return found
+
 
 class NewGeneration(NamedTuple):
     """A new generation."""

@@ -65,14 +65,23 @@ class AttentiveClock:
 class Standstill:
     """Limit of the time that a job may go without a step: as long as many of its longest ones."""
 
-    def __init__(self, patience: Patience) -> None:
+    def __init__(self, patience: Patience, now: float) -> None:
         self._patience, self._longest = patience, 0.0
+        self.since = now
+        """When the last step was made, or a script was busy last."""
 
-    def step(self, seconds: float) -> None:
+    def step(self, now: float, seconds: float) -> None:
         """One was made, and took so long."""
         self._longest = max(self._longest, seconds)
+        self.since = now
 
-    def is_long(self, seconds: float, *, is_first: bool) -> bool:
-        """True if so many seconds without a step are too many; `is_first`: some worker has made none yet."""
+    def wait(self, now: float) -> None:
+        """Nobody can make a step until now."""
+        self.since = now
+
+    def is_over(self, now: float, begun: float, have_stepped: Callable[[], bool]) -> bool:
+        """True if it has gone without for too long, in a generation that began then; some who train may not
+        `have_stepped` yet."""
+        seconds = now - max(self.since, begun)
         least = max(self._patience.standstill, _LONGEST_STEPS * self._longest)
-        return seconds > (max(least, self._patience.first_step) if is_first else least)
+        return seconds > least and (seconds > self._patience.first_step or have_stepped())

@@ -166,7 +166,7 @@ class Reconfiguration:
     def decide(self, time: float, *, is_planning: bool) -> list[Wish | JobEvent]:
         """Now and then: lines to tell, and at most one thing to do. Few things are begun while a plan for the
         failures is being made."""
-        if not self._job.is_steady or self._job.move is not None:
+        if not self._job.is_steady or self._job.participants.layer_moves.move is not None:
             return []
         now = self._situation(time)
         plans = self._plans.candidates(now)
@@ -197,7 +197,7 @@ class Reconfiguration:
         return found
 
     def _situation(self, time: float) -> Situation:
-        left = self._job.steps - self._job.rows.next
+        left = self._job.steps - self._job.participants.rows.next
         outlook = Outlook(self._step, self._rate.seconds(time), left)
         return Situation(self._job, self._seen, outlook, self._costs, self._is_started)
 

@@ -13,7 +13,7 @@ from recycle_runtime.coordinator.events import Answer, GivenUp, Note, Order, Scr
 from recycle_runtime.coordinator.journal import Field, Lines
 from recycle_runtime.coordinator.membership import name_of
 from recycle_runtime.coordinator.participant import Asked, Hears, Memory, NewGeneration, Participant, View
-from recycle_runtime.coordinator.step_rows import rows_since
+from recycle_runtime.coordinator.step_rows import StepRows, rows_since
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.protocol.messages.scripts import (
     Evaluated,
@@ -204,11 +204,14 @@ class Scripts(Participant):
         self.ended[member] = step
         return [Send(other, OtherEnded(member.worker, step)) for other in active if other != member]
 
+    def ending(self) -> list[Member]:
+        """Workers that train; in a job with scripts, none whose script waits to be part of the group."""
+        active = self.job.roster.active()
+        return [one for one in active if self.job.get(StepRows).is_made_by(one)] if self.ended else active
+
     def ended_before(self, working: Collection[Member]) -> int | None:
         """The step before which all of these have ended; None while one of them has not."""
-        if not self.ended:
-            return None
-        steps = {self.ended.get(member) for member in working}
+        steps = {self.ended.get(member) for member in working} if self.ended else ()
         return next(iter(steps)) if len(steps) == 1 else None
 
     def wants_row(self, member: Member, step: int) -> list[Order]:

@@ -288,7 +288,7 @@ class Service:
 
     @property
     def newest_checkpoint(self) -> CheckpointPath | None:
-        return self._job.newest_checkpoint
+        return self._job.participants.newest_checkpoint
 
     def run(self, stop: Callable[[], str | None] = lambda: None) -> JobEnded:
         """Until the job has ended; how it did. `stop` says in a word why it should, once it should."""
@@ -328,7 +328,7 @@ class Service:
     def standing(self) -> str:
         """Where the job stands, in a few words."""
         job = self._job
-        return f"generation {job.number} is {job.phase.value}, the next step is {job.rows.next}"
+        return f"generation {job.number} is {job.phase.value}, the next step is {job.participants.rows.next}"
 
     @property
     def is_over(self) -> bool:
@@ -377,8 +377,8 @@ class Service:
             self._job.remember_end(self._end.error)
             if self._options.is_over:
                 self._await_agents()
-        self._hooks.resume(self._job.rows.next, remembered.places)
-        logs.note(generation=remembered.generation, step=self._job.rows.next)
+        self._hooks.resume(self._job.participants.rows.next, remembered.places)
+        logs.note(generation=remembered.generation, step=self._job.participants.rows.next)
 
     def _await_agents(self) -> None:
         """The job was over for good, and somebody has started it once more: its agents are sent away."""
@@ -452,7 +452,7 @@ class Service:
         agents.on(ProcessEnded, self._attendance.process_ended)
         agents.on(FromWorkers, self._hear_relayed)
         workers = self._from_workers = Handlers[Member]()
-        for kind in self._job.hears:
+        for kind in self._job.messages.kinds:
             workers.on(kind, self._hear)
         workers.on(FaultInjected, self._fault_injected)
         workers.on(BundleRequest, self._bundle_wanted)
@@ -512,7 +512,7 @@ class Service:
     def _observe(self, connection: ClientLine, message: Observe) -> None:
         """Tell an observer what it has missed."""
         self._connections.become(connection, Kind.OBSERVER)
-        connection.send(Hello(self._options.steps, self._job.rows.next))
+        connection.send(Hello(self._options.steps, self._job.participants.rows.next))
         self.was_observed = True
         if self._opening:
             connection.send(JobEvent(self._opening))
@@ -525,7 +525,7 @@ class Service:
 
     def watch(self, take: Callable[[ToObserver], None]) -> None:
         """Tell an observer in this process what happens; it does not report to the user how the job ends."""
-        take(Hello(self._options.steps, self._job.rows.next))
+        take(Hello(self._options.steps, self._job.participants.rows.next))
         if self._opening:
             take(JobEvent(self._opening))
         self._connections.watch(take)
@@ -675,7 +675,9 @@ class Service:
     def _goes_on(self, error: str) -> bool:
         """True if the job can, from the copy in memory or from the newest checkpoint; says so."""
         checkpoint = self.newest_checkpoint
-        copy, why = self._job.usable_copy(self._agents.memories())
+        copy, why = self._job.participants.usable_copy(
+            self._agents.memories(), is_bad=self._job.members.has_bad_copy
+        )
         if copy is not None:
             self._tell(f"{error}; the job goes on from copies in memory with step {copy.step}")
         elif checkpoint is not None:

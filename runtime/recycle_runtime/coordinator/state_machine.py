@@ -14,15 +14,12 @@ sockets, no files: time comes in with each event, and what has to be done comes 
 no torch.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from enum import Enum
-from functools import partial
 from typing import Any
 
-from recycle_runtime.checkpoint.checkpoint_folder import is_copy
 from recycle_runtime.coordinator.cells import Cells
-from recycle_runtime.coordinator.checkpoints import Checkpoints
 from recycle_runtime.coordinator.events import (
     AllReturned,
     Answer,
@@ -55,20 +52,18 @@ from recycle_runtime.coordinator.events import (
     TellRow,
     TellSettled,
     TimePassed,
-    WantPlan,
     WorkerFailed,
     WorkerStuck,
 )
+from recycle_runtime.coordinator.group_start import GroupStart
 from recycle_runtime.coordinator.journal import Lines
 from recycle_runtime.coordinator.last_generation import Remembered
-from recycle_runtime.coordinator.last_save import LastSaving
-from recycle_runtime.coordinator.layer_move import LayerMove, cells_of
-from recycle_runtime.coordinator.layer_moves import LayerMoves
+from recycle_runtime.coordinator.members import Members
 from recycle_runtime.coordinator.membership import Roster, name_of
-from recycle_runtime.coordinator.neighbour_copies import CompleteCopy, NeighbourCopies
-from recycle_runtime.coordinator.participant import Asked, Kind, NewGeneration, Participant, View
-from recycle_runtime.coordinator.participants import not_asked_for, open_participants
+from recycle_runtime.coordinator.participant import Asked, Participant, View
+from recycle_runtime.coordinator.participants import Participants
 from recycle_runtime.coordinator.patience import Patience, Standstill
+from recycle_runtime.coordinator.pending import BoundaryStop, Ending, PlanWait, Predecessor
 from recycle_runtime.coordinator.program_faults import ProgramFaults, told_of
 from recycle_runtime.coordinator.recovery import Recovery
 from recycle_runtime.coordinator.regrouping import (
@@ -77,21 +72,13 @@ from recycle_runtime.coordinator.regrouping import (
     StageGone,
     Standing,
     go_order,
-    lost_shard,
-    possible_moves,
     stand,
     takers_of,
 )
-from recycle_runtime.coordinator.scripts import Scripts
-from recycle_runtime.coordinator.shard_owners import ShardOwnership
-from recycle_runtime.coordinator.skipped_steps import SkippedSteps
-from recycle_runtime.coordinator.step_rows import StepRows
-from recycle_runtime.coordinator.work_shares import WorkShares
 from recycle_runtime.plan.assembly import Worker
-from recycle_runtime.plan.moves import Moves, least_moves, moves_text
+from recycle_runtime.plan.moves import moves_text
 from recycle_runtime.plan.plan_book import Assignment, PlanBook, one_of_each_stage, plan_name
 from recycle_runtime.plan.worker_ids import grid_text
-from recycle_runtime.protocol.messages.checkpoints import CheckpointPath
 from recycle_runtime.protocol.messages.generations import (
     AtBoundary,
     Began,
@@ -99,8 +86,6 @@ from recycle_runtime.protocol.messages.generations import (
     End,
     Failed,
     GroupBroken,
-    HeldState,
-    Hold,
     Holding,
     Leave,
     LeftGroup,
@@ -127,13 +112,6 @@ class Phase(Enum):
     ENDED = "ended"
 
 
-def _always(view: View, kind: type[Kind]) -> Kind:
-    """A participant that every job has."""
-    found = view.find(kind)
-    assert found is not None
-    return found
-
-
 _CHANGING = (Phase.FORMING, Phase.GATHERING)
 """A generation is being made."""
 
@@ -154,75 +132,35 @@ class StateMachine:
     ) -> None:
         """`check_peers` are the steps from one comparison of peers to the next; 0: never."""
         self.steps = steps
+        self._tensor, self._check_peers = tensor, check_peers
         self._patience = patience or Patience()
-        self.cells = Cells(book)
-        self.roster = Roster(tensor)
+        asked = asked or Asked(steps, has_scripts=steps >= ENDLESS)
+        self.cells, self.roster = Cells(book), Roster(tensor)
+        self.members = Members(self.roster, self.cells, expected, asked.begins)
         self.phase = Phase.FORMING
         self.number = 1
         """Of the generation."""
-        asked = asked or Asked(steps, has_scripts=steps >= ENDLESS)
-        self.begins = asked.begins
-        """Where the run begins."""
         view = View(self.roster, self.cells, self._is_current, lambda: self._now)
-        self.participants = open_participants(asked, view)
-        self.rows = _always(view, StepRows)
-        self._skipped = _always(view, SkippedSteps)
-        self._scripts = _always(view, Scripts)
-        self._last_save = _always(view, LastSaving)
-        self._layer_moves = _always(view, LayerMoves)
-        self.shards = _always(view, ShardOwnership)
-        self._checkpoints, self._copies = view.find(Checkpoints), view.find(NeighbourCopies)
+        self.participants = Participants(asked, view)
         self.assignment: Assignment | None = None
         self.recovery = Recovery(1, ["start"], now)
-        self.expected = set(expected)
-        """Workers that have not joined yet, in the beginning."""
-        self._restore = self.begins.checkpoint
-        """The checkpoint that the run begins with, until every worker has read it."""
-        self.has_bad_copy = False
-        """Whether it is a copy in memory that workers cannot begin with."""
-        self._tensor = tensor
-        self._now = now
-        """As the event under way says."""
+        self._start = GroupStart()
+        self._boundary = BoundaryStop()
+        self._plan = PlanWait()
+        self._ending = Ending()
+        self._faults = ProgramFaults()
+        self._progress = Standstill(self._patience, now)
+        self._predecessor = Predecessor()
+        self._now = self._asked_at = now
+        """As the event under way says; and when all were asked for something."""
         self._orders: list[Order] = []
         """That it has led to so far."""
-        self._can_wait_for_plan = True
-        """False once planning has failed."""
-        self._planned_for: tuple[Worker, ...] = ()
-        """Cells of the last plan that was asked for."""
-        self._unplannable: tuple[Worker, ...] | None = None
-        """Cells for which none could be made."""
-        self._to_begin: set[Member] = set()
-        """Of those who train in the generation, who has not begun with it."""
-        self._work = WorkShares()
-        self._hold: int | None = None
-        """The step before which every worker should stop."""
-        self._hold_request = 0
-        """Of the orders to stop, the last; a later one has a later step."""
-        self._hold_tries = 0
-        self._wanted: list[str] = []
-        """Why every worker should stop at a boundary."""
-        self._moves: dict[Worker, Worker] = {}
-        self._faults = ProgramFaults()
-        self._row_at = self._asked_at = now
-        self._standstill = Standstill(self._patience)
-        self._remembered: int | None = None
-        """The generation in which the coordinator before this one ended, until this one begins another."""
-        self._newest = 0
-        """The newest generation that any process knows of."""
-        self._is_change_open = False
-        """Whether the coordinator before this one ended in the middle of a change."""
-        self._has_recalled = False
-        self._error: str | None = None
-        self._ends_because: str | None = None
-        """Of the user's: at the next boundary, with a last checkpoint."""
-        self._ends_by = float("inf")
-        self._check_peers = check_peers
         self._handlers: dict[type[object], Callable[[Any], None]] = {
             Joined: self._joined,
             Returned: self._returned,
             AllReturned: self._all_returned,
             Reconnected: self._reconnected,
-            Said: lambda event: self._members.handle(event.member, event.message),
+            Said: lambda event: self.messages.handle(event.member, event.message),
             WorkerFailed: self._worker_failed,
             BeginsAnew: self._begins_anew,
             WorkerStuck: self._worker_stuck,
@@ -235,38 +173,25 @@ class StateMachine:
             GivenUp: lambda event: self._end(event.error),
             TimePassed: self._time_passed,
         }
-        members = self._members = Handlers[Member]()
-        members.on(LeftGroup, self._left_group)
-        members.on(Began, self._began)
-        members.on(ShardsHeld, self._shards_held)
-        members.on(Holding, self._holding)
-        members.on(AtBoundary, self._at_boundary)
-        members.on(CaughtUp, self._caught_up)
-        members.on(GroupBroken, self._group_broken)
-        members.on(Failed, self._failed)
-        members.on(InScript, self._in_script)
+        messages = self.messages = Handlers[Member]()
+        """Of workers: to it, or to one of its participants."""
+        messages.on(LeftGroup, self._left_group)
+        messages.on(Began, self._began)
+        messages.on(Holding, self._holding)
+        messages.on(AtBoundary, self._at_boundary)
+        messages.on(CaughtUp, self._caught_up)
+        messages.on(GroupBroken, self._group_broken)
+        messages.on(Failed, self._failed)
+        messages.on(ShardsHeld, lambda member, said: self.members.have_shards(member, said, self._is_current))
+        # Nobody can make progress while a script is busy.
+        messages.on(InScript, lambda member, said: self._progress.wait(self._now))
         for participant in self.participants:
             for kind, hear in participant.hears().items():
-                members.on(kind, partial(self._answer, hear))
+                messages.on(kind, lambda member, said, hear=hear: self._take(hear(member, said)))
             for kind, follow in participant.follows().items():
-                self._handlers[kind] = partial(self._answer, follow)
-        for kind in not_asked_for(self.participants):
-            members.on(kind, lambda member, said: None)
-
-    @property
-    def hears(self) -> Iterable[type[Any]]:
-        """Kinds of messages of workers that it, or one of its participants, has to do with."""
-        return self._members.kinds
-
-    @property
-    def newest_checkpoint(self) -> CheckpointPath | None:
-        return None if self._checkpoints is None else self._checkpoints.newest
-
-    def usable_copy(self, memories: Collection[str]) -> tuple[CompleteCopy | None, str]:
-        """The copy in memory that the job can go on from; or why there is none, if copies are made."""
-        if self._copies is None:
-            return None, ""
-        return self._copies.usable(memories, self.newest_checkpoint, is_bad=self.has_bad_copy)
+                self._handlers[kind] = lambda event, follow=follow: self._take(follow(event))
+        for kind in self.participants.not_asked_for():
+            messages.on(kind, lambda member, said: None)
 
     @property
     def book(self) -> PlanBook:
@@ -274,65 +199,26 @@ class StateMachine:
         return self.cells.book
 
     @property
-    def move(self) -> LayerMove | None:
-        """Layers that are on their way to another cut."""
-        return self._layer_moves.move
-
-    @property
-    def places_wanted(self) -> Collection[Worker]:
-        """Places of failed workers that others are about to move to."""
-        return self._moves.values()
-
-    @property
     def is_settled(self) -> bool:
-        """Whether nothing is under way at all: no change, no joiner, no layers."""
-        return (
-            self.is_steady
-            and self.move is None
-            and not any(self._is_on_its_way(member) for member in self.roster.entries)
-        )
-
-    def _is_on_its_way(self, member: Member) -> bool:
-        """Whether it waits for its state, or arrives and will be given a cell."""
-        entry = self.roster.entries[member]
-        return entry.is_joining or (not entry.is_active and self.cells.has_room(member.worker))
-
-    def fewer_ranks(self) -> tuple[int, ...] | None:
-        """Numbers of ranks with which a worker can go on that has lost some, the most first; none in a job
-        that divides optimizer state. None: not known yet."""
-        return () if self.book.has_shards else self.roster.fewer_ranks()
+        """True if nothing is under way at all: no change, no joiner, no layers."""
+        is_moving = self.participants.layer_moves.move is not None or self.members.are_on_their_way
+        return self.is_steady and not is_moving
 
     def can_go_on_with(self, workers: Collection[Worker]) -> bool:
         """True if these hold, for all that is known, all there is of every stage, or of every stage of a
-        group; one that joins holds nothing yet."""
-        if self._is_as_at_the_beginning:
-            return self.cells.are_enough(workers)
-        holders = {one for one in workers if self.roster.has_state(one)}
-        if not self.book.has_shards:
-            return self.cells.are_enough(holders)
-        entries = {member: entry for member, entry in self.roster.entries.items() if member.worker in holders}
-        silent = {member.worker for member, entry in entries.items() if entry.shards is None}
-        shards = {member: entry.shards for member, entry in entries.items() if entry.shards is not None}
-        return self.cells.are_enough(holders - silent) and lost_shard(shards) is None
+        group."""
+        return self.cells.are_enough(workers) if self._is_as_begun else self.members.hold_all(workers)
 
     @property
-    def _is_as_at_the_beginning(self) -> bool:
-        """Whether one that has just been started holds as much as any other. Not once somebody may have made
-        a step, also if that was not told: who is left has made it then, and nobody can make it again."""
-        if self.phase is Phase.FORMING:
-            return True
-        begins = self.begins.step
-        if self.rows.next != begins:
-            return False
-        # While all still have to read a checkpoint, whoever is ahead of it undoes a step.
-        return self._restore is not None or not any(
-            entry.may_be_ahead(begins) for entry in self.roster.entries.values()
-        )
+    def _is_as_begun(self) -> bool:
+        """True if one that has just been started holds as much as any other."""
+        is_first = self.participants.rows.next == self.members.begins.step
+        return self.phase is Phase.FORMING or (is_first and not self.members.may_be_ahead())
 
     @property
     def is_steady(self) -> bool:
-        """Whether every worker trains, and no change is under way or asked for."""
-        return self.phase is Phase.RUNNING and self._hold is None and self.recovery.going > 0
+        """True if every worker trains, and no change is under way or asked for."""
+        return self.phase is Phase.RUNNING and self._boundary.step is None and self.recovery.going > 0
 
     def handle(self, event: Event, now: float) -> list[Order]:
         """What has to be done, in this order."""
@@ -343,9 +229,6 @@ class StateMachine:
             self._handlers[type(event)](event)
         orders, self._orders = self._orders, []
         return orders
-
-    def _answer(self, ask: Callable[..., Iterable[Answer]], *told: Any) -> None:
-        self._take(ask(*told))
 
     def _take(self, answers: Iterable[Answer]) -> None:
         """Carry out the answers of a participant: its orders, and news for others."""
@@ -367,7 +250,8 @@ class StateMachine:
                     self._ask(lambda one, settled=settled: one.settle(settled))
                 case TellRow(row):
                     self._orders.append(answer)
-                    self._note_row(row)
+                    self._progress.step(self._now, row.seconds)
+                    self._orders += self._faults.made(row.step)
                     rows.append(row)
                 case _:
                     self._orders.append(answer)
@@ -383,9 +267,8 @@ class StateMachine:
         for participant in self.participants:
             participant.recall(lines)
         self.phase = Phase.RUNNING
-        self.number = self._remembered = state.generation
-        self.expected = set()
-        self._restore = state.restore
+        self.number = self._predecessor.generation = state.generation
+        self.members.expected, self.members.restore = set(), state.restore
         if state.plan is not None:
             book = self.book.with_bundle(state.plan.bundle)
             cells = {worker: state.cells.get(worker, worker) for worker in state.places}
@@ -402,20 +285,22 @@ class StateMachine:
         self.roster.activate(tuple(self.roster.entries))
         assert self.assignment is not None, "the plan of the last generation is not there any more"
         plan = plan_name(self.book, self.assignment)
-        members = frozenset(one for one in self.roster.members() if one.worker not in state.joiners)
-        self.rows.begin(self.rows.next, members, len(state.places), plan, self._with_loss(members))
+        members = sorted(one for one in self.roster.members() if one.worker not in state.joiners)
+        group = self.members.generation(self.number, self.participants.rows.next, members)
+        self.participants.rows.begin(
+            self.participants.rows.next, frozenset(members), len(state.places), plan, group.with_loss
+        )
         self.recovery.going = self._now
-        group = self._new_generation(self.rows.next, sorted(members))
         for participant in self.participants:
             participant.go_on(group)
-        if self._last_save.begun is not None:
-            self.phase, self.steps, self._asked_at = Phase.SAVING, self._last_save.begun.steps, self._now
-            self._stop_participants()
+        if (begun := self.participants.last_save.begun) is not None:
+            self.phase, self.steps, self._asked_at = Phase.SAVING, begun.steps, self._now
+            self.participants.stop()
 
     def remember_end(self, error: str | None) -> None:
         """The job had ended when the coordinator before this one did."""
-        self.phase, self._error = Phase.ENDED, error
-        self._stop_participants()
+        self.phase, self._ending.error = Phase.ENDED, error
+        self.participants.stop()
 
     # Who comes.
 
@@ -425,9 +310,9 @@ class StateMachine:
             return
         self.roster.join(member, event.ranks).is_outdated = event.has_trained
         if self.roster.is_whole(member.worker):
-            self.expected.discard(member.worker)
-        self._newest = max(self._newest, event.asked)
-        if event.asked >= self.number == self._remembered and self.phase is Phase.RUNNING:
+            self.members.expected.discard(member.worker)
+        self._predecessor.asked(event.asked)
+        if event.asked >= self.number == self._predecessor.generation and self.phase is Phase.RUNNING:
             # It was joining when the coordinator before this one ended, and the others may wait for it.
             self._regroup("the coordinator restarted")
         elif self.phase in _CHANGING:
@@ -444,8 +329,8 @@ class StateMachine:
 
     def _returned(self, event: Returned) -> None:
         self.roster.entries[event.member].saves = event.saves
-        self._newest = max(self._newest, event.asked)
-        self._recall(event.member)
+        self._predecessor.asked(event.asked)
+        self._send(event.member, Recall(self.participants.rows.next))
         if self.phase in _CHANGING:
             self._ask_to_leave(event.member, event.asked)
         elif self.phase is Phase.SAVING:
@@ -453,22 +338,22 @@ class StateMachine:
         elif self.phase is not Phase.RUNNING:
             self._send(event.member, Leave(self.number))
         elif event.is_training and event.asked <= self.number:
-            self._say_where_to_stop(event.member)
+            self._send(event.member, self._boundary.order(self.steps))
             # Whether a joiner has caught up is not known here: what it reports tells.
-            self._is_change_open |= self.roster.entries[event.member].is_joining
+            self._predecessor.left_change_open |= self.roster.entries[event.member].is_joining
         else:
-            self._is_change_open = True
+            self._predecessor.left_change_open = True
 
     def _all_returned(self, event: AllReturned) -> None:
         """If the last coordinator ended in the middle of a change, make that change now."""
-        if self._is_change_open and self.phase is Phase.RUNNING:
+        if self._predecessor.left_change_open and self.phase is Phase.RUNNING:
             self._regroup("the coordinator restarted")
         elif self.phase is Phase.RUNNING and self.assignment is not None:
             chosen = self.book.assign(self.cells.all_of(self.roster.whole()))
             if chosen is not None and chosen[:2] != self.assignment[:2]:
                 self._stop_at_boundary("a plan that had been chosen")
         self._ask(lambda one: one.all_returned())
-        self._is_change_open = False
+        self._predecessor.left_change_open = False
 
     def _reconnected(self, event: Reconnected) -> None:
         member = event.member
@@ -476,11 +361,11 @@ class StateMachine:
             participant.miss(member)
         if member in self.roster:
             self.roster.entries[member].saves = event.saves
-        self._newest = max(self._newest, event.asked)
+        self._predecessor.asked(event.asked)
         if self.phase is not Phase.ENDED:
-            self._recall(member)
+            self._send(member, Recall(self.participants.rows.next))
         if self.phase in (Phase.SAVING, Phase.ENDED):
-            is_well = self.phase is Phase.SAVING or self._error is None
+            is_well = self.phase is Phase.SAVING or self._ending.error is None
             is_outdated = member in self.roster and self.roster.entries[member].is_outdated
             self._send(member, End(is_well and not is_outdated))
         elif self.phase in _CHANGING:
@@ -491,7 +376,7 @@ class StateMachine:
             # One that has been asked to leave by the coordinator before this one is about to do so.
             self._regroup(f"{name_of(member.worker)} lost its connection to the group")
         else:
-            self._say_where_to_stop(member)
+            self._send(member, self._boundary.order(self.steps))
 
     # What worker processes say.
 
@@ -502,14 +387,7 @@ class StateMachine:
         if message.generation < max(entry.generation, self.number):
             # It has been asked again since, and whether it has left for that is not known.
             return
-        lost = HeldState(None, is_fresh=False)
-        entry.report = lost if entry.is_outdated else message.report
-        entry.others = (lost,) * len(message.others) if entry.is_outdated else message.others
-        entry.fewer_ranks = message.ranks
-        entry.generation, entry.is_leaving = message.generation, False
-        if not entry.is_active:
-            # Said again, it is older than what a worker that trains has said of its shards.
-            entry.shards = entry.report.shards
+        self.members.left(member, message)
         if self.phase is Phase.RUNNING:
             is_here = not self.roster.is_new(member.worker)
             if not entry.is_active and is_here and self.cells.has_room(member.worker):
@@ -528,60 +406,44 @@ class StateMachine:
         entry.has_begun, entry.is_outdated, entry.has_layers = True, False, False
         entry.awaits_copy = False
         entry.saves = message.saves
-        self._to_begin.discard(member)
-        if self._work.hear(member, message.shares) and (mistake := self._mistake_of_work()) is not None:
+        if (mistake := self._start.hear(member, message.shares)) is not None:
             self._end(mistake)
             return
-        if not self._to_begin and not self.recovery.going:
+        if not self._start.missing and not self.recovery.going:
             self.recovery.going = self._now
-            self._restore = None
-            if self.begins.step:
+            self.members.restore = None
+            if self.members.begins.step:
                 self._orders.append(Note({"restored": True}))
             self._orders.append(FinishRecovery(self.recovery))
             self._ask(lambda one: one.recovered(self.recovery.told().total))
-            if self._ends_because is not None:
-                self._stop_at_boundary(self._ends_because)
-
-    def _shards_held(self, member: Member, message: ShardsHeld) -> None:
-        entry = self.roster.entries.get(member)
-        if entry is not None and message.generation >= entry.generation:
-            entry.shards = message.shards
-        if entry is not None and message.sizes is not None and self._is_current(member, message.generation):
-            entry.shard_sizes = {
-                (each.layer, shard): size
-                for each, sizes in zip(message.shards, message.sizes, strict=True)
-                for shard, size in zip(each.held, sizes, strict=True)
-            }
-
-    def _mistake_of_work(self) -> str | None:
-        assert self.assignment is not None
-        bundle = self.book.bundles[self.assignment.bundle]
-        return self._work.mistake(bundle, plan_name(self.book, self.assignment))
+            if self._ending.why is not None:
+                self._stop_at_boundary(self._ending.why)
 
     def _holding(self, member: Member, message: Holding) -> None:
         """If it has passed the step before which to stop, all are told a later one."""
-        if message.request != self._hold_request or self._hold is None:
-            return
-        if self._hold <= message.step < self.steps:
-            self._hold_tries += 1
-            self._ask_to_hold(message.step + 2 * self._hold_tries)
+        if self._boundary.is_passed(message, self.steps):
+            self._ask_to_hold()
 
     def _at_boundary(self, member: Member, message: AtBoundary) -> None:
         if member not in self.roster or self.phase is not Phase.RUNNING:
             return
         step = message.step
         self.roster.entries[member].boundary = step
-        self._end_with_scripts()
+        # Once all scripts have ended before the same step, that is how many steps the job has.
+        scripts = self.participants.scripts
+        end = scripts.ended_before(scripts.ending())
+        if end is not None and end < self.steps:
+            self.steps = self.participants.end_with(end)
         if step >= self.steps:
-            if all(self.roster.entries[other].boundary == step for other in self._those_who_end()):
+            if self.roster.wait_at(step, scripts.ending()):
                 self._end_when_saved()
-        elif self._hold == step and all(
-            self.roster.entries[other].boundary == step for other in self._those_who_stop()
+        elif self._boundary.step == step and self.roster.wait_at(
+            step, self.participants.layer_moves.stopping()
         ):
-            if self._ends_because is None:
-                self._regroup(*self._wanted, at_boundary=True)
+            if self._ending.why is None:
+                self._regroup(*self._boundary.causes, at_boundary=True)
                 return
-            self._end_with(step)
+            self.steps = self.participants.end_with(step)
             self._end_when_saved()
 
     def _caught_up(self, member: Member, message: CaughtUp) -> None:
@@ -613,8 +475,7 @@ class StateMachine:
             return
         if self.phase is Phase.FORMING or message.is_hopeless:
             # Nothing has been trained yet: the program or its surroundings are at fault.
-            self.has_bad_copy = message.is_hopeless and self._restore is not None and is_copy(self._restore)
-            self._end(message.why, is_lost=self.has_bad_copy)
+            self._end(message.why, is_lost=message.is_hopeless and self.members.refuse_copy())
             return
         if self._faults.is_raised_alike(member.worker, message):
             self._end(message.why)
@@ -622,59 +483,36 @@ class StateMachine:
         self._worker_failed(WorkerFailed(member.worker, cause, reason=message.why))
 
     def _is_outside(self, member: Member) -> bool:
-        """Whether it was started while others train, and is not among them yet."""
+        """True if it was started while others train, and is not among them yet."""
         entry = self.roster.entries.get(member)
         return self.phase is Phase.RUNNING and (entry is None or not entry.is_active)
 
     def _is_current(self, member: Member, generation: int) -> bool:
-        """Whether what it says is about the generation that runs."""
+        """True if what it says is about the generation that runs."""
         return member in self.roster and generation == self.number and self.phase is Phase.RUNNING
-
-    def _in_script(self, member: Member, message: InScript) -> None:
-        """Nobody can make progress meanwhile."""
-        self._row_at = self._now
-
-    def _end_with_scripts(self) -> None:
-        """Once all have ended before the same step, that is how many steps the job has."""
-        step = self._scripts.ended_before(self._those_who_end())
-        if step is not None and step < self.steps:
-            self._end_with(step)
-
-    def _end_with(self, step: int) -> None:
-        self.steps = step
-        for participant in self.participants:
-            participant.end_with(step)
-
-    def _those_who_end(self) -> list[Member]:
-        """Workers that train; in a job with scripts, none whose script waits to be part of the group."""
-        active = self.roster.active()
-        if not self._scripts.ended:
-            return active
-        return [member for member in active if self.rows.is_made_by(member)]
 
     # Who goes.
 
     def _worker_failed(self, event: WorkerFailed) -> None:
         worker, cause = event.worker, event.cause
-        self.expected.discard(worker)
+        self.members.expected.discard(worker)
         trained = any(member.worker == worker for member in self.roster.active())
         gone = self._remove(worker, cause)
         if self.phase is Phase.SAVING:
-            self._take(self._last_save.lose(worker, cause))
+            self._take(self.participants.last_save.lose(worker, cause))
             return
         if self.phase is Phase.ENDED or (not gone and self.phase is not Phase.FORMING):
             return
         if self.phase is Phase.RUNNING and not trained:
             # It had not joined yet.
-            self._take(self._layer_moves.lose(worker, cause))
+            self._take(self.participants.layer_moves.lose(worker, cause))
             return
-        empty = [] if self._group_left() is not None else self.cells.empty_stages(self._known_workers)
-        if empty and self.phase is not Phase.FORMING:
+        if self.phase is not Phase.FORMING and (empty := self.members.empty_stages()):
             # While others leave their group because of a failure, that is why this one fails too.
             earlier = self.recovery.reason if self.phase is Phase.GATHERING else ""
             said = f" ({reason})" if (reason := event.reason or earlier) else ""
             self._end(f"every worker of stage {empty[0]} has failed: {cause}{said}", is_lost=True)
-        elif self.phase is Phase.FORMING and not self.expected and not self.roster.entries:
+        elif self.phase is Phase.FORMING and not self.members.expected and not self.roster.entries:
             said = f" ({event.reason})" if event.reason else ""
             self._end(f"every worker has failed before the first step: {cause}{said}")
         elif self.phase is Phase.RUNNING:
@@ -702,7 +540,7 @@ class StateMachine:
     def _begins_anew(self, event: BeginsAnew) -> None:
         """It is waited for, as before it came; it holds nothing yet."""
         self._remove(event.worker, event.why)
-        self.expected.add(event.worker)
+        self.members.expected.add(event.worker)
 
     def _worker_stuck(self, event: WorkerStuck) -> None:
         """One that hangs may be a machine's fault; all workers of a stage, or two in one step, are not."""
@@ -719,106 +557,48 @@ class StateMachine:
         else:
             self._worker_failed(replace(event.failed, reason=event.why))
 
-    def _group_left(self) -> tuple[PlanBook, int] | None:
-        """Where a stage of a group has no worker: the plans under which another group goes on alone, and the
-        first stage of that group. None if nothing like that has happened or can be done."""
-        if not (self.book.groups and self.cells.empty_stages(self._known_workers)):
-            return None
-        return self.cells.alone(self.roster.whole())
-
-    @property
-    def _known_workers(self) -> list[Worker]:
-        """All who are here, or will come before the first step."""
-        return [*self.roster.whole(), *self.expected]
-
-    def _go_on_alone(self) -> None:
-        """A group whose workers are all that is needed; others hold nothing of use, and join anew."""
-        if (found := self._group_left()) is None:
-            return
-        book, first = found
-        stages = {worker: stage - first for (_, stage), worker in self.cells.workers().items()}
-        here = {worker: stage for worker, stage in stages.items() if 0 <= stage < book.stages}
-        self.cells.switch(book, cells_of(here))
-        for member, entry in self.roster.entries.items():
-            if member.worker not in here:
-                entry.hold_nothing()
-
     def _time_passed(self, event: TimePassed) -> None:
-        if self._ends_because is not None and self._now > self._ends_by:
-            self._end(f"{self._ends_because} (there was no time for a last checkpoint)")
+        if self._ending.why is not None and self._now > self._ending.by:
+            self._end(f"{self._ending.why} (there was no time for a last checkpoint)")
             return
-        if self.phase is Phase.SAVING and not self._last_save.missing:
-            # The coordinator before this one had heard the last of them.
-            self._end(self._last_save.error, ok=True)
+        if self.phase is Phase.SAVING:
+            is_late = self._now - self._asked_at > self._patience.first_step
+            self._take(self.participants.last_save.look(is_late=is_late))
             return
-        if self.phase is Phase.SAVING and self._now - self._asked_at > self._patience.first_step:
-            names = ", ".join(name_of(member.worker) for member in self._last_save.missing)
-            self._end(self._last_save.error or f"these workers have not saved their parameters: {names}")
-            return
-        self._give_up_late_members()
-        since = max(self._row_at, self.recovery.going)
-        is_going = self.phase is Phase.RUNNING and self.recovery.going > 0
-        if is_going and self._is_standing_still(self._now - since):
-            self._regroup_fruitlessly(self.roster.active()[0], "no worker made progress")
-        self._take(self._layer_moves.look())
-        if self.phase is Phase.RUNNING:
-            ending = self._those_who_end()
-            waiting = (self.roster.entries[member].boundary for member in ending)
-            if ending and all(step is not None and step >= self.steps for step in waiting):
-                self._end_when_saved()
-
-    def _is_standing_still(self, seconds: float) -> bool:
-        """Whether so many seconds without a step are too many."""
-        if not self._standstill.is_long(seconds, is_first=False):
-            return False
-        is_first = not all(self.roster.entries[member].has_stepped for member in self.roster.active())
-        return self._standstill.is_long(seconds, is_first=is_first)
-
-    def _give_up_late_members(self) -> None:
-        """Processes that do not leave their group in time; those who cannot be spared get longer."""
         waited = self._now - self._asked_at if self.phase is Phase.GATHERING else 0.0
-        patience = self._patience
-        late = self.roster.late() if waited > patience.leaving else ()
-        if not late:
-            return
-        # One that is late itself may never come.
-        is_bearable = self.can_go_on_with([worker for worker in self.roster.whole() if worker not in late])
-        for worker in late:
-            if waited > (self._leaving_seconds(worker) if is_bearable else patience.last_leaving):
-                cause = f"{name_of(worker)} did not leave its group"
-                self._worker_failed(WorkerFailed(worker, cause))
-
-    def _leaving_seconds(self, worker: Worker) -> float:
-        ranks = (entry for member, entry in self.roster.entries.items() if member.worker == worker)
-        has_stepped = all(entry.has_stepped for entry in ranks)
-        return self._patience.leaving if has_stepped else self._patience.first_step
+        for worker in self.members.late(waited, self._patience, self.can_go_on_with):
+            self._worker_failed(WorkerFailed(worker, f"{name_of(worker)} did not leave its group"))
+        is_going = self.phase is Phase.RUNNING and self.recovery.going > 0
+        if is_going and self._progress.is_over(self._now, self.recovery.going, self.roster.have_stepped):
+            self._regroup_fruitlessly(self.roster.active()[0], "no worker made progress")
+        self._take(self.participants.layer_moves.look())
+        if self.phase is Phase.RUNNING and (ending := self.participants.scripts.ending()):
+            waiting = (self.roster.entries[member].boundary for member in ending)
+            if all(step is not None and step >= self.steps for step in waiting):
+                self._end_when_saved()
 
     # Changes that are wanted.
 
     def _stop_wanted(self, event: StopWanted) -> None:
         self._stop_at_boundary(event.why)
-        for outside in (one for one in self._those_who_stop() if not self.roster.entries[one].is_active):
-            # All may have been told before it was known that these have to stop too.
-            self._say_where_to_stop(outside)
+        for outside in self.participants.layer_moves.awaited():
+            if not self.roster.entries[outside].is_active:
+                # All may have been told before it was known that these have to stop too.
+                self._send(outside, self._boundary.order(self.steps))
 
     def _moves_wanted(self, event: MovesWanted) -> None:
         for worker, place in event.moves.items():
-            self._moves[worker] = place
+            self.members.moves[worker] = place
             self._stop_at_boundary(f"{name_of(worker)} moves to {name_of(place)}")
 
     def _recut_wanted(self, event: RecutWanted) -> None:
         if self.is_settled:
-            self._take(self._layer_moves.begin(event.move))
-
-    def _those_who_stop(self) -> list[Member]:
-        """Workers that train, and those who wait outside for layers that the next cut needs."""
-        active = self.roster.active()
-        return [*active, *(one for one in self._layer_moves.awaited() if one not in active)]
+            self._take(self.participants.layer_moves.begin(event.move))
 
     def _plan_made(self, event: PlanMade) -> None:
         if self.phase in _CHANGING:
             self._go_if_all_are_here()
-        elif self.phase is Phase.RUNNING and self.move is None:
+        elif self.phase is Phase.RUNNING and self.participants.layer_moves.move is None:
             self._stop_for_exact_plan()
 
     def _stop_for_exact_plan(self) -> None:
@@ -830,52 +610,32 @@ class StateMachine:
             self._stop_at_boundary("a plan for these failures")
 
     def _planning_failed(self, event: PlanningFailed) -> None:
-        self._can_wait_for_plan, self._unplannable = False, self._planned_for
+        self._plan.fail()
         if self.phase not in _CHANGING:
             return
-        if self._has_plan_with_newcomers:
+        if self.members.have_plan:
             self._go_if_all_are_here()
             return
-        if moves := self._moves_to_a_plan():
-            self._moves = moves
+        is_first = self.phase is Phase.FORMING
+        if not is_first and (moves := self.members.moves_to_a_plan(self.number)):
+            self.members.moves = moves
             self._orders.append(Tell(f"{moves_text(moves)}: there is a plan for failures that lie so"))
-            if self._goes_if_all_are_here():
+            self._go_if_all_are_here()
+            if self.phase is not Phase.GATHERING:
                 return
         said, reason = f"{event.error} ({', '.join(self.recovery.causes)})", self.recovery.reason
         self._end(f"{said}; {reason}" if reason else said, no_plan=not reason)
 
     def _stop_at_boundary(self, why: str) -> None:
         """Have every worker stop between two steps, for a change."""
-        if self.phase is not Phase.RUNNING:
-            return
-        if why not in self._wanted:
-            self._wanted.append(why)
-        if self._hold is None:
-            self._hold_tries = 0
-            self._ask_to_hold(self.rows.next + 2)
+        step = min(self.participants.rows.next + 2, self.steps)
+        if self.phase is Phase.RUNNING and self._boundary.want(why, step):
+            self._ask_to_hold()
 
-    def _ask_to_hold(self, step: int) -> None:
-        self._hold_request += 1
-        self._hold = min(step, self.steps)
-        for member in self._those_who_stop():
+    def _ask_to_hold(self) -> None:
+        for member in self.participants.layer_moves.stopping():
             self.roster.entries[member].boundary = None
-            self._send(member, Hold(self._hold, self._hold_request))
-
-    def _say_where_to_stop(self, member: Member) -> None:
-        """Again; one that has stopped there says so again too."""
-        step = self.steps if self._hold is None else self._hold
-        self._send(member, Hold(step, self._hold_request))
-
-    def _moves_to_a_plan(self) -> Moves:
-        """Of workers that are all here, so that failures lie where there is a plan for as many; none if that
-        cannot be done."""
-        live = self.roster.whole()
-        failed = self.book.counts(live)
-        best = self.book.best_placement(sum(failed))
-        is_possible = self.phase is Phase.GATHERING and self._is_gathered and self.cells.is_plain
-        if best is None or self.book.pipelines in failed or not is_possible:
-            return {}
-        return least_moves(live, best.counts, self.book.pipelines, self.book.standby)
+            self._send(member, self._boundary.order(self.steps))
 
     # From one generation to the next.
 
@@ -889,15 +649,15 @@ class StateMachine:
 
     def _regroup(self, *causes: str, fault_at: float | None = None, at_boundary: bool = False) -> None:
         self.recovery = Recovery(self.number + 1, list(causes), self._now, fault_at)
-        self.recovery.repeated = 0.0 if at_boundary else self._now - self._row_at
-        self._hold, self._wanted = None, []
+        self.recovery.repeated = 0.0 if at_boundary else self._now - self._progress.since
+        self._boundary.end()
         self._gather(self.number + 1)
 
     def _gather(self, number: int) -> None:
         if self.phase is not Phase.FORMING:
             self.phase = Phase.GATHERING
         # Processes may have been asked for more by the coordinator before this one.
-        number = max(number, self._newest + 1)
+        number = max(number, self._predecessor.newest + 1)
         self.number = self.recovery.generation = number
         self._orders.append(BeginGathering(number))
         self._asked_at = self._now
@@ -912,22 +672,14 @@ class StateMachine:
         self.roster.activate(())
         self._go_if_all_are_here()
 
-    def _goes_if_all_are_here(self) -> bool:
-        """True if the job runs now."""
-        self._go_if_all_are_here()
-        return self.phase is Phase.RUNNING
-
     def _go_if_all_are_here(self) -> None:
-        if self.phase not in _CHANGING or not self._is_gathered:
+        is_first = self.phase is Phase.FORMING
+        if self.phase not in _CHANGING or not self.members.are_gathered(self.number, with_new=is_first):
             return
         self.recovery.left = self._now
-        movers = self._make_moves()
-        self._switch_cut()
-        self._go_on_alone()
-        # Those who have moved are there under their new names.
-        self.cells.place(self.roster.reported(self.number))
-        restorable = None if self._restore is None else self.begins.step
-        reports = self._reports_by_cell()
+        movers = self._change_cells()
+        restorable = None if self.members.restore is None else self.members.begins.step
+        reports = self.members.reports_by_cell(self.number)
         try:
             standing = stand(reports, self.book.stages, restorable, self.book.once)
         except CannotAgreeError as error:
@@ -945,95 +697,40 @@ class StateMachine:
             # They are needed at once, so all workers wait for them.
             joiners, live = frozenset[Worker](), tuple(cells)
             assignment = self.book.assign(live)
-        if assignment is None and live == self._unplannable and self._has_plan_with_newcomers:
+        if assignment is None and live == self._plan.unplannable and self.members.have_plan:
             return
         if assignment is None or not (assignment.is_exact or joiners):
-            self._planned_for = live
-            self._orders.append(WantPlan(live, is_needed=assignment is None))
-            if self.phase is Phase.FORMING and self._can_wait_for_plan:
+            self._orders.append(self._plan.ask(live, is_needed=assignment is None))
+            if self.phase is Phase.FORMING and not self._plan.has_failed:
                 # No worker has begun yet, so none is kept waiting.
                 return
         if assignment is not None:
             self._go(standing, assignment, joiners)
 
-    def _reports_by_cell(self) -> dict[Member, HeldState]:
-        """Of every rank of all who have reported. Where a worker has fewer processes than ranks, all ranks of
-        one that needs a state get it from the same donor."""
-        reports = {
-            Member(cell, each.tp_rank): held
-            for member, report in self.roster.reports(self.number).items()
-            if (cell := self.cells.of(member.worker)) is not None
-            for each, held in self.roster.of_ranks(member, self._holds(member, report)).items()
-        }
-        if not self.roster.fewer:
-            return reports
-        empty = HeldState(None, is_fresh=False)
-        without = {member.worker for member, report in reports.items() if report.applied is None}
-        return {member: empty if member.worker in without else held for member, held in reports.items()}
+    def _change_cells(self) -> set[Worker]:
+        """Move workers, and switch the cut, as was wanted: the places that are taken now."""
+        moved = self.members.make_moves(self.number)
+        for member, target in moved:
+            self._send(member, Move(target.worker))
+            self._orders.append(Rename(member, target))
+        move, answers = self.participants.layer_moves.end(self.roster.reports(self.number))
+        self._take(answers)
+        if move is not None:
+            # Layers have travelled for it, and nothing has come between.
+            self.members.switch_cut(move)
+        self.members.go_on_alone()
+        # Those who have moved are there under their new names.
+        self.cells.place(self.roster.reported(self.number))
+        return {target.worker for _, target in moved}
 
     def _stage_gone(self, gone: StageGone) -> None:
-        if self._is_as_at_the_beginning and self.roster.new():
+        if self._is_as_begun and self.roster.new():
             # They hold as much as any other, once they have built it.
             return
         words = f"no live worker holds {gone.shard or f'the parameters of stage {gone.stages[0]}'}"
         if self.phase is Phase.FORMING and any(one.is_outdated for one in self.roster.entries.values()):
             words += ", and workers have trained of which the coordinator's journal does not know"
         self._end(words, is_lost=True)
-
-    @property
-    def _has_plan_with_newcomers(self) -> bool:
-        """There is a plan for all who are here or on the way."""
-        here = [self.cells.of(worker) or worker for worker in self.roster.whole()]
-        return self.book.assign([*here, *self.expected]) is not None
-
-    @property
-    def _is_gathered(self) -> bool:
-        """All have come that are waited for, and somebody has."""
-        is_first = self.phase is Phase.FORMING
-        has_all = not self.expected and self.roster.have_reported(self.number, with_new=is_first)
-        return has_all and bool(self.roster.reported(self.number))
-
-    def _holds(self, member: Member, report: HeldState) -> HeldState:
-        """What it reports of its stage under this cut; with what it was sent for that, until it has begun."""
-        entry, cell, ranges = self.roster.entries[member], self.cells.of(member.worker), self.book.ranges
-        has_layers = entry.has_layers and report.layers_applied is not None
-        shards = (*report.shards, *(entry.taken if has_layers else ()))
-        if ranges and cell is not None:
-            # Those of other layers go when it changes its cut.
-            first, past = ranges[cell[1]]
-            shards = tuple(each for each in shards if first <= each.layer < past)
-        if has_layers and report.is_fresh:
-            report = HeldState(report.layers_applied, is_fresh=False)
-        return report._replace(shards=shards)
-
-    def _switch_cut(self) -> None:
-        """If layers have travelled for it and nothing has come between: from here on the new cut counts."""
-        move, answers = self._layer_moves.end(self.roster.reports(self.number))
-        self._take(answers)
-        if move is None:
-            return
-        self.cells.switch(move.book, move.cells)
-        joiners = move.joiners(self.roster.entries)
-        for member, entry in self.roster.entries.items():
-            entry.has_layers, entry.has_stepped = member in joiners, False
-            entry.taken = move.shards_for(member.worker)
-            if member.worker not in move.cells:
-                # What it holds is of no use under the new cut.
-                entry.hold_nothing()
-
-    def _make_moves(self) -> frozenset[Worker]:
-        """Those that were wanted and can still be made; the places that are taken now."""
-        moves, self._moves = self._moves, {}
-        taken: set[Worker] = set()
-        reports = self.roster.reports(self.number)
-        for member, target in list(possible_moves(moves, reports, self.roster.new())):
-            self._send(member, Move(target.worker))
-            self._orders.append(Rename(member, target))
-            self.roster.rename(member, target).report = HeldState(None, is_fresh=False)
-            self.cells.drop(member.worker)
-            self.cells.put({target.worker: target.worker})
-            taken.add(target.worker)
-        return frozenset(taken)
 
     def _go(self, standing: Standing, assignment: Assignment, joiners: frozenset[Worker]) -> None:
         self.phase = Phase.RUNNING
@@ -1043,16 +740,15 @@ class StateMachine:
         workers = self.cells.workers()
         members = [member for member in self.roster.members() if self.cells.of(member.worker) is not None]
         working = [member for member in members if self.cells.of(member.worker) not in joiners]
-        told = self.rows.begin(
-            standing.step, frozenset(working), len(assignment.roles), plan, self._with_loss(working)
-        )
-        self._tell_rows(told)
+        group = self.members.generation(self.number, standing.step, working)
+        rows = self.participants.rows
+        told = rows.begin(standing.step, frozenset(working), len(assignment.roles), plan, group.with_loss)
+        self._take(rows.told(told))
         cells = {workers[cell]: cell for cell in assignment.roles}
         joining = {workers[cell]: cell for cell in joiners}
         fewer = dict(self.roster.fewer)
         self._orders.append(BeginGeneration(self.number, standing.step, assignment, cells, joining, fewer))
-        self._remembered = None
-        group = self._new_generation(standing.step, working)
+        self._predecessor.generation = None
         self._ask(lambda one: one.generation(group))
         # Where groups hold all layers, one of them is enough.
         here = [
@@ -1070,20 +766,15 @@ class StateMachine:
             takers=takers_of(standing),
             workers=workers,
             joiners=joiners,
-            restore=self._restore,
+            restore=self.members.restore,
             steps=self.steps,
-            first_step=self.begins.step,
-            first_item=self.begins.item,
+            first_step=self.members.begins.step,
+            first_item=self.members.begins.item,
             spared=frozenset(one_of_each_stage(here, self.number)),
             check_peers=self._check_peers,
-            fewer=tuple(
-                (roles[cell], ranks)
-                for worker, ranks in sorted(self.roster.fewer.items())
-                if (cell := self.cells.of(worker)) in roles
-            ),
+            fewer=self.members.told_fewer(roles),
         )
-        self._to_begin = set(members)
-        self._work.begin(members)
+        self._start.begin(members, self.book.bundles[assignment.bundle], plan)
         self.roster.activate(members)
         for member in members:
             entry = self.roster.entries[member]
@@ -1095,93 +786,55 @@ class StateMachine:
             asked = (one.asked_of(member) for one in self.participants)
             order = go_order(start, at, next(filter(None, asked), None))
             entry.awaits_copy = order.copy_from is not None
-            self._send(member, replace(order, is_main=True) if member == self._scripts.main else order)
+            self._send(
+                member, replace(order, is_main=True) if member == self.participants.scripts.main else order
+            )
         self._ask(lambda one: one.started(group))
-
-    def _new_generation(self, step: int, working: Sequence[Member]) -> NewGeneration:
-        return NewGeneration(
-            self.number, step, working, self._with_loss(working), self._stages(), self.book.has_shards
-        )
-
-    def _with_loss(self, members: Iterable[Member]) -> frozenset[Member]:
-        """One process of each worker that computes losses."""
-        last = self.book.loss_stages
-        return frozenset(
-            member for member in members if member.tp_rank == 0 and self.cells.stage(member.worker) in last
-        )
-
-    def _stages(self) -> dict[Worker, int]:
-        """Where each worker works; where groups hold all layers, those of the first."""
-        once = self.book.once
-        return {worker: cell[1] for cell, worker in self.cells.workers().items() if cell[1] in once}
-
-    def _tell_rows(self, rows: list[StepRow]) -> None:
-        self._take(self.rows.told(rows))
-
-    def _note_row(self, row: StepRow) -> None:
-        self._row_at = self._now
-        self._standstill.step(row.seconds)
-        self._orders += self._faults.made(row.step)
 
     # The end.
 
     def _end_wanted(self, event: EndWanted) -> None:
-        if self._ends_because is not None:
+        if self._ending.why is not None:
             return
-        if self.phase is Phase.FORMING or self._checkpoints is None:
+        if self.phase is Phase.FORMING or self.participants.checkpoints is None:
             self._end(event.why)
             return
-        self._ends_because, self._ends_by = event.why, self._now + event.seconds
+        self._ending.why, self._ending.by = event.why, self._now + event.seconds
         self._orders.append(Tell(f"{event.why}: the job ends after a last checkpoint"))
         self._stop_at_boundary(event.why)
 
     def _end_when_saved(self) -> None:
         """Every worker waits after the last step, until the last checkpoint is complete."""
-        if self.rows.next < self.steps and not self._has_recalled:
-            self._recall_rows()
-        elif self._checkpoints is None or self._checkpoints.is_finished:
-            self._tell_rows(self.rows.begin(self.steps, frozenset(), 0, ""))
-            if self._ends_because is None:
+        rows, checkpoints = self.participants.rows, self.participants.checkpoints
+        if rows.next < self.steps and not self._ending.has_recalled:
+            # What was said while there was no coordinator is said again, and then that every worker waits.
+            self._ending.has_recalled = True
+            for member in self.roster.active():
+                self.roster.entries[member].boundary = None
+                self._send(member, Recall(self.participants.rows.next))
+                self._send(member, self._boundary.order(self.steps))
+        elif checkpoints is not None and not checkpoints.is_finished:
+            self._take(checkpoints.wait(self.steps))
+        else:
+            self._take(rows.told(rows.begin(self.steps, frozenset(), 0, "")))
+            if self._ending.why is None:
                 self._save()
             else:
-                self._end(self._with_failure(self._ends_because))
-        else:
-            self._take(self._checkpoints.wait(self.steps))
-
-    def _with_failure(self, why: str | None) -> str | None:
-        """Also that a checkpoint could not be written, if the newest could not."""
-        failure = None if self._checkpoints is None else self._checkpoints.failure
-        return failure if why is None else why if failure is None else f"{why}; {failure}"
+                self._end("; ".join(filter(None, (self._ending.why, self.participants.failure))))
 
     def _save(self) -> None:
         """All steps are made: the job has ended well once everybody has written what it should."""
-        error = self._with_failure(None)
-        self._take(self._skipped.end(self.cells.stage))
-        if self._skipped.has_made_none(self.steps - self.begins.step):
-            error = f"every step was skipped, so nothing was trained; {self._skipped.words}"
-        begun = self._last_save.begin(self.steps, error)
+        skipped, error = self.participants.skipped, self.participants.failure
+        self._take(skipped.end(self.cells.stage))
+        if skipped.has_made_none(self.steps - self.members.begins.step):
+            error = f"every step was skipped, so nothing was trained; {skipped.words}"
+        begun = self.participants.last_save.begin(self.steps, error)
         if not begun:
             self._end(error, ok=True)
             return
         self.phase, self._asked_at = Phase.SAVING, self._now
-        self._stop_participants()
+        self.participants.stop()
         self._take(begun)
-
-    def _stop_participants(self) -> None:
-        for participant in self.participants:
-            participant.stop()
-
-    def _recall_rows(self) -> None:
-        """What was said while there was no coordinator is said again, and then that every worker waits."""
-        self._has_recalled = True
-        for member in self.roster.active():
-            self.roster.entries[member].boundary = None
-            self._recall(member)
-            self._say_where_to_stop(member)
-
-    def _recall(self, member: Member) -> None:
-        """Ask a process to say again what may not have been heard: its steps, and questions of its script."""
-        self._send(member, Recall(self.rows.next))
 
     def _end(
         self, error: str | None, *, no_plan: bool = False, ok: bool = False, is_lost: bool = False
@@ -1191,8 +844,8 @@ class StateMachine:
             return
         is_told = self.phase is Phase.SAVING
         self._orders += self._faults.told(ENDLESS, error or "")
-        self.phase, self._error = Phase.ENDED, error
-        self._stop_participants()
+        self.phase, self._ending.error = Phase.ENDED, error
+        self.participants.stop()
         # First, so that it is written down: who has heard of it is gone when a coordinator comes back.
         self._orders.append(EndJob(error, no_plan, is_lost))
         for member, entry in () if is_told else self.roster.entries.items():

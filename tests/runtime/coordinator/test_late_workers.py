@@ -100,13 +100,13 @@ def test_sizes_of_shards_are_those_of_the_generation_that_runs() -> None:
         say(member, machine.number, ((8, 9),))
     say(here[0], machine.number - 1, ((8, 9),))
     say(here[0], machine.number, None)
-    assert machine.shards.held() is None
+    assert machine.participants.shards.held() is None
     say(here[0], machine.number, ((8, 9),))
-    held = machine.shards.held()
+    held = machine.participants.shards.held()
     assert held is not None and held[1, 1] == {(1, 0): 8, (1, 2): 9}
     job.happen(StopWanted("a change"))
     job.run(5)
-    assert machine.number > 1 and machine.shards.held() is None
+    assert machine.number > 1 and machine.participants.shards.held() is None
 
 
 def test_nobody_is_given_up_for_a_peer_that_has_just_been_started() -> None:

@@ -132,7 +132,7 @@ def test_all_ranks_of_a_worker_are_those_of_one_node(ranked: Job) -> None:
     ranked.service.message(other, join(RANKS[0]))
     assert other.sent == [End(ok=False)] and not ranked.has(RANKS[0])
     ranked.service.message(agent, ProcessEnded(RANKS[0], pid_of(RANKS[0]), "ended with status 1", 0))
-    assert (0, 0) in ranked.service.job.expected, "it has not failed"
+    assert (0, 0) in ranked.service.job.members.expected, "it has not failed"
     ranked.service.message(Line(ranked.service), join(RANKS[0], node=7))
     assert all(map(ranked.has, RANKS))
 
@@ -147,7 +147,7 @@ def test_half_a_worker_on_a_node_without_an_agent_makes_way(ranked: Job) -> None
     wait(ranked, PAUSE, full, roomy)
     assert half.sent[-1] == End(ok=False) and not half.is_open
     assert not ranked.has(RANKS[0])
-    assert (0, 0) in ranked.service.job.expected, "it has not failed"
+    assert (0, 0) in ranked.service.job.members.expected, "it has not failed"
     assert set(RANKS) <= {*full.started(), *roomy.started()}
 
 
@@ -159,4 +159,4 @@ def test_half_a_worker_that_ends_is_no_failure(ranked: Job) -> None:
     wait(ranked, PAUSE + 1, *others)
     back, pid = ranked.agent("a", RANKS[0]), join(RANKS[0], node=7).pid
     ranked.service.message(back, ProcessEnded(RANKS[0], pid, "ended with status 1", 0))
-    assert (0, 0) in ranked.service.job.expected and ranked.service.ended is None
+    assert (0, 0) in ranked.service.job.members.expected and ranked.service.ended is None

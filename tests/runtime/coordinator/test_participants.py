@@ -67,5 +67,5 @@ def test_what_is_meant_for_one_that_is_not_there_leads_to_nothing() -> None:
     names = [type(each).__name__ for each in made.participants]
     assert "Checkpoints" not in names and "NeighbourCopies" not in names
     for message in (CheckpointMissed("step-1"), CopyMissed("copy-1")):
-        assert type(message) in made.hears
+        assert type(message) in made.messages.kinds
         assert made.handle(Said(WORKER, message), 1.0) == []

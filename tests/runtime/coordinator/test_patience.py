@@ -19,13 +19,16 @@ def test_time_in_which_it_was_stopped_does_not_count() -> None:
 
 
 def test_a_first_step_may_take_longer() -> None:
-    standstill = Standstill(Patience.beside(instruction=60.0, first_step=1000.0))
-    assert standstill.is_long(130.0, is_first=False)
-    assert not standstill.is_long(1050.0, is_first=True)
-    assert standstill.is_long(1070.0, is_first=True)
-    standstill.step(100.0)
-    assert not standstill.is_long(1990.0, is_first=False)
-    assert standstill.is_long(2010.0, is_first=True)
+    standstill = Standstill(Patience.beside(instruction=60.0, first_step=1000.0), 0.0)
+    assert standstill.is_over(130.0, 0.0, lambda: True)
+    assert not standstill.is_over(1050.0, 0.0, lambda: False)
+    assert standstill.is_over(1070.0, 0.0, lambda: False)
+    standstill.step(1000.0, seconds=100.0)
+    assert not standstill.is_over(2990.0, 0.0, lambda: True)
+    assert standstill.is_over(3010.0, 0.0, lambda: False)
+    assert not standstill.is_over(3010.0, 2000.0, lambda: False)
+    standstill.wait(3000.0)
+    assert not standstill.is_over(3010.0, 0.0, lambda: False)
 
 
 def test_it_waits_longer_than_agents_do() -> None:

@@ -42,7 +42,7 @@ def slower(world: World) -> None:
 def candidates(
     recuts: Recuts, world: World, rows: int = 5, until_change: float = 10_000.0
 ) -> list[Candidate]:
-    left = world.coordinator.steps - world.coordinator.rows.next
+    left = world.coordinator.steps - world.coordinator.participants.rows.next
     now = Situation(world.coordinator, rows, Outlook(1.0, until_change, left), CostOfMoves())
     return recuts.candidates(now)
 

@@ -229,7 +229,7 @@ def test_who_returns_gets_the_place_that_its_successor_left(alone: Any) -> None:
     alone.tick()
     assert events(told) == [], "there is no room"
     # The job has begun: nobody else is to be started.
-    alone._job.expected.clear()
+    alone._job.members.expected.clear()
     alone.message(Line(), AgentJoin("node/2", 1, ()))
     for _ in range(3):
         alone._ticked = float("-inf")

@@ -17,7 +17,7 @@ STEPS = 12
 def can_fail(world: World, place: Worker) -> bool:
     """Another worker of its stage holds the parameters, under the cut there is and the one that may come."""
     coordinator = world.coordinator
-    move = coordinator.move
+    move = coordinator.participants.layer_moves.move
     others = {
         other
         for other, process in world.processes.items()

@@ -30,7 +30,7 @@ ABOUT_A_GENERATION = (Began, CaughtUp, GroupBroken, LayersArrived, LeftGroup, Pe
 
 _ECHOES = 30
 """How often it is looked whether another generation runs by now."""
-_PASSING = ("_now", "roster", "rows", "recovery")
+_PASSING = ("_now", "roster", "recovery")
 """Of a state machine: what tells nothing, or is told in other words."""
 
 
@@ -342,9 +342,10 @@ class CoordinatorProcess:
     def _seen(self) -> dict[str, str]:
         """All that the job knows, and how much has come of it."""
         job = self.service.job
-        found = {name: repr(value) for name, value in vars(job).items() if name not in _PASSING}
+        own = {name: value for name, value in vars(job).items() if name not in _PASSING}
+        found = {name: repr(getattr(value, "__dict__", value)) for name, value in own.items()}
         found |= {f"{member}": repr(vars(entry)) for member, entry in job.roster.entries.items()}
-        parts = {"rows": vars(job.rows), "recovery": job.recovery, "sent": self._sent}
+        parts = {"rows": vars(job.participants.rows), "recovery": job.recovery, "sent": self._sent}
         return found | {name: repr(part) for name, part in parts.items()}
 
     def _hear(self, connection: ServerConnection, message: Message) -> None:
