@@ -63,7 +63,7 @@ from recycle_runtime.transport.messages import InOrder, packed_size, pieces
 from recycle_runtime.transport.nccl_library import Membership, nccl
 from recycle_runtime.transport.peer_proof import Prove
 from recycle_runtime.transport.sockets import GroupSockets
-from recycle_runtime.transport.user_group import user_group, wait_for_queueing
+from recycle_runtime.transport.user_group import user_group
 
 _log = logging.getLogger(__name__)
 
@@ -775,7 +775,6 @@ class TorchTensorGroup:
         torch.cuda.current_stream().synchronize()
 
     def abort(self) -> None:
-        wait_for_queueing()
         self._group.abort()
 
 

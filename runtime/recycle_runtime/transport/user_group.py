@@ -10,7 +10,6 @@ import torch
 import torch.distributed as dist
 
 from recycle_runtime.transport.ending_work import EndingWork
-from recycle_runtime.transport.guarded import PeerError
 
 
 def user_group(backend: Any, kind: Any, devices: Sequence[str]) -> Any:
@@ -33,10 +32,6 @@ _COLLECTIVES = (
     "reduce_scatter", "reduce_scatter_single", "reduce_scatter_single_coalesced",
     "reduce_scatter_tensor_coalesced", "send", *_WITH_LIMITS,
 )  # fmt: skip
-_QUEUEING_SECONDS = 0.5
-"""It takes a millisecond, unless the queue of the GPU is full."""
-_queueing = threading.Lock()
-"""Held while a collective of the program is queued."""
 _numbers = itertools.count()
 _c10d: Any = dist.distributed_c10d
 
@@ -46,16 +41,6 @@ class _Behind(NamedTuple):
     given_up: threading.Event
     is_gloo: bool
     """Waits for NCCL do not keep a thread, and end when its communicators are aborted."""
-
-
-def wait_for_queueing(seconds: float = _QUEUEING_SECONDS) -> None:
-    """Until no collective is being queued in a group that has been given up.
-
-    torch ends the process if a communicator of NCCL is aborted meanwhile: the call fails, and so does the end
-    of the group of calls that it stands in, which torch asks for while it unwinds.
-    """
-    if _queueing.acquire(timeout=seconds):
-        _queueing.release()
 
 
 class StandingGroup(dist.ProcessGroup):
@@ -96,13 +81,8 @@ class StandingGroup(dist.ProcessGroup):
             behind = self._behind = _Behind(_group_of_one(), threading.Event(), is_gloo=False)
         if behind is None:
             raise RuntimeError(f"{name} was called while this worker is in no group")
-        if not behind.is_gloo:
-            with _queueing:
-                if behind.given_up.is_set():
-                    raise PeerError("the group was given up before a collective of the program")
-                return getattr(behind.group, name)(*arguments, **options)
         work = getattr(behind.group, name)(*arguments, **options)
-        if work is None:
+        if work is None or not behind.is_gloo:
             return work
         return EndingWork(work, behind.given_up, has_limits=name in _WITH_LIMITS)
 

@@ -13,7 +13,7 @@ import torch.distributed._functional_collectives as functional
 
 from recycle_runtime.transport.gloo import drop
 from recycle_runtime.transport.guarded import PeerError
-from recycle_runtime.transport.user_group import StandingGroup, user_group, wait_for_queueing
+from recycle_runtime.transport.user_group import StandingGroup, user_group
 
 SECONDS = 120.0
 _gloo: Any = dist.ProcessGroupGloo
@@ -170,48 +170,3 @@ def test_what_gloo_says_is_passed_on(ranks: Ranks) -> None:
 def test_a_rank_in_no_group_says_so() -> None:
     with pytest.raises(RuntimeError, match="allreduce was called while this worker is in no group"):
         dist.all_reduce(torch.zeros(1), group=StandingGroup(0, 2))
-
-
-class _Nccl:
-    """A group whose communicators are aborted by another thread. A call of it lasts until it is let go of."""
-
-    def __init__(self) -> None:
-        self.calls, self.may_end = 0, threading.Event()
-        self.is_in = threading.Event()
-
-    def name(self) -> str:
-        return "nccl"
-
-    def allreduce(self, _: Any, *__: Any) -> None:
-        self.calls += 1
-        self.is_in.set()
-        assert self.may_end.wait(SECONDS)
-
-
-def test_nothing_is_aborted_while_a_collective_is_queued_and_nothing_is_queued_later() -> None:
-    nccl, given_up, group = _Nccl(), threading.Event(), StandingGroup(0, 2)
-    group.stand_before(nccl, given_up)
-    with ThreadPoolExecutor(2) as threads:
-        call = threads.submit(group.start, "allreduce", ([],), {})
-        assert nccl.is_in.wait(SECONDS)
-        given_up.set()
-        waits = threads.submit(wait_for_queueing, SECONDS)
-        with pytest.raises(TimeoutError):
-            waits.result(0.1)
-        nccl.may_end.set()
-        waits.result(SECONDS)
-        call.result(SECONDS)
-    with pytest.raises(PeerError, match="given up"):
-        group.start("allreduce", ([],), {})
-    assert nccl.calls == 1
-
-
-def test_a_collective_that_is_queued_for_ever_keeps_no_abort() -> None:
-    nccl, group = _Nccl(), StandingGroup(0, 2)
-    group.stand_before(nccl, threading.Event())
-    with ThreadPoolExecutor(1) as threads:
-        call = threads.submit(group.start, "allreduce", ([],), {})
-        assert nccl.is_in.wait(SECONDS)
-        wait_for_queueing()
-        assert not call.done()
-        nccl.may_end.set()
