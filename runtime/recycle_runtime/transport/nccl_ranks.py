@@ -291,19 +291,16 @@ class NcclRanks:
             _check_device(each, self._device)
         for each in memory:
             _check_device(each, self._device)
-        end, together = self._end, self._library.together
+        end = self._end
+
+        def together(stream: int) -> None:
+            self._library.together([end.communicator], lambda: call(stream))
+
         try:
-            end.last = self._queues.post(
-                end.lane,
-                [self._queues.mark()],
-                lambda stream: together([end.communicator], lambda: call(stream)),
-            )
+            end.last = self._queues.post(end.lane, [self._queues.mark()], together)
         except NcclError as error:
             raise PeerError(str(error)) from error
-        if len(self._held) >= _MANY:
-            self._held = {
-                number: held for number, held in self._held.items() if not self._queues.is_done(held[0])
-            }
+        self._let_go_of_done()
         number = next(self._count)
         self._held[number] = end.last, (results, memory)
 
@@ -313,6 +310,12 @@ class NcclRanks:
             self._held.pop(number, None)
 
         return _Queued(self._queues, end.last, results, on_waited)
+
+    def _let_go_of_done(self) -> None:
+        if len(self._held) >= _MANY:
+            for number, (mark, _) in list(self._held.items()):
+                if self._queues.is_done(mark):
+                    self._held.pop(number, None)
 
 
 def _operand(tensor: torch.Tensor, options: Any) -> tuple[torch.Tensor, Operation]:

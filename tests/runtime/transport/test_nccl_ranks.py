@@ -20,6 +20,9 @@ from recycle_runtime.transport.user_group import StandingGroup, user_group
 from tests.runtime.transport.standing import PATIENCE, HostQueues, StandingLibrary
 
 RANKS = 3
+_dist: Any = dist
+gather_into_one, scatter_one = _dist.all_gather_into_tensor, _dist.reduce_scatter_tensor
+"""Newer versions of torch have other names beside these."""
 Does = Callable[[Any, torch.Tensor], object]
 """Something that a program does with its group and the numbers of its rank; what it gets."""
 
@@ -33,8 +36,8 @@ class Job:
         self.groups = [StandingGroup(rank, RANKS) for rank in range(RANKS)]
         self.given_up = threading.Event()
         with ThreadPoolExecutor(RANKS) as threads:
-            memberships = [Membership(name, rank, RANKS) for rank in range(RANKS)]
-            made = list(threads.map(lambda each: self.library.join([each])[0], memberships))
+            wanted = [[Membership(name, rank, RANKS)] for rank in range(RANKS)]
+            made = [joined for (joined,) in threads.map(self.library.join, wanted)]
         self.communicators = made
         for rank, communicator in enumerate(made):
             end = SimpleNamespace(communicator=communicator, lane="ranks", last=None)
@@ -43,7 +46,7 @@ class Job:
 
     def all(self, does: Does, numbers: Callable[[int], torch.Tensor]) -> list[Any]:
         with ThreadPoolExecutor(RANKS) as threads:
-            return list(threads.map(lambda group: does(group, numbers(group.rank())), self.groups))
+            return list(threads.map(does, self.groups, map(numbers, range(RANKS))))
 
     def end(self) -> None:
         for each in self.communicators:
@@ -60,10 +63,13 @@ def job() -> Iterator[Job]:
 @pytest.fixture(scope="module")
 def over_gloo() -> Iterator[list[StandingGroup]]:
     store, gloo = dist.HashStore(), vars(dist)["ProcessGroupGloo"]
+
+    def connected(rank: int) -> Any:
+        return gloo(store, rank, RANKS, timedelta(seconds=PATIENCE))
+
     groups = [StandingGroup(rank, RANKS) for rank in range(RANKS)]
     with ThreadPoolExecutor(RANKS) as threads:
-        limit = timedelta(seconds=PATIENCE)
-        made = list(threads.map(lambda rank: gloo(store, rank, RANKS, limit), range(RANKS)))
+        made = list(threads.map(connected, range(RANKS)))
     for group, each in zip(groups, made, strict=True):
         behind = user_group(each, dist.ProcessGroup.BackendType.GLOO, ("cpu",))
         group.stand_before(behind, threading.Event())
@@ -100,7 +106,7 @@ def gathered(group: Any, own: torch.Tensor) -> object:
 
 
 def gathered_in_one(group: Any, own: torch.Tensor) -> object:
-    dist.all_gather_into_tensor(value := own.repeat(RANKS, 1), own[:, ::2].repeat(1, 2), group=group)
+    gather_into_one(value := own.repeat(RANKS, 1), own[:, ::2].repeat(1, 2), group=group)
     return value
 
 
@@ -112,7 +118,7 @@ def scattered(group: Any, own: torch.Tensor) -> object:
 
 def scattered_of_one(group: Any, own: torch.Tensor) -> object:
     whole = torch.cat([own * factor for factor in range(1, RANKS + 1)])
-    dist.reduce_scatter_tensor(value := torch.zeros_like(own), whole, group=group)
+    scatter_one(value := torch.zeros_like(own), whole, group=group)
     return value
 
 
@@ -224,7 +230,7 @@ def test_memory_is_held_until_computation_comes_after_it(job: Job) -> None:
         return works[-1].result()[0]
 
     numbers = numbers_of(torch.float64)
-    every = sum(numbers(rank) for rank in range(RANKS)) + RANKS * 199
+    every = torch.stack([numbers(rank) for rank in range(RANKS)]).sum(0) + RANKS * 199
     assert all(torch.equal(found, every) for found in job.all(does, numbers))
 
 
@@ -245,7 +251,7 @@ def summed_up_by_xor(group: Any) -> None:
 
 
 def gathered_in_too_much(group: Any) -> None:
-    dist.all_gather_into_tensor(torch.zeros(5), torch.zeros(2), group=group)
+    gather_into_one(torch.zeros(5), torch.zeros(2), group=group)
 
 
 def elsewhere(group: Any) -> None:
