@@ -12,8 +12,9 @@ the next, is handed over here and reaches no transport.
 """
 
 from collections import deque
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -37,6 +38,7 @@ from recycle_runtime.transport.interface import Arrival, Pending, Transport
 
 GRADIENTS_UNDER_WAY = 2
 """To each receiver, at most."""
+WhenHere = Callable[[Callable[[], None]], None]
 
 
 class Steps(Protocol):
@@ -53,7 +55,11 @@ class Steps(Protocol):
     def step(self, chunk: int) -> None: ...
 
     def gather(self, chunk: int) -> None:
-        """Get the weights of a chunk from the owners of their shards, after its step."""
+        """Begin to get the weights of a chunk from the owners of their shards, after its step."""
+        ...
+
+    def when_here(self, chunk: int, call: Callable[[], None]) -> None:
+        """Call once they are here."""
         ...
 
     def validate(self) -> None: ...
@@ -289,6 +295,9 @@ class OpHandlers:
         if chunk.expert_counts.layers:
             chunk.expert_counts.before_forward(self._loss_share(chunk, instruction))
         if buffer.graph is not None:
+            if not chunk.arrive(-1):
+                chunk.arrive(None)
+                chunk.split.refresh()
             buffer.graph.forward(buffer.inputs, buffer.target, self._now, index)
             buffer.outputs, buffer.share = buffer.graph.outputs, None
         else:
@@ -473,8 +482,9 @@ class OpHandlers:
     def optimizer(self, instruction: Instruction) -> None:
         self._steps.step(instruction.chunk)
 
-    def gather(self, instruction: Instruction) -> None:
+    def gather(self, instruction: Instruction) -> WhenHere:
         self._steps.gather(instruction.chunk)
+        return partial(self._steps.when_here, instruction.chunk)
 
     def validate(self, _: Instruction) -> None:
         self._steps.validate()
