@@ -109,11 +109,17 @@ class _PeerSums:
         ]
         """Tensors that go from one holder to others."""
         added = [each for each in sums if not each.is_copy]
-        self._works = [_start_sum(group, each) for each in added]
+        self._has_added = bool(added)
+        self._works = [_start_sum(group, each) for each in added] or self._start_copies()
 
     def wait(self) -> None:
         for work in self._works:
             work.wait()
+        if self._has_added:
+            for work in self._start_copies():
+                work.wait()
+
+    def _start_copies(self) -> list[Any]:
         works: list[Any] = []
         for number, tensor, source, takers in self._copies:
             others = [taker for taker in takers or range(self._group.size()) if taker != source]
@@ -121,8 +127,7 @@ class _PeerSums:
                 works += [self._group.send([tensor], taker, _FIRST_OF_PEERS + number) for taker in others]
             elif self._me in others:
                 works.append(self._group.recv([tensor], source, _FIRST_OF_PEERS + number))
-        for work in works:
-            work.wait()
+        return works
 
 
 def _start_sum(group: Any, one: PeerSum) -> Any:
