@@ -315,9 +315,8 @@ def _unhidden(job: JobSpec, weights: NDArray[np.bool_]) -> tuple[int, ...]:
     """Of a chunk that is alone on its workers, the last round is one of backwards, and its W follow."""
     if not _of_overlap(job) or not job.has_chunk_per_stage:
         return ()
-    split = weights.any(axis=0).tolist()
     return tuple(
-        ticks - always_left(job, chunk) if split[chunk] else 0
+        ticks - always_left(job, chunk) if weights[:, chunk].any() else 0
         for chunk, ticks in enumerate(job.backward_weight)
     )
 

@@ -98,6 +98,8 @@ class Session:
         )
         self.loads = self.handlers.loads(role.stream)
         """The micro-batches of a step that this stream loads, in its order."""
+        if role.bundle.slots:
+            self.handlers.overlap(role.bundle, role.stream)
         self._role, self._chunks, self._device = role, chunks, device
         self._evaluation = EvaluationHandlers(
             role.bundle, role.worker, chunks, shapes, self.transport, self.steps, device

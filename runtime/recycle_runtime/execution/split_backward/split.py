@@ -150,6 +150,40 @@ class WeightWork:
         return parts
 
     @property
+    def pieces(self) -> int:
+        """Of all that is left, those that can be computed one by one, at any time: what one layer's weights
+        need, or the weights at one border of a call; weights that have hooks are not among them."""
+        return sum(1 for _ in self._simple_layers()) + sum(1 for _ in self._simple_borders())
+
+    def run_some(self, count: int) -> int:
+        """Compute so many pieces, if there are so many; how many."""
+        done = 0
+        for number in list(self._simple_layers())[: max(0, count)]:
+            unit, value, gradient = self._layers[number - done]
+            unit.accumulate(value, gradient, {})
+            del self._layers[number - done]
+            done += 1
+        for call in list(self._simple_borders())[: max(0, count - done)]:
+            call.take_border().accumulate()
+            done += 1
+            if not call.borders:
+                # Its graph is not needed any more.
+                self._calls[call.unit].remove(call)
+        self._calls = {unit: calls for unit, calls in self._calls.items() if calls}
+        return done
+
+    def _simple_layers(self) -> Iterator[int]:
+        return (
+            number for number, (unit, *_) in enumerate(self._layers) if not any(map(has_hooks, unit.trained))
+        )
+
+    def _simple_borders(self) -> Iterator[Call]:
+        """The call of each."""
+        for calls in self._calls.values():
+            if not any(has_hooks(parameter) for call in calls for parameter in call.parameters):
+                yield from (call for call in calls for _ in call.borders or ())
+
+    @property
     def is_empty(self) -> bool:
         return not self._layers and not self._calls
 
