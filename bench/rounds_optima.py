@@ -21,11 +21,12 @@ from recycle_compiler.compiled import compile_function
 from recycle_compiler.ir.failure import FailureSet, normal_form
 from recycle_compiler.ir.graph import Graph
 from recycle_compiler.ir.job import JobSpec, Techniques
+from recycle_compiler.ir.rounds import always_left
 from recycle_compiler.ir.sharding import Sharding
 from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.standard import GRAPH_PASSES
 from recycle_compiler.planner.compile import plan_failed
-from recycle_compiler.scheduling.rounds.kernels import settle_windows, time_order
+from recycle_compiler.scheduling.rounds.kernels import cost_order, settle_windows, take_op, time_order
 from recycle_compiler.scheduling.rounds.problem import Ints, RoundsProblem, rounds_problem
 from recycle_compiler.scheduling.rounds.routes import Shape, Sizes, in_rounds
 
@@ -41,7 +42,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     settle = compile_function(settle_windows, time_order=compile_function(time_order))
-    search = compile_function(shorten_over_orders, settle_windows=settle)
+    cost = compile_function(cost_order, take_op=compile_function(take_op))
+    search = compile_function(shorten_over_orders, settle_windows=settle, cost_order=cost)
     print("| seed | stages, pipelines, micro-batches | failures | W | bound | optimum | plan |")
     print("|---:|---|---|---|---:|---:|---:|")
     found: list[tuple[int, int, int]] = []
@@ -117,7 +119,10 @@ def tiny_job(seed: int) -> tuple[JobSpec, tuple[int, ...]]:
     nothing = (0,) * stages
     sharding = Sharding(1, (pipelines,) * stages, nothing, nothing, nothing, nothing, job.optimizer)
     counts = tuple(random.choice((0, 0, 1, pipelines - 1)) for _ in range(stages))
-    return replace(job, capacity=room, sharding=sharding), counts
+    most = map(min, job.forward, job.backward_input)
+    exchange = tuple(_SLOT * random.randint(0, ticks // _SLOT) for ticks in most)
+    exchange = exchange if any(exchange) else ()
+    return replace(job, capacity=room, sharding=sharding, exchange=exchange), counts
 
 
 def optimum_in_rounds(job: JobSpec, failed: FailureSet, best: int, search: Any) -> int | None:
@@ -146,7 +151,7 @@ def _shapes(graph: Graph, best: int) -> Iterator[Shape]:
     units, live = job.pipelines * job.microbatches, graph.target.live
     sizes: list[list[Sizes]] = []
     for stage, workers in enumerate(live):
-        each = job.forward[stage] + job.backward_input[stage] + job.backward_weight[stage]
+        each = job.forward[stage] + job.backward_input[stage] + always_left(job, stage)
         most = min(units, (best - 1) // each)
         sizes.append(list(_compositions(units, len(workers), most)))
     # Few rounds first: they are mostly best, and make others needless.
@@ -190,13 +195,16 @@ def _shortened(problem: RoundsProblem, words: list[list[tuple[int, ...]]], best:
     starts = np.cumsum([0, *(len(each) * length for each, length in zip(words, lengths, strict=True))])[:-1]
     counts = np.array([len(each) for each in words], dtype=np.int64)
     bounds = np.cumsum([0, *lengths])
-    waits = (problem.waits_first, problem.waits, problem.lag, problem.duration, problem.line, finish)
-    return int(search(flat, starts, counts, bounds, *waits, problem.staggered, best, problem.grain))
+    waits = (problem.waits_first, problem.waits, problem.lag)
+    lines = (problem.line, problem.first, problem.part, problem.duration, problem.exchange)
+    return int(
+        search(flat, starts, counts, bounds, *waits, *lines, finish, problem.staggered, best, problem.grain)
+    )
 
 
 def shorten_over_orders(
-    words: Any, starts: Any, counts: Any, bounds: Any, waits_first: Any, waits: Any, lag: Any, duration: Any,
-    line: Any, finish: Any, staggered: bool, best: int, grain: int,
+    words: Any, starts: Any, counts: Any, bounds: Any, waits_first: Any, waits: Any, lag: Any, line: Any,
+    first: Any, part: Any, duration: Any, exchange: Any, finish: Any, staggered: bool, best: int, grain: int,
 ) -> int:  # fmt: skip
     """The least period of all combinations of orders of each machine, if it is less than the best known."""
     machines = len(counts)
@@ -206,17 +214,21 @@ def shorten_over_orders(
     end = np.zeros(len(line), dtype=np.int64)
     cursor = np.zeros(machines, dtype=np.int64)
     clock = np.zeros(machines, dtype=np.int64)
+    recent = np.zeros(3 * machines, dtype=np.int64)
+    among = np.zeros(len(line), dtype=np.int64)
+    cost = np.zeros(len(line), dtype=np.int64)
     while True:
         for machine in range(machines):
             length = bounds[machine + 1] - bounds[machine]
-            first = starts[machine] + chosen[machine] * length
+            begin = starts[machine] + chosen[machine] * length
             for place in range(length):
-                order[bounds[machine] + place] = words[first + place]
+                order[bounds[machine] + place] = words[begin + place]
+            cost_order(order, machine, bounds, line, first, part, duration, exchange, recent, among, cost)
         while True:
             for machine in range(machines):
                 opens[machine] = 0
             if not settle_windows(
-                order, bounds, waits_first, waits, lag, duration, line, finish, staggered, best - grain,
+                order, bounds, waits_first, waits, lag, cost, finish, staggered, best - grain,
                 machines + 1, opens, end, cursor, clock,
             ):  # fmt: skip
                 break

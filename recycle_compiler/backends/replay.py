@@ -11,6 +11,7 @@ from recycle_compiler.ir.groups import ending_starts
 from recycle_compiler.ir.hops import hop_times
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import SERVICE, SERVICES, UNSET, Op, OpKind, op_duration, op_table
+from recycle_compiler.ir.rounds import with_overlap
 from recycle_compiler.ir.schedule import Schedule, schedule_order
 from recycle_compiler.ir.streams import Streams
 from recycle_runtime.plan.isa import Opcode
@@ -36,6 +37,8 @@ def replay(streams: Streams) -> Schedule:
     queues = {worker: _ops(streams, worker, index) for index, worker in enumerate(streams.workers)}
     ends: dict[tuple[OpKind, int, int, int], int] = {}
     rounds = {worker: _rounds(queue) for worker, queue in queues.items()}
+    if any(streams.job.exchange):
+        queues = {worker: _overlapped(streams.job, queue, rounds[worker]) for worker, queue in queues.items()}
     clock = {worker: streams.release[worker.stage] for worker in streams.workers}
     position = dict.fromkeys(streams.workers, 0)
     waiting: dict[tuple[OpKind, int, int, int], Worker] = {}
@@ -129,6 +132,16 @@ def _rounds(queue: list[Op]) -> list[int]:
         found.append(counts.get(line, 0))
         counts[line] = found[-1] + 1
     return found
+
+
+def _overlapped(job: JobSpec, queue: list[Op], rounds: list[int]) -> list[Op]:
+    """The same ops of a worker, with W that take what is left of them."""
+    numbered = [
+        op._replace(microbatch=number) if op.kind in SERVICES else op
+        for op, number in zip(queue, rounds, strict=True)
+    ]
+    left = with_overlap(job, op_table(numbered)).duration.tolist()
+    return [op._replace(duration=ticks) for op, ticks in zip(queue, left, strict=True)]
 
 
 def _hops(job: JobSpec) -> list[list[int]]:

@@ -107,8 +107,10 @@ class Schedule:
 
 
 def schedule_order(ops: OpTable, start: Column) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
-    """The canonical order of rows: what starts at one time by kind and chunk, but G right after its O."""
-    return np.lexsort((ops.kind, ops.chunk, np.minimum(ops.kind, OpKind.O), start, ops.worker))
+    """The canonical order of rows: what starts at one time by kind and chunk, but G right after its O, and
+    before all else a W that takes no time of its own."""
+    is_over = (ops.duration == 0) & np.isin(ops.kind, (OpKind.W, OpKind.SW))
+    return np.lexsort((ops.kind, ops.chunk, np.minimum(ops.kind, OpKind.O), ~is_over, start, ops.worker))
 
 
 def measured(schedule: Schedule) -> tuple[int, int]:

@@ -35,6 +35,7 @@ from recycle_compiler.ir.failure import FailureSet, Worker, failure_set, worker_
 from recycle_compiler.ir.graph import Graph, memory_of
 from recycle_compiler.ir.job import PER_CHUNK, JobSpec, TextError, parse_job, print_job
 from recycle_compiler.ir.ops import MICROBATCH_KINDS, SERVICES, UNSET, Op, OpKind, op_duration, op_table
+from recycle_compiler.ir.rounds import with_overlap
 from recycle_compiler.ir.schedule import Schedule, WorkEdge, schedule_order
 from recycle_compiler.ir.streams import Claims, Streams
 from recycle_compiler.ir.target import Target
@@ -256,7 +257,7 @@ def parse_schedule(text: str) -> Schedule:
     if release is None or claims is None or len(release) != job.stages or not ops:
         raise TextError(last, "a schedule needs its release, claims and worker lines")
     written.check_whole(last)
-    table, start = op_table(ops), np.array(starts, dtype=np.int64)
+    table, start = with_overlap(job, op_table(ops)), np.array(starts, dtype=np.int64)
     order = schedule_order(table, start)
     return Schedule(job, failed, table.take(order), start[order], release, claims, tuple(edges))
 

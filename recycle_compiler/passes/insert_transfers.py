@@ -24,8 +24,9 @@ from recycle_runtime.plan.isa import NONE, USES_CHUNK, Opcode
 
 Mask = NDArray[np.bool_]
 
-_RECEIVE, _SEND, _LOAD, _COMPUTE, _BARRIER, _REDUCE, _OPTIMIZER, _VALIDATE = range(8)
-"""Rank among instructions of one worker at one time; the weights of a chunk follow its step."""
+_RECEIVE, _SEND, _OVER, _LOAD, _COMPUTE, _BARRIER, _REDUCE, _OPTIMIZER, _VALIDATE = range(9)
+"""Rank among instructions of one worker at one time; the weights of a chunk follow its step. A W that takes
+no time of its own is over before anything else begins."""
 
 _COMPUTE_OPCODE = np.array(
     [Opcode.FORWARD, Opcode.BACKWARD, Opcode.BACKWARD_INPUT, Opcode.BACKWARD_WEIGHT], dtype=np.int64
@@ -112,15 +113,19 @@ def _among_equals(schedule: Schedule, rows: _Rows) -> Column:
 def _compute(schedule: Schedule) -> _Rows:
     ops, work = schedule.ops, schedule.is_compute
     opcode = _COMPUTE_OPCODE[ops.kind[work]]
-    return _rows(schedule, work, schedule.start[work], _COMPUTE, opcode)
+    return _rows(schedule, work, schedule.start[work], _rank(schedule, work), opcode)
 
 
 def _services(schedule: Schedule) -> _Rows:
     """Whoever has no micro-batch in a round: a stream says neither that nor which round it is."""
     serves = np.isin(schedule.ops.kind, SERVICES)
     opcode = _SERVE_OPCODE[schedule.ops.kind[serves] - SERVICES[0]]
-    found = _rows(schedule, serves, schedule.start[serves], _COMPUTE, opcode)
+    found = _rows(schedule, serves, schedule.start[serves], _rank(schedule, serves), opcode)
     return replace(found, microbatch=np.full(len(opcode), NONE))
+
+
+def _rank(schedule: Schedule, chosen: Mask) -> Column:
+    return np.where(schedule.ops.duration[chosen] > 0, _COMPUTE, _OVER)
 
 
 def _loads(schedule: Schedule) -> _Rows:
@@ -194,7 +199,7 @@ def _rows(
     schedule: Schedule,
     chosen: Mask,
     time: Column,
-    rank: int,
+    rank: int | Column,
     opcode: Opcode | Column,
     neighbour: Column | int = NONE,
 ) -> _Rows:
@@ -203,7 +208,7 @@ def _rows(
     return _Rows(
         ops.worker[chosen],
         time,
-        np.full(size, rank),
+        np.broadcast_to(np.asarray(rank, dtype=np.int64), size),
         np.broadcast_to(np.asarray(opcode, dtype=np.int64), size),
         ops.chunk[chosen],
         ops.pipeline[chosen],

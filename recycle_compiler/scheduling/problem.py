@@ -21,6 +21,7 @@ from recycle_compiler.ir.failure import worker_number
 from recycle_compiler.ir.graph import Edges, Graph
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import SERVICES, UNSET, OpKind, OpTable
+from recycle_compiler.ir.rounds import always_left
 from recycle_compiler.scheduling.slow_workers import SlowWorkers
 
 Ints = NDArray[np.int64]
@@ -93,6 +94,9 @@ class Problem:
     """True if some of those are faster than their peers."""
     meets: bool = False
     """All workers of a chunk run every op of it together, in rounds."""
+    unhidden: tuple[int, ...] = ()
+    """What the last W of each chunk takes more than `weight`, which no round follows in whose exchanges it
+    could be computed; empty where all W take the same."""
     opens: tuple[int, ...] = ()
     """When each pool may begin at the soonest, where some have to wait; bounds know nothing of it."""
 
@@ -145,6 +149,10 @@ class Problem:
         """True if some op waits for more than what it needs of its micro-batch."""
         return len(self.tasks.edges.before) > self.ops - self.units
 
+    def closes(self, chunk: int) -> int:
+        """From where all W take the same to the end of the window, where chunks step on their own."""
+        return self.finish[chunk] + (self.unhidden[chunk] if self.unhidden else 0)
+
     @property
     def closing(self) -> int:
         """How long it takes to reduce and step behind one barrier for all."""
@@ -191,12 +199,17 @@ def problem_of(graph: Graph) -> Problem:
         hosts=hosts,
         pool=(),
         window=barriers,
-        grain=int(np.gcd.reduce([np.gcd.reduce(tasks.duration), np.gcd.reduce(tasks.edges.lag), *finish])),
+        grain=int(
+            np.gcd.reduce(
+                [np.gcd.reduce(tasks.duration), np.gcd.reduce(tasks.edges.lag), *finish, *_of_overlap(job)]
+            )
+        ),
         is_uniform=False,
         worker_capacity=tuple(amount for amount in capacity for _ in range(job.pipelines)),
         tasks=tasks,
         late=np.zeros(job.workers, dtype=np.int64),
         meets=job.slots > 0,
+        unhidden=_unhidden(job, weights),
     )
     grouped = _grouped(problem, barriers)
     return replace(grouped, is_uniform=_is_uniform(grouped), late=_late(ops, grouped))
@@ -282,10 +295,30 @@ def _tasks(graph: Graph) -> Tasks:
     # What serves in a round takes no micro-batch on: a plan in rounds is a plan of the same work without it.
     served = np.isin(graph.ops.kind, SERVICES)
     _check_ends(graph, ~(between | served[graph.before] | served[graph.after]))
+    if _of_overlap(graph.job):
+        # The best case: what may be computed in exchanges takes no time.
+        left = [always_left(graph.job, chunk) for chunk in range(graph.job.chunks)]
+        weights = duration.reshape(3, -1, graph.job.chunks)[2]
+        np.minimum(weights, left, out=weights)
     edges = Edges(number[graph.before[between]], number[graph.after[between]], graph.lag[between])
     taken, freed = (column.reshape(3, -1).sum(axis=0) for column in (takes, frees))
     assert (taken == freed).all(), "memory that is taken is not given back, or other memory is"
     return Tasks(of_forward, duration, takes, frees, edges)
+
+
+def _of_overlap(job: JobSpec) -> tuple[int, ...]:
+    """Times that decide what is left of W; none where nothing of them is computed in exchanges."""
+    return (*job.exchange, *job.backward_weight) if any(job.exchange) else ()
+
+
+def _unhidden(job: JobSpec, weights: NDArray[np.bool_]) -> tuple[int, ...]:
+    """Of a chunk that is alone on its workers, the last round is one of backwards, and its W follow."""
+    if not _of_overlap(job) or not job.has_chunk_per_stage:
+        return ()
+    return tuple(
+        ticks - always_left(job, chunk) if weights[:, chunk].any() else 0
+        for chunk, ticks in enumerate(job.backward_weight)
+    )
 
 
 _ENDS = (

@@ -55,4 +55,4 @@ def ends_before(problem: Problem, earlier: int, stage: int) -> int:
     """By how much the window of an earlier stage closes before this one's, at least."""
     if not problem.staggered:
         return 0
-    return head(problem, earlier, stage) + problem.finish[earlier] - problem.finish[stage]
+    return head(problem, earlier, stage) + problem.closes(earlier) - problem.closes(stage)

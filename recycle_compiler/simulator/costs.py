@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import log1p, sqrt
 
 import numpy as np
@@ -12,6 +13,7 @@ from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import Column
 from recycle_compiler.simulator.streams import SERVICE, WORK, EngineStreams
 from recycle_runtime.plan.isa import Opcode
+from recycle_runtime.plan.overlap import StreamOp, overlapped
 
 Floats = NDArray[np.float64]
 
@@ -29,6 +31,8 @@ class SimulatedCosts:
     gather: tuple[float, ...]
     transfer: tuple[float, ...]
     """From each chunk to the next and back; one fewer than there are chunks."""
+    exchange: tuple[float, ...] = ()
+    """Part of a round in which W are computed; none where peers share no experts, or it is not known."""
 
     def measured(self, times: Mapping[tuple[Opcode, int], float]) -> "SimulatedCosts":
         """These costs but for what was measured: ticks by opcode and chunk."""
@@ -50,6 +54,7 @@ def costs_of(job: JobSpec) -> SimulatedCosts:
         job.optimizer,
         job.gather,
         job.transfer,
+        job.exchange,
     )
 
 
@@ -67,10 +72,23 @@ def durations(streams: EngineStreams, costs: SimulatedCosts, slow: Mapping[Worke
     worker = streams.worker
     # What has no chunk takes no time.
     found = table[streams.opcode, streams.chunk]
-    if not slow:
-        return found
-    factor = np.array([slow.get(each, 1.0) for each in streams.workers])
-    return np.where(streams.is_any((Opcode.REDUCE, Opcode.GATHER)), found, found * factor[worker])
+    if slow:
+        factor = np.array([slow.get(each, 1.0) for each in streams.workers])
+        found = np.where(streams.is_any((Opcode.REDUCE, Opcode.GATHER)), found, found * factor[worker])
+    return found - _overlapped(streams, costs, found) if any(costs.exchange) else found
+
+
+def _overlapped(streams: EngineStreams, costs: SimulatedCosts, whole: Floats) -> Floats:
+    """Of every row what is computed while rounds exchange tokens."""
+    hidden = np.zeros(len(streams))
+    is_weight = streams.is_any((Opcode.BACKWARD_WEIGHT, Opcode.SERVE_BACKWARD_WEIGHT))
+    ticks = np.where(is_weight, whole, np.array(costs.exchange)[streams.chunk])
+    computes = streams.is_any((*WORK, *SERVICE))
+    for first, last in pairwise(streams.offsets.tolist()):
+        rows = first + np.flatnonzero(computes[first:last])
+        columns = (streams.buffer[rows], is_weight[rows], ticks[rows])
+        hidden[rows] = overlapped(map(StreamOp, *(column.tolist() for column in columns)))
+    return hidden
 
 
 def in_ticks(times: Floats) -> Column:

@@ -14,6 +14,7 @@ from recycle_compiler.verifier.plan import COMPUTE, MISSING, SERVE, CheckedPlan,
 from recycle_compiler.verifier.report import VerifierRule, Violation
 from recycle_compiler.verifier.rounds import RoundMeetings, meetings
 from recycle_runtime.plan.isa import Opcode
+from recycle_runtime.plan.overlap import StreamOp, overlapped
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,14 +72,25 @@ def _waits(plan: CheckedPlan, rows: Column) -> tuple[Column, Column]:
 
 
 def _durations(plan: CheckedPlan, rows: Column) -> Column:
-    job = plan.job
+    """Of every compute instruction; of a W what the exchanges of rounds before it leave."""
+    job, table = plan.job, plan.table
     by_opcode = np.zeros((max(Opcode) + 1, job.chunks), dtype=np.int64)
     by_opcode[Opcode.FORWARD] = job.forward
     by_opcode[Opcode.BACKWARD_INPUT] = job.backward_input
     by_opcode[Opcode.BACKWARD_WEIGHT] = job.backward_weight
     by_opcode[Opcode.BACKWARD] = np.add(job.backward_input, job.backward_weight)
     by_opcode[list(SERVE)] = by_opcode[list(COMPUTE)]
-    return by_opcode[plan.table.opcode[rows], plan.table.chunk[rows]]
+    durations = by_opcode[table.opcode[rows], table.chunk[rows]]
+    if not any(job.exchange):
+        return durations
+    is_weight = table.is_any(Opcode.BACKWARD_WEIGHT, Opcode.SERVE_BACKWARD_WEIGHT)[rows]
+    ticks = np.where(is_weight, durations, np.array(job.exchange, dtype=np.int64)[table.chunk[rows]])
+    for worker in range(len(table.workers)):
+        own = np.flatnonzero(table.worker[rows] == worker)
+        columns = (table.buffer[rows[own]], is_weight[own], ticks[own])
+        hidden = overlapped(map(StreamOp, *(column.tolist() for column in columns)))
+        durations[own] -= np.array(hidden, dtype=np.int64)
+    return durations
 
 
 def _run(

@@ -24,6 +24,7 @@ from recycle_compiler.verifier.plan import (
 from recycle_compiler.verifier.replay import ReplayedTimes
 from recycle_compiler.verifier.report import VerifierRule, Violation
 from recycle_runtime.plan.isa import Opcode
+from recycle_runtime.plan.overlap import MOST_ROUNDS
 
 _Times = tuple[Grid, Grid]
 """Start and end of one kind of op; MISSING where it is not there."""
@@ -224,7 +225,10 @@ def _load(plan: CheckedPlan) -> Iterator[Violation]:
             yield plan.overall(VerifierRule.CLAIM_PERIOD, f"no live worker may run stage {stage}")
             continue
         chunks, units = plan.chunks_of(stage), _units_of(plan, stage)
-        work = [job.forward[c] + job.backward_input[c] + job.backward_weight[c] for c in chunks]
+        # Of a W, what the exchanges of two rounds have room for may take no time.
+        room = MOST_ROUNDS * max(job.exchange[chunk] for chunk in chunks) if job.exchange else 0
+        left = [max(0, job.backward_weight[chunk] - room) for chunk in chunks]
+        work = [job.forward[c] + job.backward_input[c] + w for c, w in zip(chunks, left, strict=True)]
         # Some worker has its share of one chunk, rounded up; and of all its chunks together.
         share = max(-(-units // hosts) * max(work), -(-units * sum(work) // hosts))
         least = share + sum(job.reduce[c] + job.optimizer[c] + job.gather[c] for c in chunks)

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from bench.rounds_optima import optimum_in_rounds, shorten_over_orders, tiny_job
+from recycle_compiler.analysis.explain.report import explain
+from recycle_compiler.analysis.explain.text import explanation_text
 from recycle_compiler.backends.bundle import bundle_bytes, read_streams
 from recycle_compiler.backends.replay import replay
 from recycle_compiler.cli.main import main
@@ -18,6 +20,7 @@ from recycle_compiler.frontend.gpt_model import DEVICES, GptModel, ModelRun, sta
 from recycle_compiler.frontend.optimizer_state import StateRules
 from recycle_compiler.ir.failure import failure_set, normal_form
 from recycle_compiler.ir.job import JobSpec, parse_job, print_job
+from recycle_compiler.ir.ops import OpKind
 from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.target import Target
 from recycle_compiler.ir.text import parse_graph, parse_schedule, print_graph, print_schedule
@@ -41,8 +44,15 @@ def with_experts(job: JobSpec, slots: int = 2) -> JobSpec:
     return replace(sharded(replace(job, techniques=techniques)), slots=slots, placed_every=1)
 
 
-def small_expert_targets() -> st.SearchStrategy[Target]:
-    return small_targets().map(lambda target: Target(with_experts(target.job), target.failed))
+@st.composite
+def small_expert_targets(draw: st.DrawFn) -> Target:
+    """With exchanges that take from nothing to all of each forward and backward."""
+    target = draw(small_targets())
+    job = with_experts(target.job)
+    parts = draw(st.lists(st.integers(0, 4), min_size=job.chunks, max_size=job.chunks))
+    most = zip(parts, job.forward, job.backward_input, strict=True)
+    exchange = tuple(part * min(forward, back) // 4 for part, forward, back in most)
+    return Target(replace(job, exchange=exchange if any(exchange) else ()), target.failed)
 
 
 @settings(max_examples=25, deadline=None)
@@ -167,3 +177,29 @@ def test_a_schedule_in_rounds_as_text(golden: Callable[[str, str], None]) -> Non
     text = print_schedule(AssignSlots(Effort().least()).run(graph))
     golden("schedules/experts.txt", text)
     assert print_schedule(parse_schedule(text)) == text
+
+
+def test_w_is_computed_while_rounds_exchange_tokens() -> None:
+    """It takes no time of its own, the plan is shorter for it, and its bound is no higher than it."""
+    times = {"forward": 4, "backward_input": 4, "backward_weight": 3, "exchange": 2}
+    job = with_experts(replace(figure3(8), microbatches=12))
+    job = replace(job, **{name: (ticks * SLOT,) * job.chunks for name, ticks in times.items()})
+    for failed in (failure_set(()), failure_set([(2, 1)])):
+        plan = plan_failed(job, failed)
+        alone = plan_failed(replace(job, exchange=()), failed)
+        assert plan.claims.period < alone.claims.period
+        bundle = Bundle.parse(bundle_bytes(source="", plans=[plan]))
+        assert [str(violation) for violation in verify_bundle(bundle)] == []
+        schedule = replay(read_streams(bundle, 0))
+        weights = np.isin(schedule.ops.kind, (OpKind.W, OpKind.SW))
+        left = schedule.ops.duration[weights]
+        assert set(left.tolist()) <= {0, SLOT, 2 * SLOT, 3 * SLOT} and (left == 0).sum() > len(left) // 3
+        # Nothing follows the last backward of a worker in whose exchanges its W could be computed.
+        assert (left == 3 * SLOT).sum() >= job.workers - len(failed)
+        explained = explanation_text(explain(schedule))
+        assert "is W computed meanwhile" in explained
+        assert "without W computed during exchanges of tokens" in explained
+        # Without exchanges the same streams take longer, and the verifier does not believe what they claim.
+        forged = replace(plan, job=replace(job, exchange=()))
+        found = verify_bundle(Bundle.parse(bundle_bytes(source="", plans=[forged])))
+        assert VerifierRule.CLAIM_PERIOD in {violation.rule for violation in found}

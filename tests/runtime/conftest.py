@@ -11,7 +11,7 @@ _JOB = """\
 job disturbed {{
   parallel {{ pipeline = {stages}  data = {pipelines} }}
   batch    {{ microbatches = {microbatches} }}
-  profile  {{ forward = 1  backward_input = 1  backward_weight = 1  optimizer = 1 }}
+  profile  {{ forward = 1  backward_input = 1  backward_weight = 1  optimizer = 1  {exchange} }}
   {techniques}
   tolerate {{ failures = {failures} }}
 }}
@@ -28,11 +28,18 @@ Compile = Callable[..., str]
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compile:
     """Compiles a job of these numbers; the path of its bundle."""
 
-    def made(stages: int, pipelines: int, microbatches: int, failures: int, techniques: str = "") -> str:
+    def made(
+        stages: int,
+        pipelines: int,
+        microbatches: int,
+        failures: int,
+        techniques: str = "",
+        exchange: str = "",
+    ) -> str:
         folder = tmp_path_factory.mktemp("disturbed")
         text = _JOB.format(
             stages=stages, pipelines=pipelines, microbatches=microbatches, failures=failures,
-            techniques=techniques,
+            techniques=techniques, exchange=exchange,
         )  # fmt: skip
         (folder / "test.job").write_text(text)
         return _bundle_of(folder / "test.job", folder / "test.plan")
@@ -71,8 +78,9 @@ def sharded_with_barrier(compiled: Compile) -> str:
 
 @pytest.fixture(scope="session")
 def experts(compiled: Compile) -> str:
-    """Two stages, three pipelines, staggered steps, experts placed anew in every step."""
-    return compiled(2, 3, 1, 2, _EXPERTS)
+    """Two stages, three pipelines, staggered steps, experts placed anew in every step; W is computed while
+    tokens travel."""
+    return compiled(2, 3, 2, 2, _EXPERTS, "exchange = 0.5")
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ from recycle_compiler.analysis.explain.report import Explanation
 from recycle_compiler.analysis.explain.what_if import WhatIf, WhatIfOutcome
 from recycle_compiler.ir.groups import stages_of_groups
 from recycle_compiler.ir.job import JobSpec
+from recycle_compiler.ir.rounds import overlapped_on
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.state import held_by_stage
 from recycle_compiler.ir.units import in_unit
@@ -88,14 +89,19 @@ def _bottleneck(explanation: Explanation) -> dict[str, Any]:
         "alive": time.workers,
         "microbatches_per_worker": list(explanation.hosted),
         "busy": round(time.busy / time.whole, 6),
-        **_exchange(explanation.schedule.job, time.stage),
+        **_exchange(explanation.schedule, time.stage),
         "window": in_unit(explanation.schedule.job, time.window),
     }
 
 
-def _exchange(job: JobSpec, stage: int) -> dict[str, Any]:
-    """Time of an F, and as much of an I, that tokens are on their way to experts and back."""
-    return {"exchange": in_unit(job, job.exchange[stage])} if any(job.exchange) else {}
+def _exchange(schedule: Schedule, stage: int) -> dict[str, Any]:
+    """Time of an F, and as much of an I, that tokens are on their way to experts and back; and what each
+    worker computes of W meanwhile, in an iteration."""
+    job = schedule.job
+    if not any(job.exchange):
+        return {}
+    hidden = overlapped_on(job, schedule.ops, stage)
+    return {"exchange": in_unit(job, job.exchange[stage]), "overlapped": in_unit(job, hidden)}
 
 
 def _proof(job: JobSpec, proof: Proof) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from recycle_compiler.analysis.explain.what_if import BOUNDS, NONE, WhatIfOutcom
 from recycle_compiler.ir.groups import AnyLayout, stages_of_groups
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.layout import Layout
+from recycle_compiler.ir.rounds import overlapped_on
 from recycle_compiler.ir.units import ending_words, percent, plural, time_text, unit_name
 from recycle_compiler.viz.heading import heading, holders_text, no_plan, stage_list
 from recycle_compiler.viz.memory_table import memory_lines
@@ -97,9 +98,10 @@ def _bottleneck(explanation: Explanation) -> Iterator[str]:
     )
     if any(job.exchange):
         share = job.exchange[stage] * 2 * most / explanation.schedule.claims.period
+        hidden = overlapped_on(job, explanation.schedule.ops, stage) / explanation.schedule.claims.period
         yield (
             f"  exchanges of tokens, within F and I: {amount(job, job.exchange[stage])} each, "
-            f"{percent(share)} of the period; no other work of these workers overlaps with them"
+            f"{percent(share)} of the period; {percent(hidden)} of the period is W computed meanwhile"
         )
     if not job.techniques.stagger:
         return

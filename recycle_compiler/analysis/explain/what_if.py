@@ -96,6 +96,8 @@ def _network(job: JobSpec) -> Iterator[JobVariant]:
         )
         local = replace(job, forward=forward, backward_input=back, exchange=())
         yield JobVariant("with exchanges of tokens that take no time", local, relaxes=True)
+        alone = replace(job, exchange=())
+        yield JobVariant("without W computed during exchanges of tokens", alone, relaxes=False)
 
 
 def _one_more_microbatch(job: JobSpec) -> JobVariant:

@@ -174,7 +174,7 @@ def _chosen(times: Floats, counted: list[int]) -> int:
 def _tick(schedule: Schedule, work: Floats) -> float:
     if schedule.job.unit != "slot":
         return _MICROSECONDS_PER_TICK
-    compute = schedule.is_compute
+    compute = schedule.is_compute & (schedule.ops.duration > 0)
     tick = float(np.median(work[:, compute] / schedule.ops.duration[compute]))
     if tick <= 0:
         raise TraceError("most of its ops take no time, so the length of a slot cannot be told")

@@ -24,7 +24,7 @@ from recycle_compiler.ir.failure import Worker, worker_number
 from recycle_compiler.ir.graph import data_edges
 from recycle_compiler.ir.job import JobSpec, leading_chunks
 from recycle_compiler.ir.ops import SERVICE, UNSET, Column, OpKind, OpTable
-from recycle_compiler.ir.rounds import PART
+from recycle_compiler.ir.rounds import PART, with_overlap
 from recycle_compiler.ir.schedule import Schedule
 
 Rows = NDArray[np.intp]
@@ -217,6 +217,7 @@ def _durations(schedule: Schedule, job: JobSpec, slow: Mapping[Worker, float]) -
     for kind, per_chunk in times.items():
         rows = ops.kind == kind
         durations[rows] = per_chunk[ops.chunk[rows]]
+    durations = with_overlap(job, replace(ops, duration=durations)).duration
     for worker, factor in slow.items():
         own = (ops.worker == worker_number(worker, job.pipelines)) & ~np.isin(ops.kind, (OpKind.R, OpKind.G))
         durations[own] *= factor

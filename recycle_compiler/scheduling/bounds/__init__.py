@@ -42,7 +42,7 @@ BOUNDS_IN_ROUNDS: tuple[StageBound, ...] = (*STAGE_BOUNDS, Meetings())
 _FACTS = (
     *("chunks", "pipelines", "microbatches", "staggered"),
     *("forward", "backward", "weight", "split", "transfer", "finish", "optimizer"),
-    *("activation", "kept", "capacity", "hosts", "pool", "window", "grain", "meets"),
+    *("activation", "kept", "capacity", "hosts", "pool", "window", "grain", "meets", "unhidden"),
 )
 """Facts that bounds are made of: all that is said of chunks."""
 _MOST_OPS = 20_000

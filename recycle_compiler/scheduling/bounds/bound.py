@@ -49,7 +49,7 @@ class StageBound(Protocol):
 def window(problem: Problem, stage: int, span: int) -> int:
     """The period, when this stage takes so long from its first op to its last."""
     if problem.staggered:
-        return span + problem.finish[stage]
+        return span + problem.closes(stage)
     return head(problem, 0, stage) + span + problem.closing
 
 
@@ -58,7 +58,12 @@ def ends_of_window(problem: Problem, stage: int, first: int) -> tuple[SpanTerm, 
     begin = first if problem.staggered else 0
     finish = problem.finish[first] if problem.staggered else problem.closing
     down = head(problem, begin, stage)
-    return SpanTerm(down, f"the first F on its way down from stage {begin}"), SpanTerm(finish, ENDING)
+    alone = problem.closes(first) - finish if problem.staggered else 0
+    return (
+        SpanTerm(down, f"the first F on its way down from stage {begin}"),
+        SpanTerm(alone, "of the last W, which no later exchange hides"),
+        SpanTerm(finish, ENDING),
+    )
 
 
 def share_of(problem: Problem, stage: int) -> int:

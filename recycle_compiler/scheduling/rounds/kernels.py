@@ -12,8 +12,7 @@ def time_order(  # noqa: C901
     waits_first: Any,
     waits: Any,
     lag: Any,
-    duration: Any,
-    line: Any,
+    cost: Any,
     opens: Any,
     end: Any,
     cursor: Any,
@@ -21,7 +20,8 @@ def time_order(  # noqa: C901
 ) -> bool:
     """Fill in the earliest end of every op; False if the orders of machines wait for each other.
 
-    order[bounds[m]] to order[bounds[m + 1]] are the ops of machine m, which opens at opens[m].
+    order[bounds[m]] to order[bounds[m + 1]] are the ops of machine m, which opens at opens[m]; `cost` is what
+    each op takes in this order.
     """
     machines = len(bounds) - 1
     left = 0
@@ -50,7 +50,7 @@ def time_order(  # noqa: C901
                 if not is_ready:
                     # What it has heard from so far changes nothing: it waits for that anyway.
                     break
-                now += duration[line[op]]
+                now += cost[op]
                 end[op] = now
                 place += 1
                 left -= 1
@@ -61,16 +61,57 @@ def time_order(  # noqa: C901
     return True
 
 
+def take_op(
+    op: int, line: int, machine: int, first: Any, part: Any, duration: Any, exchange: Any,
+    recent: Any, among: Any,
+) -> int:  # fmt: skip
+    """What an op takes that comes next on a machine: of a W, what the exchanges of the last two rounds leave
+    of it, as far as they came after its own I.
+
+    `recent` has of each machine the number of rounds so far and what the exchanges of the last and of the one
+    before have room for, `among` the place of every round among those of its machine.
+    """
+    ticks = duration[line]
+    at = 3 * machine
+    if part[line] != WEIGHT:
+        recent[at] += 1
+        among[op] = recent[at]
+        recent[at + 2] = recent[at + 1]
+        recent[at + 1] = exchange[line]
+        return ticks
+    # Lines of a chunk follow each other: that of its I, then that of its W.
+    since = recent[at] - among[op - first[line] + first[line - 1]]
+    for back in range(2, 0, -1):
+        if since >= back:
+            taken = min(ticks, recent[at + back])
+            recent[at + back] -= taken
+            ticks -= taken
+    return ticks
+
+
+def cost_order(
+    order: Any, machine: int, bounds: Any, line: Any, first: Any, part: Any, duration: Any, exchange: Any,
+    recent: Any, among: Any, cost: Any,
+) -> None:  # fmt: skip
+    """Fill in what every op of a machine takes in this order."""
+    for at in range(3 * machine, 3 * machine + 3):
+        recent[at] = 0
+    for at in range(bounds[machine], bounds[machine + 1]):
+        op = order[at]
+        cost[op] = take_op(op, line[op], machine, first, part, duration, exchange, recent, among)
+
+
 def place_ops(
-    lines: Any, first: Any, part: Any, duration: Any, takes: Any, frees: Any, capacity: Any,
+    lines: Any, first: Any, part: Any, duration: Any, exchange: Any, takes: Any, frees: Any, capacity: Any,
     waits_first: Any, waits: Any, lag: Any, ahead: Any, defer: Any, forward_first: Any, patience: int,
-    end: Any, order: Any, bounds: Any, done: Any, free: Any, held: Any, chosen: Any, begins: Any,
+    end: Any, order: Any, among: Any, bounds: Any, done: Any, free: Any, held: Any, chosen: Any,
+    begins: Any, recent: Any,
 ) -> bool:  # fmt: skip
     """A list schedule: of all machines the one that can begin soonest begins with its most urgent round.
 
     `ahead` has how many more rounds a machine may have forward than back, `defer` how many weights it may put
-    off, both of each machine; what it would rather do it waits for, if it comes within `patience`. False if
-    memory leaves no way on.
+    off, both of each machine; what it would rather do it waits for, if it comes within `patience`. All of
+    `recent` is 0. False if memory leaves no way on.
     """
     machines = len(bounds) - 1
     for number in range(len(done)):
@@ -88,8 +129,9 @@ def place_ops(
             # What a machine can do changes by what it and its neighbours do.
             if changed < 0 or abs(machine - changed) <= 1:
                 choose_line(
-                    machine, lines, first, part, takes, capacity, waits_first, waits, lag,
+                    machine, lines, first, part, duration, takes, capacity, waits_first, waits, lag,
                     ahead, defer, forward_first, patience, end, done, free, held, chosen, begins,
+                    recent, among,
                 )  # fmt: skip
             if chosen[machine] >= 0 and (best < 0 or begins[machine] < begins[best]):
                 best = machine
@@ -97,13 +139,15 @@ def place_ops(
             return False
         line = chosen[best]
         op = first[line] + done[line]
-        end[op] = begins[best] + duration[line]
+        end[op] = begins[best] + take_op(
+            op, line, best, first, part, duration, exchange, recent, among
+        )  # fmt: skip
         free[best] = end[op]
         held[best] += takes[line] - frees[line]
-        place = bounds[best]
+        at = bounds[best]
         for number in range(lines[best], lines[best + 1]):
-            place += done[number]
-        order[place] = op
+            at += done[number]
+        order[at] = op
         done[line] += 1
         left -= 1
         changed = best
@@ -111,11 +155,13 @@ def place_ops(
 
 
 def choose_line(  # noqa: C901
-    machine: int, lines: Any, first: Any, part: Any, takes: Any, capacity: Any,
+    machine: int, lines: Any, first: Any, part: Any, duration: Any, takes: Any, capacity: Any,
     waits_first: Any, waits: Any, lag: Any, ahead: Any, defer: Any, forward_first: Any, patience: int,
     end: Any, done: Any, free: Any, held: Any, chosen: Any, begins: Any,
+    recent: Any, among: Any,
 ) -> None:  # fmt: skip
-    """Fill in of which line the machine would run a round next, -1 if of none, and when."""
+    """Fill in of which line the machine would run a round next, -1 if of none, and when. A W that exchanges
+    leave nothing of comes first."""
     begin_line = lines[machine]
     end_line = lines[machine + 1]
     went = done[begin_line]
@@ -156,6 +202,12 @@ def choose_line(  # noqa: C901
                 urgency = 2 if forward_first[machine] else 0
             elif kind == WEIGHT:
                 urgency = -1 if back - weighed > defer[machine] else 3
+                since = recent[3 * machine] - among[op - first[line] + first[line - 1]]
+                room = 0
+                for back in range(1, min(since, 2) + 1):
+                    room += recent[3 * machine + back]
+                if room >= duration[line]:
+                    urgency = -2
             if start <= soonest + patience and urgency < rank:
                 chosen[machine] = line
                 begins[machine] = start
@@ -163,7 +215,7 @@ def choose_line(  # noqa: C901
 
 
 def settle_windows(
-    order: Any, bounds: Any, waits_first: Any, waits: Any, lag: Any, duration: Any, line: Any,
+    order: Any, bounds: Any, waits_first: Any, waits: Any, lag: Any, cost: Any,
     finish: Any, staggered: bool, period: int, passes: int, opens: Any, end: Any, cursor: Any, clock: Any,
 ) -> bool:  # fmt: skip
     """Open machines that begin too early for their end later, until all have this period; False if they do
@@ -174,16 +226,14 @@ def settle_windows(
     """
     machines = len(bounds) - 1
     for _ in range(passes):
-        if not time_order(
-            order, bounds, waits_first, waits, lag, duration, line, opens, end, cursor, clock
-        ):  # fmt: skip
+        if not time_order(order, bounds, waits_first, waits, lag, cost, opens, end, cursor, clock):
             return False
         is_settled = True
         for machine in range(machines):
             first = opens[0]
             if staggered:
                 op = order[bounds[machine]]
-                first = end[op] - duration[line[op]]
+                first = end[op] - cost[op]
             over = clock[machine] + finish[machine] - first - period
             if over > 0:
                 if not staggered:
@@ -209,10 +259,11 @@ def fits(
 
 
 def improve_order(  # noqa: C901
-    order: Any, best: Any, bounds: Any, waits_first: Any, waits: Any, lag: Any, duration: Any, line: Any,
-    takes: Any, frees: Any, capacity: Any, finish: Any, staggered: bool,
-    period: int, enough: int, step: int, tries: int, passes: int, seed: int,
-    past: Any, opens: Any, trial: Any, end: Any, cursor: Any, clock: Any,
+    order: Any, best: Any, bounds: Any, waits_first: Any, waits: Any, lag: Any, line: Any, first: Any,
+    part: Any, duration: Any, exchange: Any, takes: Any, frees: Any, capacity: Any, finish: Any,
+    staggered: bool, period: int, enough: int, step: int, tries: int, passes: int, seed: int,
+    past: Any, opens: Any, trial: Any, end: Any, cursor: Any, clock: Any, recent: Any, among: Any,
+    cost: Any,
 ) -> int:  # fmt: skip
     """Move single rounds to and fro; `best` becomes the best order found, with the period that is returned.
 
@@ -228,9 +279,11 @@ def improve_order(  # noqa: C901
     shortest = period
     # A period counts as much as what all machines take together, and a little more.
     scale = machines + 1
-    cost = now * scale * 2
+    score = now * scale * 2
     for each in range(memory):
-        past[each] = cost
+        past[each] = score
+    for each in range(machines):
+        cost_order(order, each, bounds, line, first, part, duration, exchange, recent, among, cost)
     for number in range(tries):
         random = (random * 1103515245 + 12345) & 0x7FFFFFFF
         place = (random >> 8) % ops
@@ -253,7 +306,8 @@ def improve_order(  # noqa: C901
         for at in range(place, last, way):
             order[at] = order[at + way]
         order[last] = op
-        taken, within, fresh = False, now, cost
+        taken, within, fresh = False, now, score
+        cost_order(order, machine, bounds, line, first, part, duration, exchange, recent, among, cost)
         if fits(order, bounds[machine], bounds[machine + 1], line, takes, frees, capacity[machine]):
             for more in range(2):
                 within = now + more * step
@@ -262,30 +316,31 @@ def improve_order(  # noqa: C901
                 for each in range(machines):
                     trial[each] = opens[each]
                 if settle_windows(
-                    order, bounds, waits_first, waits, lag, duration, line, finish, staggered, within, passes,
+                    order, bounds, waits_first, waits, lag, cost, finish, staggered, within, passes,
                     trial, end, cursor, clock,
                 ):  # fmt: skip
                     fresh = within * scale
                     for each in range(machines):
-                        first = order[bounds[each]]
-                        fresh += clock[each] - end[first] + duration[line[first]]
-                    taken = fresh <= past[number % memory] or fresh <= cost
+                        opening = order[bounds[each]]
+                        fresh += clock[each] - end[opening] + cost[opening]
+                    taken = fresh <= past[number % memory] or fresh <= score
                     break
         if not taken:
             for at in range(last, place, -way):
                 order[at] = order[at - way]
             order[place] = op
+            cost_order(order, machine, bounds, line, first, part, duration, exchange, recent, among, cost)
         else:
             now = within
-            cost = fresh
+            score = fresh
             for each in range(machines):
                 opens[each] = trial[each]
             while now - step >= enough and settle_windows(
-                order, bounds, waits_first, waits, lag, duration, line, finish, staggered, now - step, passes,
+                order, bounds, waits_first, waits, lag, cost, finish, staggered, now - step, passes,
                 trial, end, cursor, clock,
             ):  # fmt: skip
                 now -= step
-                cost -= step * scale
+                score -= step * scale
                 for each in range(machines):
                     opens[each] = trial[each]
             if now < shortest:
@@ -294,5 +349,5 @@ def improve_order(  # noqa: C901
                     best[each] = order[each]
                 if now - step < enough:
                     break
-        past[number % memory] = min(cost, past[number % memory])
+        past[number % memory] = min(score, past[number % memory])
     return shortest

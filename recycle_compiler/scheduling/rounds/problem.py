@@ -16,10 +16,12 @@ from recycle_compiler.ir.graph import Graph
 from recycle_compiler.ir.ops import SERVICES, UNSET, OpKind
 from recycle_compiler.ir.rounds import PART, turn_of
 from recycle_compiler.scheduling.rounds.routes import Shape
+from recycle_runtime.plan.overlap import MOST_ROUNDS
 
 Ints = NDArray[np.int64]
 UNLIMITED = -1
 PARTS = 3
+WEIGHT = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,7 +39,9 @@ class RoundsProblem:
     part: Ints
     """Of each line: 0 forward, 1 backward, 2 weight."""
     duration: Ints
-    """Of each line; so are the next two."""
+    """Of each line; so are the next three."""
+    exchange: Ints
+    """What of a round are exchanges of tokens, in which W are computed; 0 of a weight."""
     takes: Ints
     frees: Ints
     capacity: Ints
@@ -65,10 +69,12 @@ class RoundsProblem:
 
     @property
     def load(self) -> Ints:
-        """Of each machine, what its rounds take together."""
-        return np.bincount(self.machine, self.duration * np.diff(self.first), minlength=self.machines).astype(
-            np.int64
-        )
+        """Of each machine, what its rounds take together, whatever of W is computed in exchanges."""
+        room = np.zeros(self.machines, dtype=np.int64)
+        np.maximum.at(room, self.machine, self.exchange)
+        hidden = np.where(self.part == WEIGHT, MOST_ROUNDS * room[self.machine], 0)
+        least = np.maximum(0, self.duration - hidden) * np.diff(self.first)
+        return np.bincount(self.machine, least, minlength=self.machines).astype(np.int64)
 
     @property
     def floor(self) -> int:
@@ -91,6 +97,8 @@ def rounds_problem(graph: Graph, shape: Shape) -> RoundsProblem:
     line = np.where(there, line_of[ops.chunk, part], UNSET)
     op_of_row = np.where(there, first[line] + number, UNSET)
     duration, takes, frees = (np.zeros(len(chunk_of), dtype=np.int64) for _ in range(3))
+    exchange = np.array(job.exchange or (0,) * job.chunks, dtype=np.int64)[chunk_of]
+    exchange[part_of == WEIGHT] = 0
     for values, column in ((duration, ops.duration), (takes, graph.takes), (frees, graph.frees)):
         np.maximum.at(values, line[there], column[there])
     waits_first, waits, lag = _waits(graph, op_of_row, int(first[-1]))
@@ -107,11 +115,12 @@ def rounds_problem(graph: Graph, shape: Shape) -> RoundsProblem:
         machine=np.array(job.chunk_stages, dtype=np.int64)[chunk_of],
         part=part_of.astype(np.int64),
         duration=duration,
+        exchange=exchange,
         takes=takes,
         frees=frees,
         capacity=np.array([UNLIMITED if room is None else room for room in job.capacity], dtype=np.int64),
         finish=finish,
-        grain=int(np.gcd.reduce(np.concatenate([duration, lag, finish]))),
+        grain=int(np.gcd.reduce(np.concatenate([duration, exchange, lag, finish]))),
         waits_first=waits_first,
         waits=waits,
         lag=lag,

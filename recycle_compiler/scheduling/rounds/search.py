@@ -7,6 +7,7 @@ stage with fewest workers can take. Such a plan is that of one pipeline, which c
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import islice, product
 from typing import NamedTuple
 
@@ -292,8 +293,9 @@ def _schedule(graph: Graph, found: _Found, bound: Bound, *, cut_short: bool) -> 
     timed = found.timed
     job, keep = graph.job, graph.ops.kind != OpKind.S
     ops, op = graph.ops.take(keep), rounds_problem(graph, found.shape).op_of_row[keep]
-    start = found.clock.starts(timed)[op]
     work = op != UNSET
+    ops = replace(ops, duration=np.where(work, found.clock.costs(timed.order)[op], ops.duration))
+    start = timed.end[op] - ops.duration
     ends = start + ops.duration
     stage = ops.worker // job.pipelines
     last = np.zeros(job.stages, dtype=np.int64)

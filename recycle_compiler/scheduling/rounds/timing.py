@@ -10,10 +10,12 @@ from recycle_compiler.compiled import compile_function
 from recycle_compiler.scheduling.rounds.kernels import (
     FAR,
     choose_line,
+    cost_order,
     fits,
     improve_order,
     place_ops,
     settle_windows,
+    take_op,
     time_order,
 )
 from recycle_compiler.scheduling.rounds.problem import Ints, RoundsProblem
@@ -67,42 +69,45 @@ class RoundsClock:
         self.problem = problem
         counts = np.bincount(problem.machine, np.diff(problem.first), minlength=problem.machines)
         self.bounds = np.concatenate([[0], np.cumsum(counts.astype(np.int64))])
-        self._op_duration = problem.duration[problem.line]
         finish = problem.finish
         self._finish = finish if problem.staggered else np.full(problem.machines, finish.max())
         self.is_compiled = problem.ops >= _LARGE
         self._settle: Any = _compiled(settle_windows) if self.is_compiled else settle_windows
         self._place: Any = _compiled(place_ops) if self.is_compiled else place_ops
         self._improve: Any = _compiled(improve_order) if self.is_compiled else improve_order
+        self._cost: Any = _compiled(cost_order) if self.is_compiled else cost_order
         self._waits = self._given(problem.waits_first, problem.waits, problem.lag)
-        self._lines = self._given(problem.duration, problem.line)
+        self._lines = self._given(
+            problem.line, problem.first, problem.part, problem.duration, problem.exchange
+        )
         lines = np.searchsorted(problem.machine, np.arange(problem.machines + 1))
         self._known = self._given(
-            lines, problem.first, problem.part, problem.duration,
+            lines, problem.first, problem.part, problem.duration, problem.exchange,
             problem.takes, problem.frees, problem.capacity,
         )  # fmt: skip
 
     def time(self, order: Ints, at_most: int | None = None) -> TimedRounds | None:
         """The order with its shortest period; None if that exceeds `at_most`, or if machines wait for each
         other."""
-        best = self._within(order, FAR)
+        cost = self.costs(order)
+        best = self._within(order, cost, FAR)
         if best is None:
             return None
         if at_most is not None and best.period > at_most:
-            best = self._within(order, at_most)
+            best = self._within(order, cost, at_most)
             if best is None:
                 return None
         if not self.problem.staggered or self.problem.machines == 1:
             return best
-        return self._shorten(best)
+        return self._shorten(best, cost)
 
     def place(self, rule: Rule) -> Ints | None:
         """The order of a list schedule; None if memory leaves it no way on."""
         problem = self.problem
-        room = [np.zeros(size, dtype=np.int64) for size in (problem.ops, problem.ops)]
-        order = room[1]
-        each = [np.zeros(size, dtype=np.int64) for size in (problem.lines, *(problem.machines,) * 4)]
-        parts = self._given(*room, self.bounds, *each)
+        room = [np.zeros(problem.ops, dtype=np.int64) for _ in range(3)]
+        order, machines = room[1], problem.machines
+        sizes = (problem.lines, *(machines,) * 4, 3 * machines)
+        parts = self._given(*room, self.bounds, *(np.zeros(size, dtype=np.int64) for size in sizes))
         limits = self._given(*(np.array(values, dtype=np.int64) for values in rule[:3]))
         is_placed = self._place(*self._known, *self._waits, *limits, rule.patience, *parts)
         if not is_placed:
@@ -114,7 +119,8 @@ class RoundsClock:
         problem = self.problem
         order, best = timed.order.copy(), timed.order.copy()
         step = max(problem.grain, timed.period // _FINEST // problem.grain * problem.grain)
-        sizes = (problem.machines, problem.ops, problem.machines, problem.machines)
+        machines, ops = problem.machines, problem.ops
+        sizes = (machines, ops, machines, machines, 3 * machines, ops, ops)
         room = [np.zeros(_PAST, dtype=np.int64), np.array(timed.release, dtype=np.int64)]
         room += [np.zeros(size, dtype=np.int64) for size in sizes]
         orders, known = self._given(order, best), self._given(self.bounds)
@@ -127,9 +133,16 @@ class RoundsClock:
         found = self.time(best if self.is_compiled else np.array(orders[1], dtype=np.int64))
         return timed if found is None or found.rank >= timed.rank else found
 
-    def starts(self, timed: TimedRounds) -> Ints:
-        """Of every op."""
-        return timed.end - self._op_duration
+    def costs(self, order: Ints) -> Ints:
+        """Of every op what it takes in this order: of a W, what exchanges leave of it."""
+        machines, ops = self.problem.machines, self.problem.ops
+        sizes = (3 * machines, ops, ops)
+        recent, among, cost = self._given(*(np.zeros(size, dtype=np.int64) for size in sizes))
+        known = (*self._given(self.bounds), *self._lines, recent, among, cost)
+        given = self._given(order)[0]
+        for machine in range(machines):
+            self._cost(given, machine, *known)
+        return np.array(cost, dtype=np.int64)
 
     def period(self, first: Ints, last: Ints) -> int:
         """The period when each machine has its first start and its last end there."""
@@ -143,7 +156,8 @@ class RoundsClock:
 
     def _windows(self, order: Ints, end: Ints) -> tuple[Ints, Ints]:
         begins, stops = order[self.bounds[:-1]], order[self.bounds[1:] - 1]
-        return end[begins] - self._op_duration[begins], end[stops]
+        # What a machine begins with is a forward.
+        return end[begins] - self.problem.duration[self.problem.line[begins]], end[stops]
 
     def _timed(self, order: Ints, end: Ints, release: Ints) -> TimedRounds:
         first, last = self._windows(order, end)
@@ -152,14 +166,14 @@ class RoundsClock:
         score = int((last - first).sum() if self.problem.staggered else last.sum())
         return TimedRounds(self.period(first, last), score, order, end - origin, opens)
 
-    def _shorten(self, best: TimedRounds) -> TimedRounds:
+    def _shorten(self, best: TimedRounds, cost: Ints) -> TimedRounds:
         """Halve the interval between what is surely too short and what is known to do."""
         grain = self.problem.grain
         too_short = (self.problem.floor - 1) // grain
         # The next step down is the likely end of the search, so it is tried first.
         probe = (best.period - 1) // grain
         while probe > too_short:
-            within = self._within(best.order, probe * grain)
+            within = self._within(best.order, cost, probe * grain)
             if within is None:
                 too_short = probe
             else:
@@ -167,13 +181,13 @@ class RoundsClock:
             probe = (too_short + (best.period - 1) // grain + 1) // 2
         return best
 
-    def _within(self, order: Ints, period: int) -> TimedRounds | None:
+    def _within(self, order: Ints, cost: Ints, period: int) -> TimedRounds | None:
         """The order in this period, with machines that begin too early for their end opened later; None if
         they never settle, or wait for each other."""
         machines = self.problem.machines
         sizes = (machines, self.problem.ops, machines, machines)
         opens, end, *room = self._given(*(np.zeros(size, dtype=np.int64) for size in sizes))
-        known = (*self._given(order, self.bounds), *self._waits, *self._lines, *self._given(self._finish))
+        known = (*self._given(order, self.bounds), *self._waits, *self._given(cost, self._finish))
         limits = (self.problem.staggered, period, machines + 1)
         if not self._settle(*known, *limits, opens, end, *room):
             return None
@@ -181,9 +195,10 @@ class RoundsClock:
 
 
 _CALLED: dict[Any, tuple[Any, ...]] = {
-    place_ops: (choose_line,),
+    place_ops: (choose_line, take_op),
     settle_windows: (time_order,),
-    improve_order: (settle_windows, fits),
+    cost_order: (take_op,),
+    improve_order: (settle_windows, fits, cost_order),
 }
 """Loops that call others."""
 

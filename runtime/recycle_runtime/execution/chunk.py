@@ -145,6 +145,8 @@ class Chunk:
         """False while shards of optimizer state are on their way to their owners."""
         self.is_whole = True
         """False while another's state is on its way here."""
+        self.arrive: Callable[[int | None], bool] = _all_here
+        """Weights that come from the owners of their shards: see `state.ownership.Ownership.arrive`."""
         self.on_settled: Callable[[], None] | None = None
         """Called when the last step stands and nothing of the next one has been used: a time to copy it."""
         self.graphs: dict[Any, Any] = {}
@@ -158,7 +160,7 @@ class Chunk:
         elif setting.program.is_layered:
             first = self.layers[0].number if self.layers else 0
             stage = Stage(((layer.name, layer.computing) for layer in self.layers), spread=True, first=first)
-            stage.before_layer = self.random.enter
+            stage.before_layer = self._before_layer
             self.module = stage
         else:
             self.module = self.layers[0].computing
@@ -340,7 +342,14 @@ class Chunk:
         with precision.computing(self.setting.device):
             return self._computed(inputs)
 
+    def _before_layer(self, number: int) -> None:
+        self.arrive(number)
+        self.random.enter(number)
+
     def _computed(self, inputs: Sequence[torch.Tensor]) -> Any:
+        if not self.program.is_layered or self.count == 1:
+            # Nobody has looked at which parameters the code around the layers of a whole model uses.
+            self.arrive(None)
         if not self.program.is_layered:
             self.random.enter(self.number)
             return self.module(*inputs)
@@ -359,6 +368,7 @@ class Chunk:
     def serve(self) -> tuple[torch.Tensor, ...]:
         """Take part in a forward of the peers without a micro-batch: what its mixtures of experts give, in
         their order."""
+        self.arrive(None)
         with self.program.precision.computing(self.setting.device):
             return tuple(layer.serve() for layer in self.expert_counts.layers)
 
@@ -412,6 +422,11 @@ class Chunk:
     def state_bytes(self) -> int:
         """About how many bytes a peer sends: all but shards of optimizer state."""
         return sum(layer.state_bytes for layer in self.layers)
+
+
+def _all_here(_: int | None) -> bool:
+    """Nothing is on its way."""
+    return True
 
 
 def build_chunks(

@@ -12,8 +12,9 @@ the next, is handed over here and reaches no transport.
 """
 
 from collections import deque
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -26,6 +27,7 @@ from recycle_runtime.execution.finiteness import Finiteness
 from recycle_runtime.execution.foreign_parameters import refuse_foreign
 from recycle_runtime.execution.interpreter import Handler, RunAgain
 from recycle_runtime.execution.local_tensors import plain_outputs, settled
+from recycle_runtime.execution.overlap import Overlap, PlannedJob
 from recycle_runtime.execution.shapes import Looks, Shapes, as_tuple, numbers_with_gradient
 from recycle_runtime.execution.split_backward import WeightWork
 from recycle_runtime.plan.isa import NONE, Instruction, Opcode
@@ -37,6 +39,7 @@ from recycle_runtime.transport.interface import Arrival, Pending, Transport
 
 GRADIENTS_UNDER_WAY = 2
 """To each receiver, at most."""
+WhenHere = Callable[[Callable[[], None]], None]
 
 
 class Steps(Protocol):
@@ -53,7 +56,11 @@ class Steps(Protocol):
     def step(self, chunk: int) -> None: ...
 
     def gather(self, chunk: int) -> None:
-        """Get the weights of a chunk from the owners of their shards, after its step."""
+        """Begin to get the weights of a chunk from the owners of their shards, after its step."""
+        ...
+
+    def when_here(self, chunk: int, call: Callable[[], None]) -> None:
+        """Call once they are here."""
         ...
 
     def validate(self) -> None: ...
@@ -169,6 +176,8 @@ class OpHandlers:
         self.finiteness = Finiteness()
         self.samples = self.tokens = 0
         """That were loaded for the step so far."""
+        self._overlap: Overlap | None = None
+        """Parts of W that rounds compute, where the plan has any."""
         self._seen: set[int] = set()
         """Chunks whose outputs have been looked at."""
         self.gives_back: dict[int, bool] = {}
@@ -176,7 +185,13 @@ class OpHandlers:
 
     def table(self) -> dict[Opcode, Handler]:
         """The handler of every opcode."""
-        return {opcode: getattr(self, opcode.name.lower()) for opcode in Opcode}
+        table = {opcode: getattr(self, opcode.name.lower()) for opcode in Opcode}
+        return table if self._overlap is None else self._overlap.around(table)
+
+    def overlap(self, job: PlannedJob, stream: Sequence[Instruction]) -> None:
+        """Compute parts of W in rounds, as this stream means it."""
+        mixtures = {number: len(chunk.expert_counts.layers) for number, chunk in self._chunks.items()}
+        self._overlap = Overlap(job, stream, mixtures, self._weight_works, self._device)
 
     def loads(self, stream: Sequence[Instruction]) -> list[int]:
         """The micro-batches of a step that a stream loads, in its order."""
@@ -222,6 +237,8 @@ class OpHandlers:
         self._loss.take(self._loss_sum)
         self._gradients_sent.clear()
         self._watches.clear()
+        if self._overlap is not None:
+            self._overlap.begin()
 
     def end(self) -> float | None:
         """What this worker adds to the loss of the step; None where losses are not computed."""
@@ -289,6 +306,9 @@ class OpHandlers:
         if chunk.expert_counts.layers:
             chunk.expert_counts.before_forward(self._loss_share(chunk, instruction))
         if buffer.graph is not None:
+            if not chunk.arrive(-1):
+                chunk.arrive(None)
+                chunk.split.refresh()
             buffer.graph.forward(buffer.inputs, buffer.target, self._now, index)
             buffer.outputs, buffer.share = buffer.graph.outputs, None
         else:
@@ -408,6 +428,8 @@ class OpHandlers:
                 under_way.popleft().wait()
 
     def backward_weight(self, instruction: Instruction) -> None:
+        if self._overlap is not None:
+            self._overlap.end(instruction.buffer)
         work = self._buffers.pop(instruction.buffer).work
         assert work is not None, "W of a micro-batch whose input gradient was not computed"
         chunk, complete = self._chunks[instruction.chunk], list[Any]()
@@ -459,8 +481,15 @@ class OpHandlers:
             ]
 
     def serve_backward_weight(self, instruction: Instruction) -> None:
+        if self._overlap is not None:
+            self._overlap.end(instruction.buffer)
         for work in self._buffers.pop(instruction.buffer).served:
             work.run()
+
+    def _weight_works(self, buffer: int) -> Sequence[WeightWork]:
+        """What the weights of a buffer still need."""
+        held = self._buffers[buffer]
+        return [held.work] if isinstance(held.work, WeightWork) else held.served
 
     def barrier(self, _: Instruction) -> None:
         if not self._steps.meets_all:
@@ -473,8 +502,9 @@ class OpHandlers:
     def optimizer(self, instruction: Instruction) -> None:
         self._steps.step(instruction.chunk)
 
-    def gather(self, instruction: Instruction) -> None:
+    def gather(self, instruction: Instruction) -> WhenHere:
         self._steps.gather(instruction.chunk)
+        return partial(self._steps.when_here, instruction.chunk)
 
     def validate(self, _: Instruction) -> None:
         self._steps.validate()

@@ -1,11 +1,13 @@
 """The loop that runs a stream: look up the handler of an opcode and call it. It decides nothing."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from recycle_runtime.plan.assembly import Worker, window
 from recycle_runtime.plan.isa import USES_MICROBATCH, Instruction, Opcode
 
-Handler = Callable[[Instruction], None]
+Handler = Callable[[Instruction], Any]
+"""What it gives is for those that time it: of a GATHER what calls back when the weights are here."""
 
 
 class StreamError(RuntimeError):

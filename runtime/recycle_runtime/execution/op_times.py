@@ -1,7 +1,8 @@
 """Times of a worker's ops while it trains: a median for each kind in each step.
 
 What an op waits for is not its work: its time begins when the last message that it waits for is there. A
-reduction is the exception, since adding up with others is all that it does. On a GPU events are recorded in
+reduction is the exception, since adding up with others is all that it does. So is a gather, which ends when
+the weights of all layers are here, beside what is computed meanwhile. On a GPU events are recorded in
 one step of twenty and read when they have happened, so the host never waits for the device.
 """
 
@@ -22,7 +23,6 @@ _LETTERS = {
     Opcode.BACKWARD_WEIGHT: "W",
     Opcode.REDUCE: "R",
     Opcode.OPTIMIZER: "O",
-    Opcode.GATHER: "G",
 }
 _SAMPLED = 20
 """On a GPU, one step of so many."""
@@ -44,10 +44,13 @@ class OpTimes:
     def around(self, table: dict[Opcode, Handler]) -> dict[Opcode, Handler]:
         """The same handlers, timed."""
         timed = self._timed_on_gpu if self._on_gpu else self._timed
-        return {
+        found = {
             opcode: timed(handler, _LETTERS[opcode]) if opcode in _LETTERS else handler
             for opcode, handler in table.items()
         }
+        if Opcode.GATHER in table:
+            found[Opcode.GATHER] = self._gathered(table[Opcode.GATHER])
+        return found
 
     def begin(self) -> None:
         """A step begins, perhaps once more."""
@@ -70,6 +73,35 @@ class OpTimes:
         if self._event is not None:
             self._event.record()
 
+    def _gathered(self, handler: Handler) -> Handler:
+        def run(instruction: Instruction) -> Any:
+            if self._on_gpu and not self._is_sampled:
+                return handler(instruction)
+            start = self._mark()
+            when_here = handler(instruction)
+            when_here(lambda: self._note("G", start, self._mark()))
+            return when_here
+
+        return run
+
+    def _mark(self) -> Any:
+        if not self._on_gpu:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def _note(self, letter: str, start: Any, end: Any) -> None:
+        if self._on_gpu:
+            self._recorded.append((letter, start, end))
+        else:
+            self._seconds.setdefault(letter, []).append(end - start)
+
+    @property
+    def _is_sampled(self) -> bool:
+        """On a GPU: ops of this step are timed."""
+        return self._steps % _SAMPLED == _SAMPLED // 2 and len(self._recorded) <= 1 << 16
+
     def _timed(self, handler: Handler, letter: str) -> Handler:
         hooks, with_waits = self._hooks, letter == "R"
 
@@ -91,18 +123,16 @@ class OpTimes:
             if self._hooks.slowdown > 1 and not with_waits:
                 self._slowed(handler, instruction)
                 return
-            if self._steps % _SAMPLED != _SAMPLED // 2 or len(self._recorded) > 1 << 16:
+            if not self._is_sampled:
                 handler(instruction)
                 return
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
+            start = self._mark()
             self._event = None if with_waits else start
             try:
                 handler(instruction)
             finally:
                 self._event = None
-            end.record()
-            self._recorded.append((letter, start, end))
+            self._note(letter, start, self._mark())
 
         return run
 

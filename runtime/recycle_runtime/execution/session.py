@@ -20,6 +20,7 @@ from recycle_runtime.execution.tracing import Tracer
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Instruction, Opcode
 from recycle_runtime.plan.worker_ids import Worker
+from recycle_runtime.program.precision import Precision
 from recycle_runtime.protocol.messages.steps import ChunkGradients
 from recycle_runtime.transport.interface import Grid, Transport
 
@@ -73,7 +74,8 @@ class Session:
                 each.opcode is Opcode.BACKWARD_INPUT and each.chunk == number for each in role.stream
             )
             chunk.split.defer_weights(splits)
-            chunk.split.fuse_weights(device.type == "cuda")
+            is_bf16 = chunk.program.precision is Precision.BF16
+            chunk.split.lower_weights(is_bf16 or device.type == "cuda")
         answers_for = {number: role.grid.holders(number)[0] == role.worker for number in chunks}
         self.steps = WorkerSteps(
             chunks,
@@ -96,6 +98,8 @@ class Session:
         )
         self.loads = self.handlers.loads(role.stream)
         """The micro-batches of a step that this stream loads, in its order."""
+        if role.bundle.slots:
+            self.handlers.overlap(role.bundle, role.stream)
         self._role, self._chunks, self._device = role, chunks, device
         self._evaluation = EvaluationHandlers(
             role.bundle, role.worker, chunks, shapes, self.transport, self.steps, device

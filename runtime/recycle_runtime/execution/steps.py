@@ -43,11 +43,23 @@ class Owners(Protocol):
         ...
 
     def gather(self) -> None:
-        """Weights go from owners to all peers."""
+        """Weights begin to go from owners to all peers."""
         ...
 
     def stepped(self) -> None:
         """A step is made: the same, to where the next one wants them."""
+        ...
+
+    def arrive(self) -> bool:
+        """Wait for all weights that are on their way."""
+        ...
+
+    def when_here(self, call: Callable[[], None]) -> None:
+        """Call once they are here."""
+        ...
+
+    def drop(self) -> None:
+        """Let go of them."""
         ...
 
     @property
@@ -200,6 +212,15 @@ class WorkerSteps:
         else:
             self._ownership[chunk].stepped()
 
+    def when_here(self, chunk: int, call: Callable[[], None]) -> None:
+        """Once the weights of a chunk have come from the owners of their shards."""
+        self._ownership[chunk].when_here(call)
+
+    def arrive(self) -> None:
+        """Weights that are on their way are here before anything that is done from now on."""
+        for ownership in self._ownership.values():
+            ownership.arrive()
+
     def validate(self) -> None:
         together = self._sum_of_chunks()
         for stepper in self._steppers:
@@ -222,6 +243,8 @@ class WorkerSteps:
 
     def drop(self) -> None:
         """Let go of sums under way: they would keep the group alive, and the group would wait for them."""
+        for ownership in self._ownership.values():
+            ownership.drop()
         self._due.clear()
         self._gathers.clear()
         for chunk in self._chunks.values():
@@ -233,10 +256,12 @@ class WorkerSteps:
 
     def _settle(self) -> bool:
         """Whether the last step stands as it was made; all chunks of all workers see the same norm."""
+        self.arrive()
         stands = all([stepper.settle() is not Verdict.REDO for stepper in self._steppers])
         for ownership in self._ownership.values():
             if not stands:
                 ownership.gather()
+                ownership.arrive()
             ownership.settled()
         for chunk in self._chunks.values():
             chunk.settled()

@@ -24,7 +24,6 @@ _LETTERS = {
     Opcode.BACKWARD_WEIGHT: "W",
     Opcode.REDUCE: "R",
     Opcode.OPTIMIZER: "O",
-    Opcode.GATHER: "G",
 }
 _LEAST_WAIT = 20_000
 """Nanoseconds: data that is there is handed over in less, and leaves no event."""
@@ -47,10 +46,13 @@ class Tracer:
 
     def around(self, table: dict[Opcode, Handler]) -> dict[Opcode, Handler]:
         """The same handlers, timed."""
-        return {
+        found = {
             opcode: self._timed(handler, _LETTERS[opcode]) if opcode in _LETTERS else handler
             for opcode, handler in table.items()
         }
+        if Opcode.GATHER in table:
+            found[Opcode.GATHER] = self._gathered(table[Opcode.GATHER])
+        return found
 
     def listening(self, transport: Transport) -> Transport:
         """The same transport; what instructions wait for it is set apart from their work."""
@@ -73,6 +75,20 @@ class Tracer:
         """So long, in nanoseconds of the monotonic clock."""
         if end - start >= _LEAST_WAIT:
             self.events.append(Event(DATA, self._step, start, end))
+
+    def _gathered(self, handler: Handler) -> Handler:
+        """Until the weights of all layers are here, beside what is computed meanwhile."""
+
+        def run(instruction: Instruction) -> None:
+            step, start = self._step, time.monotonic_ns()
+
+            def end() -> None:
+                self._finish()
+                self.events.append(Event("G", step, start, time.monotonic_ns()))
+
+            handler(instruction)(end)
+
+        return run
 
     def _timed(self, handler: Handler, letter: str) -> Handler:
         def run(instruction: Instruction) -> None:
@@ -99,7 +115,8 @@ class _Timed:
 class _Listening:
     """A transport whose messages, and sums over all workers, are waited for under the eyes of a tracer.
 
-    The sum over peers is not: it is the work of a reduction.
+    The sum over peers is not: it is the work of a reduction. Copies among peers are: a layer waits for its
+    weights.
     """
 
     def __init__(self, transport: Transport, tracer: Tracer) -> None:
@@ -122,7 +139,8 @@ class _Listening:
     def start_peer_sums(
         self, chunk: int, sums: Sequence[PeerSum], *, goes_on: bool = False, after: Any = None
     ) -> Pending | None:
-        return self._transport.start_peer_sums(chunk, sums, goes_on=goes_on, after=after)
+        started = self._transport.start_peer_sums(chunk, sums, goes_on=goes_on, after=after)
+        return self._listened(started) if all(each.is_copy for each in sums) else started
 
     def start_sum(self, tensor: torch.Tensor) -> Pending | None:
         return self._listened(self._transport.start_sum(tensor))

@@ -4,7 +4,8 @@
     rows      one message for every pair of peers, to whoever has some for another
 
 What every peer gives to every other is then known to all of them, so messages need no heads, and a pair
-without rows has no message. The backward of a crossing goes the other way round, by the same numbers.
+without rows has no message. The backward of a crossing goes the other way round, by the same numbers. While
+rows travel, a worker may compute something else (`exchange.meanwhile`).
 """
 
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple, Protocol, cast
 import torch
 from torch import Tensor
 
+from recycle_runtime.experts.exchange import work_meanwhile
 from recycle_runtime.experts.placement import Placement
 from recycle_runtime.transport.interface import PeerSum, Pending
 
@@ -106,14 +108,14 @@ class AmongPeers:
                 else:
                     tensor = rows.new_empty(count, *rows.shape[1:], device="meta")
                 copies.append(PeerSum(tensor, (giver,), (taker,)))
-        self._run(copies)
+        self._run(copies, work_meanwhile)
         places[self.peer].copy_(leaving[self.peer])
         return taken
 
-    def _run(self, copies: Sequence[PeerSum]) -> None:
-        if not copies:
-            return
-        pending = self._start(copies)
+    def _run(self, copies: Sequence[PeerSum], meanwhile: Callable[[], None] | None = None) -> None:
+        pending = self._start(copies) if copies else None
+        if meanwhile is not None:
+            meanwhile()
         if pending is not None:
             pending.wait()
 

@@ -1,10 +1,32 @@
 """Where rows of tokens go to meet the experts that they are for, and come back."""
 
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Protocol
 
 from torch import Tensor
 
 from recycle_runtime.experts.placement import Placement
+
+_meanwhile: ContextVar[Callable[[], None] | None] = ContextVar("work while rows travel", default=None)
+
+
+@contextmanager
+def meanwhile(work: Callable[[], None]) -> Generator[None]:
+    """Whatever rows travel in here, `work` is called once they are on their way."""
+    token = _meanwhile.set(work)
+    try:
+        yield
+    finally:
+        _meanwhile.reset(token)
+
+
+def work_meanwhile() -> None:
+    """Rows have set out, and nobody waits for them yet."""
+    work = _meanwhile.get()
+    if work is not None:
+        work()
 
 
 class Exchange(Protocol):

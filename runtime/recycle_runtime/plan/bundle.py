@@ -117,8 +117,7 @@ class Bundle(Index):
     @property
     def vacant(self) -> tuple[Worker, ...]:
         """Cells of the grid for which the job has no worker: those that its first plan leaves out."""
-        has_some = any(line.startswith("vacant ") for line in self.job_text.splitlines())
-        return self.plans[0].failed if has_some else ()
+        return self.plans[0].failed if self.job_line("vacant") else ()
 
     @property
     def present(self) -> int:

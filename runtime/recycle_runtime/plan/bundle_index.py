@@ -104,6 +104,11 @@ class Index:
         """For each chunk the stages whose workers hold it: one, or one of each group."""
         return tuple(zip(*(self.groups or (self.chunk_stages,)), strict=True))
 
+    def job_line(self, name: str) -> tuple[str, ...]:
+        """The words behind this one in the resolved job; none if it does not have it."""
+        lines = (line.split() for line in self.job_text.splitlines())
+        return next((tuple(words[1:]) for words in lines if words[:1] == [name]), ())
+
     def held(self, stage: int) -> tuple[int, ...]:
         """The chunks that workers of a stage hold, in order."""
         return tuple(chunk for chunk, stages in enumerate(self.holders) if stage in stages)

@@ -284,13 +284,15 @@ def _layout(bundle: Bundle, workers: Sequence[int], split: int) -> str:
     counted = zip(layers_of_stages(bundle), workers, strict=True)
     stages = [f"{past - first}x{count}" for (first, past), count in counted]
     groups = [",".join(stages[group[0] : group[-1] + 1]) for group in bundle.groups]
-    return "+".join(f"{group}@{share}" for group, share in zip(groups, _shares(bundle), strict=True))
+    return "+".join(
+        f"{group}@{share}" for group, share in zip(groups, bundle.job_line("shares"), strict=True)
+    )
 
 
 def grid_of(bundle: Bundle) -> tuple[object, ...]:
     """The same for bundles whose plans are for the same cells, with the same work in all."""
     units = bundle.pipelines * bundle.microbatches
-    return bundle.cut, bundle.pipelines, bundle.groups, units, _shares(bundle)
+    return bundle.cut, bundle.pipelines, bundle.groups, units, bundle.job_line("shares")
 
 
 def layers_of_stages(bundle: Bundle) -> tuple[LayerRange, ...]:
@@ -300,12 +302,6 @@ def layers_of_stages(bundle: Bundle) -> tuple[LayerRange, ...]:
     chunks = stage_ranges(bundle.cut)
     held = (bundle.held(stage) for stage in range(bundle.stages))
     return tuple((chunks[numbers[0]][0], chunks[numbers[-1]][1]) for numbers in held)
-
-
-def _shares(bundle: Bundle) -> tuple[int, ...]:
-    """Micro-batches of each group, as the job of the bundle has them."""
-    lines = (line.split() for line in bundle.job_text.splitlines()) if bundle.groups else ()
-    return tuple(int(word) for line in lines if line and line[0] == "shares" for word in line[1:])
 
 
 def stream_of(bundle: Bundle, plan: int, role: Worker) -> Sequence[Instruction]:

@@ -3,7 +3,8 @@
     generation begins    all say which shards they hold; who answers for each, and who is to own it, follows
                          for all of them alike; weights go from owners to everybody
     step                 gradients are summed to the owners of their shard; each makes the same step with the
-                         same numbers, so their states are equal to the last bit; weights go to everybody
+                         same numbers, so their states are equal to the last bit; weights go to everybody,
+                         and each layer waits for its own before its next forward
     step stands          shards that lack an owner, or have one that owns too many, are copied, some in each
                          step, until they are where they should be
 
@@ -15,6 +16,7 @@ import logging
 import socket
 import time
 import zlib
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, cast
@@ -45,6 +47,8 @@ from recycle_runtime.transport.routes import Route, routed
 
 _BYTES_A_STEP = 256 << 20
 """About how much of optimizer state may be copied between two steps."""
+SENT_APART = 64 << 10
+"""Bytes of weights that are sent from where they are to where they belong; fewer go together with others."""
 
 _log = logging.getLogger(__name__)
 
@@ -99,6 +103,10 @@ class Ownership:
         """Those that are still to be made."""
         self._rows: dict[ExpertRow, tuple[Layer, int, int]] = {}
         """Experts: see `_expert_rows`."""
+        self._under_way: deque[_Gather] = deque()
+        """Weights on their way to their peers, those of the first layers first."""
+        self._when_here: list[Callable[[], None]] = []
+        chunk.arrive = self.arrive
         self.bytes_given = 0
         """Of weights of experts, those that were sent to peers."""
         self._lacks_since: float | None = None
@@ -144,6 +152,7 @@ class Ownership:
         self._drop_others()
         self._share_out()
         self.gather()
+        self.arrive()
 
     def _place(
         self, layer: Layer, shard: int, wanted: Sequence[int], holders: list[int], makers: Sequence[int]
@@ -163,17 +172,33 @@ class Ownership:
         self._copies += [ShardCopy(layer.number, shard, source, peer) for peer in wanted if peer not in there]
 
     def gather(self) -> None:
-        """Weights go from those who answer for their shards to peers that do not own them, in the precision
-        in which they are used."""
-        before: _Gather | None = None
-        for layers in self._together():
-            # Memory for two messages: one on its way, one being unpacked.
-            now = self._start_gather(layers)
-            if before is not None:
-                before.finish()
-            before = now
-        if before is not None:
-            before.finish()
+        """Weights begin to go from those who answer for their shards to peers that do not own them, in the
+        precision in which they are used."""
+        self.arrive()
+        started = map(self._start_gather, self._together())
+        self._under_way.extend(each for each in started if each is not None)
+        if self._rows:
+            # All layers of a round are computed together.
+            self.arrive()
+
+    def arrive(self, layer: int | None = None) -> bool:
+        """Weights of all layers up to this one are here: before this returns, or before anything that the
+        device does from now on. True if those of all layers are."""
+        while self._under_way and (layer is None or self._under_way[0].layer <= layer):
+            self._under_way.popleft().finish()
+        while self._when_here and not self._under_way:
+            self._when_here.pop(0)()
+        return not self._under_way
+
+    def when_here(self, call: Callable[[], None]) -> None:
+        """Once all weights that are on their way are here."""
+        self._when_here.append(call)
+        self.arrive(-1)
+
+    def drop(self) -> None:
+        """Nothing arrives any more."""
+        self._under_way.clear()
+        self._when_here.clear()
 
     def stepped(self) -> None:
         """A step is made: weights go to where the next one wants them."""
@@ -221,25 +246,41 @@ class Ownership:
             size += sum(map(bytes_in, layer.parameters))
         return found
 
-    def _start_gather(self, layers: Sequence[Layer]) -> "_Gather":
+    def _start_gather(self, layers: Sequence[Layer]) -> "_Gather | None":
         own, others, sums = Copies(), Copies(), list[PeerSum]()
+        taken = list[torch.Tensor]()
         for (owners, dtype), weights in self._packs(layers).items():
             source, takers = owners[0], self._takers(owners)
-            sizes = [weight.numel() for weight in weights]
             is_here = not takers or self._me == source or self._me in takers
-            device = weights[0].device if is_here else "meta"
-            memory = torch.empty(sum(sizes), dtype=dtype, device=device)
-            for piece, weight in zip(memory.split(sizes), weights, strict=True):
-                shaped = piece.view(weight.shape)
+            # An owner has them: what an abort leaves of a gather must not take their place.
+            takes = is_here and self._me not in owners
+            few = list[torch.Tensor]()
+            for weight in weights:
+                if not weight.is_contiguous() or bytes_in(weight) < SENT_APART:
+                    few.append(weight)
+                    continue
+                memory = weight if takes or self._me == source else self._spare(weight, is_here=is_here)
+                sums.append(PeerSum(memory, (source,), takers))
+                if takes:
+                    taken.append(weight)
+            if not few:
+                continue
+            sizes = [weight.numel() for weight in few]
+            memory = torch.empty(sum(sizes), dtype=dtype, device=few[0].device if is_here else "meta")
+            for piece, weight in zip(memory.split(sizes), few, strict=True):
                 if self._me == source:
-                    own.add(shaped, weight)
-                elif self._me not in owners:
-                    # An owner has them: what an abort leaves of a gather must not take their place.
-                    others.add(weight, shaped)
+                    own.add(piece.view(weight.shape), weight)
+                elif takes:
+                    others.add(weight, piece.view(weight.shape))
             sums.append(PeerSum(memory, (source,), takers))
         sums += self._expert_copies(layers, own, others)
         own.run()
-        return _Gather(self._start(sums) if sums else None, others)
+        return _Gather(layers[0].number, self._start(sums), others, taken) if sums else None
+
+    @staticmethod
+    def _spare(weight: torch.Tensor, *, is_here: bool) -> torch.Tensor:
+        """Memory for weights that this worker takes no part in, or has already."""
+        return torch.empty_like(weight, device=weight.device if is_here else "meta")
 
     def _expert_copies(self, layers: Sequence[Layer], own: Copies, others: Copies) -> list[PeerSum]:
         """Weights of experts, from an owner of each to those who have it in a slot and do not own it."""
@@ -455,14 +496,20 @@ class LostShardError(RuntimeError):
 class _Gather(NamedTuple):
     """Weights of some layers, on their way."""
 
+    layer: int
+    """The first of them."""
     pending: Pending | None
     copies: Copies
-    """From the memory that they come in."""
+    """From the memory that some of them come in."""
+    taken: Sequence[torch.Tensor]
+    """Those that come to where they belong."""
 
     def finish(self) -> None:
         if self.pending is not None:
             self.pending.wait()
         self.copies.run()
+        for weight in self.taken:
+            torch.autograd.graph.increment_version(weight)
 
 
 def ownership_of(role: Role, chunks: Mapping[int, Chunk], transport: Transport) -> dict[int, Ownership]:

@@ -410,7 +410,13 @@ class CudaIpcTransport:
         self, chunk: int, sums: Sequence[PeerSum], *, goes_on: bool = False, after: Any = None
     ) -> Pending | None:
         shared = self._sums[chunk]
-        return shared.start(sums) if shared.has_peers else None
+        if not shared.has_peers:
+            return None
+        started = shared.start(sums)
+        if all(each.is_copy for each in sums):
+            # Peers may wait for copies of several chunks in different orders.
+            started.wait()
+        return started
 
     def start_sum(self, tensor: torch.Tensor) -> Pending | None:
         pending = self._gloo.start_sum(tensor)

@@ -97,7 +97,8 @@ class _Departures:
 
 
 class _PeerSums:
-    """Sums among the holders of a chunk: one holder gets each, and sends it to the other takers."""
+    """Sums among the holders of a chunk: one holder gets each, and sends it to the other takers. Copies alone
+    begin at once."""
 
     def __init__(self, group: Any, sums: Sequence[PeerSum]) -> None:
         self._group, self._sums = group, sums
@@ -109,20 +110,25 @@ class _PeerSums:
         ]
         """Tensors that go from one holder to others."""
         added = [each for each in sums if not each.is_copy]
-        self._works = [_start_sum(group, each) for each in added]
+        self._works = [_start_sum(group, each) for each in added] or self._start_copies()
 
     def wait(self) -> None:
         for work in self._works:
             work.wait()
+        for work in self._start_copies():
+            work.wait()
+
+    def _start_copies(self) -> list[Any]:
+        """Once."""
         works: list[Any] = []
-        for number, tensor, source, takers in self._copies:
+        copies, self._copies = self._copies, []
+        for number, tensor, source, takers in copies:
             others = [taker for taker in takers or range(self._group.size()) if taker != source]
             if self._me == source:
                 works += [self._group.send([tensor], taker, _FIRST_OF_PEERS + number) for taker in others]
             elif self._me in others:
                 works.append(self._group.recv([tensor], source, _FIRST_OF_PEERS + number))
-        for work in works:
-            work.wait()
+        return works
 
 
 def _start_sum(group: Any, one: PeerSum) -> Any:

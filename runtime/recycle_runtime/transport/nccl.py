@@ -45,7 +45,7 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -61,9 +61,9 @@ from recycle_runtime.transport.interface import Arrival, Grid, PeerSum, Pending,
 from recycle_runtime.transport.meeting import hold_meeting
 from recycle_runtime.transport.messages import InOrder, packed_size, pieces
 from recycle_runtime.transport.nccl_library import Membership, nccl
+from recycle_runtime.transport.nccl_ranks import NcclRanks
 from recycle_runtime.transport.peer_proof import Prove
 from recycle_runtime.transport.sockets import GroupSockets
-from recycle_runtime.transport.user_group import user_group
 
 _log = logging.getLogger(__name__)
 
@@ -99,8 +99,6 @@ _LOOK_SECONDS = 0.05
 """The longest look at which sums have come to their end."""
 _WATCH_EVERY = 0.1
 _FREE_SECONDS = 10.0
-_TENSOR_SECONDS = 0.05
-"""torch aborts a process group on a thread of its own, and does not say when its kernels have heard of it."""
 
 _frees: list[threading.Thread] = []
 """Threads of this process that free communicators."""
@@ -162,7 +160,7 @@ class Queues(Protocol):
         ...
 
     def lane(self, kind: str, number: int) -> Any:
-        """The same one for the same arguments: its kind is sum, send or receive."""
+        """The same one for the same arguments: its kind is sum, send, receive or ranks."""
         ...
 
     def post(self, lane: Any, after: Sequence[Mark], call: Callable[[int], None]) -> Mark:
@@ -190,22 +188,6 @@ class Queues(Protocol):
     def is_idle(self, lane: Any) -> bool:
         """True if nothing is queued there."""
         ...
-
-
-class TensorGroup(Protocol):
-    """The process group of a worker's tensor-parallel ranks."""
-
-    users: Any
-    """As functions of torch.distributed take it."""
-
-    def connect(self) -> None:
-        """Make its communicator; an abort may come meanwhile."""
-        ...
-
-    def abort(self) -> None: ...
-
-
-MakeTensorGroup = Callable[[dist.Store, int, int], TensorGroup]
 
 
 class _Slot:
@@ -311,7 +293,6 @@ class NcclTransport:
         library: Communicators,
         queues: Queues,
         prove: Prove | None = None,
-        make_tensor_group: MakeTensorGroup | None = None,
         most_blocks: int | None = None,
     ) -> None:
         """`most_blocks` is how many multiprocessors a channel may take while it waits."""
@@ -332,7 +313,8 @@ class NcclTransport:
         self._in: dict[Worker, _End] = {}
         self._out: dict[Worker, list[_End]] = {}
         """One for each process of a worker that gets what is sent to it."""
-        self._tensor: TensorGroup | None = None
+        self._tensor: _End | None = None
+        """Of the tensor-parallel ranks of this worker, if there are several."""
         self._standing: deque[tuple[Mark, Mark]] = deque()
         """Waits of the device for other workers: what comes before each, and its end."""
         self._first_messages: list[torch.Tensor] = []
@@ -357,21 +339,19 @@ class NcclTransport:
             channels += [channel] * len(pairs)
             wanted += [_Wanted(f"{ends[0]}>{ends[1]}", list(ends), True) for ends in pairs]
         tensor_ranks = grid.tensor_ranks(worker)
+        if len(tensor_ranks) > 1:
+            wanted.append(_Wanted(f"tensor/{worker[0]}/{worker[1]}", tensor_ranks, False))
 
         def connect() -> None:
             queues.enter_thread()
-            if make_tensor_group is not None and len(tensor_ranks) > 1:
-                own = dist.PrefixStore(f"tensor/{worker[0]}/{worker[1]}", self._store)
-                group = make_tensor_group(own, tensor_ranks.index(self._me), len(tensor_ranks))
-                self._keep_tensor_group(group)
-                group.connect()
             began, sockets = time.monotonic(), GroupSockets()
             made = self._join(wanted, most_blocks)
             joined = time.monotonic()
             waiting = most_waiting(stream, grid.pipelines)
             self._use(
                 dict(zip(sums, made, strict=False)),
-                list(zip(channels, made[len(sums) :], strict=True)),
+                list(zip(channels, made[len(sums) :], strict=False)),
+                made[-1] if len(tensor_ranks) > 1 else None,
                 worker,
                 waiting,
             )
@@ -394,7 +374,10 @@ class NcclTransport:
             raise
         # To ask the device may take as long as anything that it does: no other thread should wait for that.
         threading.Thread(target=self._watch_device, name="device", daemon=True).start()
-        self.tensor_group: Any = None if self._tensor is None else self._tensor.users
+        tensor = tensor_ranks.index(self._me), len(tensor_ranks)
+        self.tensor_group: Any = (
+            None if self._tensor is None else NcclRanks(self._tensor, library, queues, *tensor)
+        )
 
     @property
     def communicators(self) -> int:
@@ -520,8 +503,9 @@ class NcclTransport:
         self._gloo.close()
 
     def _ends(self) -> list[_End]:
-        """In the order in which they are aborted."""
-        return [*self._sums.values(), *self._outgoing, *self._in.values()]
+        """In the order in which they are aborted: nothing computed from what was cut off gets out."""
+        tensor = [] if self._tensor is None else [self._tensor]
+        return [*self._sums.values(), *self._outgoing, *tensor, *self._in.values()]
 
     @property
     def _outgoing(self) -> list[_End]:
@@ -558,30 +542,13 @@ class NcclTransport:
                 self._sockets.break_off()
                 self._sockets.retire()
 
-        def are_idle(ends: Iterable[_End]) -> Callable[[], bool]:
-            lanes = [each.lane for each in ends]
-            return lambda: all(map(self._queues.is_idle, lanes))
-
-        outer, inner = [*self._sums.values(), *self._outgoing], list(self._in.values())
-        outgoing, incoming = [each.communicator for each in outer], [each.communicator for each in inner]
-        tensor = self._tensor
+        ends = self._ends()
         try:
-            if tensor is None:
-                self._library.abort([*outgoing, *incoming], end, are_idle([*outer, *inner]))
-                return
-            quiet = threading.Event()
-            arguments = outgoing, quiet.set, are_idle(outer)
-            others = [
-                threading.Thread(target=self._library.abort, args=arguments, daemon=True),
-                threading.Thread(target=tensor.abort, daemon=True),
-            ]
-            others[0].start()
-            quiet.wait(_FLAG_SECONDS)
-            others[1].start()
-            others[1].join(_TENSOR_SECONDS)
-            self._library.abort(incoming, end, are_idle(inner))
-            for other in others:
-                other.join(_FREE_SECONDS)
+            self._library.abort(
+                [each.communicator for each in ends],
+                end,
+                lambda: all(self._queues.is_idle(each.lane) for each in ends),
+            )
         except RuntimeError as error:
             # What is left of them is never used again.
             _log.warning("communicators were not freed: %s", error)
@@ -612,12 +579,6 @@ class NcclTransport:
 
     # Joining, on the thread of a meeting.
 
-    def _keep_tensor_group(self, group: TensorGroup) -> None:
-        with self._lock:
-            self._tensor, is_late = group, self._is_over
-        if is_late:
-            group.abort()
-
     def _join(self, wanted: Sequence[_Wanted], most_blocks: int | None) -> list[Any]:
         """All communicators at the same time. Each is named by its first rank. Every process says in one
         message what it names, and how many blocks it has for a channel: both ends must take the same."""
@@ -645,6 +606,7 @@ class NcclTransport:
         self,
         sums: dict[int, Any],
         channels: Sequence[tuple[NcclChannel, Any]],
+        tensor: Any,
         worker: Worker,
         waiting: dict[Worker, int],
     ) -> None:
@@ -659,6 +621,7 @@ class NcclTransport:
                 else:
                     slots = waiting[channel.sender] + 1
                     self._in[channel.sender] = _End(made, lane("receive", number), slots)
+            self._tensor = None if tensor is None else _End(tensor, lane("ranks", 0))
             is_late = self._is_over
         if is_late:
             _note_free(threading.current_thread())
@@ -671,6 +634,7 @@ class NcclTransport:
         calls = [
             *(end.communicator.sum for end in self._sums.values()),
             *(partial(end.communicator.send, rank=_RECEIVER) for end in self._outgoing),
+            *(end.communicator.sum for end in [self._tensor] if end is not None),
             *(partial(end.communicator.receive, rank=_SENDER) for end in self._in.values()),
         ]
         posts: list[Post] = [
@@ -754,31 +718,11 @@ def join_over_nccl(
         nccl(),
         CudaQueues(device),
         prove,
-        partial(TorchTensorGroup, timeout),
         max(1, min(_MOST_BLOCKS, processors // (_SHARE * max(1, channels)))),
     )
 
 
-class TorchTensorGroup:
-    """A process group of torch, since the user's program calls torch.distributed with it."""
-
-    def __init__(self, timeout: timedelta, store: dist.Store, rank: int, size: int) -> None:
-        backend: Any = vars(dist)["ProcessGroupNCCL"]
-        options = backend.Options()
-        options._timeout = timeout
-        self._group = backend(store, rank, size, options)
-        self.users = user_group(self._group, dist.ProcessGroup.BackendType.NCCL, ["cuda"])
-
-    def connect(self) -> None:
-        # The first sum makes the communicator.
-        self._group.allreduce([torch.zeros(1, device="cuda")]).wait()
-        torch.cuda.current_stream().synchronize()
-
-    def abort(self) -> None:
-        self._group.abort()
-
-
-_PRIORITY = {"send": -1, "receive": 0, "sum": 0}
+_PRIORITY = {"send": -1, "receive": 0, "sum": 0, "ranks": -1}
 """Streams come from two pools of 32, by priority: a send never shares a stream with a receive."""
 _lanes: dict[tuple[torch.device, str, int], torch.cuda.Stream] = {}
 """Of this process, for all its generations."""

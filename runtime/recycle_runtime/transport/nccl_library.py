@@ -11,16 +11,17 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from enum import IntEnum
 from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 
 _ID_BYTES = 128
-_SUM = 0
 _BYTES = 1
 """ncclUint8: messages are bytes."""
 _DTYPES = {
+    torch.int8: 0,
     torch.uint8: 1,
     torch.int32: 2,
     torch.int64: 4,
@@ -32,6 +33,16 @@ _DTYPES = {
 """ncclDataType_t."""
 _IDLE_EVERY = 0.002
 _NAMES = ("libnccl.so.2", "libnccl.so")
+
+
+class Operation(IntEnum):
+    """ncclRedOp_t."""
+
+    SUM = 0
+    PRODUCT = 1
+    MAX = 2
+    MIN = 3
+    AVERAGE = 4
 
 
 class _UniqueId(ctypes.Structure):
@@ -68,6 +79,8 @@ _ARGUMENTS: dict[str, list[Any]] = {
     "ncclRecv": [_pointer, _size, _int, _int, _pointer, _pointer],
     "ncclAllReduce": [_pointer, _pointer, _size, _int, _int, _pointer, _pointer],
     "ncclReduce": [_pointer, _pointer, _size, _int, _int, _int, _pointer, _pointer],
+    "ncclAllGather": [_pointer, _pointer, _size, _int, _pointer, _pointer],
+    "ncclReduceScatter": [_pointer, _pointer, _size, _int, _int, _pointer, _pointer],
     "ncclBroadcast": [_pointer, _pointer, _size, _int, _int, _pointer, _pointer],
     "ncclCommAbort": [_pointer],
     "ncclGetErrorString": [_int],
@@ -104,15 +117,28 @@ class Communicator:
     def receive(self, memory: torch.Tensor, rank: int, stream: int) -> None:
         self._call("ncclRecv", memory.data_ptr(), memory.nbytes, _BYTES, rank, self._handle, stream)
 
-    def sum(self, tensor: torch.Tensor, stream: int) -> None:
+    def sum(self, tensor: torch.Tensor, stream: int, operation: int = Operation.SUM) -> None:
         """In place, over all ranks."""
         at, count, dtype = _numbers(tensor)
-        self._call("ncclAllReduce", at, at, count, dtype, _SUM, self._handle, stream)
+        self._call("ncclAllReduce", at, at, count, dtype, operation, self._handle, stream)
 
-    def reduce(self, tensor: torch.Tensor, rank: int, stream: int) -> None:
+    def reduce(self, tensor: torch.Tensor, rank: int, stream: int, operation: int = Operation.SUM) -> None:
         """The sum over all ranks, in the memory of one."""
         at, count, dtype = _numbers(tensor)
-        self._call("ncclReduce", at, at, count, dtype, _SUM, rank, self._handle, stream)
+        self._call("ncclReduce", at, at, count, dtype, operation, rank, self._handle, stream)
+
+    def reduce_scatter(
+        self, own: torch.Tensor, whole: torch.Tensor, stream: int, operation: int = Operation.SUM
+    ) -> None:
+        """The sum over all ranks, each part of it in the memory of its rank."""
+        to, count, dtype = _numbers(own)
+        at, _, _ = _numbers(whole)
+        self._call("ncclReduceScatter", at, to, count, dtype, operation, self._handle, stream)
+
+    def gather(self, whole: torch.Tensor, own: torch.Tensor, stream: int) -> None:
+        """Bytes of each rank, one after the other, to all."""
+        at = own.data_ptr(), whole.data_ptr()
+        self._call("ncclAllGather", *at, own.nbytes, _BYTES, self._handle, stream)
 
     def broadcast(self, memory: torch.Tensor, rank: int, stream: int) -> None:
         """Bytes of one rank, to all."""
@@ -135,7 +161,7 @@ def _numbers(tensor: torch.Tensor) -> tuple[int, int, int]:
     """Where the numbers of a tensor are, how many, and of which type."""
     tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor
     if tensor.dtype not in _DTYPES:
-        raise TypeError(f"NCCL cannot add up gradients of {tensor.dtype}")
+        raise TypeError(f"NCCL cannot add up numbers of {tensor.dtype}")
     return tensor.data_ptr(), tensor.numel(), _DTYPES[tensor.dtype]
 
 

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from safetensors.torch import load_file
 
 from recycle_compiler.ir.job import JobSpec
 from recycle_runtime.checkpoint.manifest import Manifest, shape_of
 from recycle_runtime.checkpoint.whole_model import CheckpointReader
 from recycle_runtime.checkpoint.writer import restore, write_layers
+from recycle_runtime.cli.main import main
 from recycle_runtime.execution.chunk import build_chunks
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.program.loading import load_program
@@ -120,6 +122,10 @@ def test_any_other_job_goes_on(tmp_path: Path, original: str, change: str, chain
         read = {name: torch.empty_like(value) for name, value in alone.states[0].items()}
         dcp.load(read, storage_reader=CheckpointReader(before[0]), no_dist=True)
         torch.testing.assert_close(read, dict(alone.states[0]), rtol=1e-12, atol=1e-12)
+        exported = tmp_path / f"exported-{number}"
+        assert main(["--quiet", "export", str(before[0]), "-o", str(exported)]) == 0
+        found = load_file(exported / "model.safetensors")
+        torch.testing.assert_close(found, dict(alone.states[0]), rtol=1e-12, atol=1e-12)
 
 
 def test_a_rate_that_has_no_effect_is_told(tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ def train(folder: Path, name: str, program: str, steps: int, faults: Sequence[st
         parts = f"detection {row.detection:.3f}, regroup {row.regroup:.3f}, total {row.total:.3f} s"
         print(f"step {row.step}: {parts}: {', '.join(row.causes)}")
     print([event[:200] for event in outcome.events if "op times" not in event])
+    print((folder / "run" / "stderr").read_text(errors="replace")[-8000:])
     return outcome
 
 

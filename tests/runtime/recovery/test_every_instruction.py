@@ -123,7 +123,7 @@ SMALL_BUCKETS = """
 from recycle_runtime.execution.optimizer import gradient_part
 from recycle_runtime.state import ownership
 
-gradient_part.BUCKET_BYTES = ownership.BUCKET_BYTES = 1
+gradient_part.BUCKET_BYTES = ownership.BUCKET_BYTES = ownership.SENT_APART = 1
 """
 """Every parameter is summed for itself, most of them before REDUCE; weights of every layer travel alone."""
 

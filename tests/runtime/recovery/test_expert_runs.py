@@ -22,7 +22,8 @@ SLOTS = 4
 
 
 def shared(job: JobSpec, owners: int = 2) -> JobSpec:
-    return replace(sharded(job, owners), slots=SLOTS, placed_every=1)
+    exchange = tuple(ticks // 2 for ticks in job.forward)
+    return replace(sharded(job, owners), slots=SLOTS, placed_every=1, exchange=exchange)
 
 
 @pytest.mark.slow

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from recycle_runtime.plan.assembly import Worker
+from tests.runtime.recovery.test_distributed_runs import PARALLELIZED, two_by_two
 from tests.runtime.recovery.test_every_instruction import PLACES, kill_everywhere
-from tests.runtime.recovery.watched import TINY, disturbed
+from tests.runtime.recovery.watched import TINY, disturbed, run
+from tests.runtime.training.alone import train_alone
 from tests.runtime.training.compare import changed
 
 ROOT = str(Path(__file__).resolve().parents[3])
@@ -47,6 +49,15 @@ def kill_and(kind: str, folder: Path, bundle: str, program: str) -> None:
 
 def test_a_kill_and_a_stop(tmp_path: Path, square: str, standing: str) -> None:
     kill_and("stop", tmp_path, square, standing)
+
+
+def test_a_kill_of_a_tensor_parallel_rank(tmp_path: Path) -> None:
+    """Those of healthy workers stand in collectives of the program, or begin one, when all is aborted."""
+    program, steps = changed(tmp_path, PARALLELIZED, STANDING), 12
+    outcome = run(tmp_path / "run", two_by_two(tmp_path, (2, 3)), program, steps, ["kill=1:1@3.5"])
+    assert (outcome.error, outcome.rows[-1].live) == (None, 3)
+    alone = train_alone(PARALLELIZED, 1, 4, steps, cut=(5,))
+    assert [row.loss_or_nan for row in outcome.rows] == pytest.approx(alone.losses, rel=1e-9)
 
 
 @pytest.mark.slow

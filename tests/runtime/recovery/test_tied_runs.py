@@ -58,6 +58,49 @@ def test_kill_and_rejoin_on_either_side(tmp_path: Path) -> None:
     kill_and_rejoin(tmp_path, changed(tmp_path, TIED, "CLIP_NORM = 0.5"), stagger=True)
 
 
+MUON = """
+class Muon(torch.optim.Optimizer):
+    def __init__(self, parameters):
+        super().__init__(parameters, {"lr": 0.02})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for each in group["params"]:
+                if each.grad is None:
+                    continue
+                state = self.state[each]
+                momentum = state.setdefault("momentum", torch.zeros_like(each))
+                momentum.mul_(0.9).add_(each.grad)
+                each.sub_(group["lr"] * (orthogonal(momentum) if each.dim() == 2 else momentum))
+
+
+def orthogonal(matrix):
+    value = matrix / (matrix.norm() + 1e-7)
+    for _ in range(5):
+        square = value @ value.T
+        value = 3.4445 * value + (-4.775 * square + 2.0315 * square @ square) @ value
+    return value
+
+
+optimizer = Muon
+CLIP_NORM = 0.5
+"""
+"""Steps a matrix as a whole: of its rows alone it would make something else."""
+
+
+def test_an_optimizer_of_whole_parameters_with_shards(tmp_path: Path) -> None:
+    """The embedding is with its owners on one stage, and its copy with others on another: one of each
+    dies."""
+    program, steps = changed(tmp_path, TIED, MUON), 30
+    faults, returns = ["kill=1:0@5", "kill=0:1@12"], ["1:0@6"]
+    outcome = run(tmp_path, plans(tmp_path, owners=2), program, steps, faults, returns)
+    assert len(outcome.faults) == 2
+    check(tmp_path, outcome, program, steps)
+    said = (tmp_path / "stderr").read_text(errors="replace")
+    assert "whole optimizer state" not in said
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("stagger", "owners"), [(True, 0), (False, 0), (True, 2)])
 def test_a_resume(tmp_path: Path, stagger: bool, owners: int) -> None:

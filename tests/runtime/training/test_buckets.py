@@ -35,6 +35,7 @@ def small_buckets(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(gradient_part, "BUCKET_BYTES", 1)
     monkeypatch.setattr(ownership, "BUCKET_BYTES", 1)
+    monkeypatch.setattr(ownership, "SENT_APART", 1)
     monkeypatch.setattr(Stepper, "begin_sums", begin_sums)
     return found
 

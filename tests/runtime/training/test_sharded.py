@@ -20,6 +20,7 @@ from recycle_runtime.plan.chrome_trace import chrome_trace
 from recycle_runtime.plan.worker_ids import Worker
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.protocol.messages.steps import PeerDigest
+from recycle_runtime.state import ownership
 from recycle_runtime.worker import fixed_plan
 from recycle_runtime.worker.fixed_plan import FixedPlanWorker
 from tests.compiler.test_sharded import sharded
@@ -179,3 +180,29 @@ def test_a_worker_has_the_weights_of_the_last_step_before_it_may_leave(
     monkeypatch.setattr(session, "mark_on", work.mark)
     check_in_threads(tmp_path, job, [])
     assert work.is_done.is_set()
+
+
+@pytest.mark.parametrize("techniques", [ALL, NONE], ids=["staggered", "barrier"])
+def test_a_layer_waits_for_its_own_weights_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, techniques: Techniques
+) -> None:
+    """Each travels alone here. The first forward of a step begins when those of its first layer are there."""
+    monkeypatch.setattr(ownership, "BUCKET_BYTES", 1)
+    monkeypatch.setattr(ownership, "SENT_APART", 1)
+    left: dict[int, list[int]] = {}
+    original = Chunk._before_layer  # pyright: ignore[reportPrivateUsage]
+
+    def before_layer(self: Chunk, number: int) -> None:
+        original(self, number)
+        owners: Any = self.arrive
+        under_way = owners.__self__._under_way
+        left.setdefault(id(self), []).append(len(under_way))
+        assert all(each.layer > number for each in under_way)
+
+    monkeypatch.setattr(Chunk, "_before_layer", before_layer)
+    job = sharded(figure3((4, 3, 2, 1), techniques))
+    check_in_threads(tmp_path, job, [])
+    assert len(left) == job.workers
+    # Stages have three, three, two and two layers; the first step follows none.
+    assert sorted(max(found) for found in left.values()) == [1] * 6 + [2] * 6
+    assert all(sum(each > 0 for each in found) >= STEPS - 1 for found in left.values())

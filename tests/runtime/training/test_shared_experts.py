@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from recycle_compiler.ir.failure import failure_set
 from recycle_compiler.ir.job import JobSpec, Techniques
 from recycle_compiler.planner.compile import plan_failed
 from recycle_runtime.execution.chunk import build_module
+from recycle_runtime.execution.split_backward import WeightWork
 from recycle_runtime.experts.exchange import Alone as OneProcess
 from recycle_runtime.experts.placement import Placement
 from recycle_runtime.experts.shared import SharedExperts
@@ -33,7 +35,8 @@ EXPERTS = 4
 def job_of(pipelines: int, slots: int, every: int = 1, *, decouple: bool, stagger: bool) -> JobSpec:
     techniques = Techniques(adaptive=True, decouple=decouple, stagger=stagger)
     job = sharded(unit_job(2, pipelines, 3, None, techniques))
-    return replace(job, slots=slots, placed_every=every)
+    exchange = tuple(ticks // 2 for ticks in job.forward)
+    return replace(job, slots=slots, placed_every=every, exchange=exchange)
 
 
 def trained(
@@ -93,6 +96,35 @@ def test_equal_to_one_process(
     tmp_path: Path, pipelines: int, slots: int, decouple: bool, stagger: bool, failed: Failed
 ) -> None:
     trained(tmp_path, job_of(pipelines, slots, decouple=decouple, stagger=stagger), failed)
+
+
+@pytest.mark.parametrize("failed", [[], [(1, 1)]], ids=str)
+def test_w_is_computed_while_tokens_travel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failed: Failed
+) -> None:
+    """Whole W, of micro-batches and of rounds that were served, in forwards and in backwards."""
+    job = replace(job_of(3, 2, decouple=True, stagger=True), microbatches=6)
+    computed: Counter[tuple[str, bool]] = Counter()
+    run_some, run = WeightWork.run_some, WeightWork.run
+
+    def counted(self: WeightWork, count: int) -> int:
+        done = run_some(self, count)
+        is_in_backward = torch._C._current_graph_task_id() != -1  # pyright: ignore[reportPrivateUsage]
+        kind = "backward" if is_in_backward else "forward"
+        computed[kind, self.is_empty] += done
+        return done
+
+    def left(self: WeightWork, *given: Any) -> None:
+        computed["left", self.is_empty] += 1
+        run(self, *given)
+
+    monkeypatch.setattr(WeightWork, "run_some", counted)
+    monkeypatch.setattr(WeightWork, "run", left)
+    trained(tmp_path, job, failed)
+    pieces = {kind: sum(n for (k, _), n in computed.items() if k == kind) for kind in ("forward", "backward")}
+    assert min(pieces.values()) > 0
+    # Of some W nothing is left where it stands, and all of those that no round comes after.
+    assert computed["left", True] > 0 and computed["left", False] > 0
 
 
 _SPOILED = """

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from recycle_runtime.transport.nccl_library import Membership, NcclError
+from recycle_runtime.transport.nccl_library import Membership, NcclError, Operation
 
 PATIENCE = 120.0
 _LENGTH = struct.Struct("!Q")
@@ -70,7 +70,7 @@ class StandingCommunicator:
         self._sockets = sockets
         self._works: SimpleQueue[Work] = SimpleQueue()
         self._under_way: list[Work] = []
-        self.is_aborted = False
+        self.is_ended = False
         threading.Thread(target=self._run, daemon=True).start()
 
     def send(self, memory: torch.Tensor, rank: int, stream: int) -> None:
@@ -95,7 +95,7 @@ class StandingCommunicator:
 
         self._post(run)
 
-    def sum(self, tensor: torch.Tensor, stream: int) -> None:
+    def sum(self, tensor: torch.Tensor, stream: int, operation: int = Operation.SUM) -> None:
         """The first rank adds up, in the order of ranks, and tells the others."""
 
         lent = Lent(tensor)
@@ -106,14 +106,14 @@ class StandingCommunicator:
                 _write(self._sockets[0], tensor)
                 tensor.copy_(_tensor(self._sockets[0], tensor))
                 return
-            for _, other in sorted(self._sockets.items()):
-                tensor.add_(_tensor(other, tensor))
+            parts = [tensor.clone(), *(_tensor(other, tensor) for _, other in sorted(self._sockets.items()))]
+            tensor.copy_(_together(parts, operation))
             for other in self._sockets.values():
                 _write(other, tensor)
 
         self._post(run)
 
-    def reduce(self, tensor: torch.Tensor, rank: int, stream: int) -> None:
+    def reduce(self, tensor: torch.Tensor, rank: int, stream: int, operation: int = Operation.SUM) -> None:
         """That rank adds up, in the order of ranks; in the memory of others nonsense is left."""
 
         lent = Lent(tensor)
@@ -122,13 +122,31 @@ class StandingCommunicator:
             tensor = lent.tensor()
             if rank in self._sockets:
                 _write(self._sockets[rank], tensor)
-                tensor.fill_(float("nan"))
+                tensor.fill_(float("nan") if tensor.is_floating_point() else 99)
                 return
             parts = {other: _tensor(link, tensor) for other, link in self._sockets.items()}
             parts[rank] = tensor.clone()
-            tensor.zero_()
-            for number in sorted(parts):
-                tensor.add_(parts[number])
+            tensor.copy_(_together([parts[number] for number in sorted(parts)], operation))
+
+        self._post(run)
+
+    def reduce_scatter(
+        self, own: torch.Tensor, whole: torch.Tensor, stream: int, operation: int = Operation.SUM
+    ) -> None:
+        lent, to, shape = Lent(whole), Lent(own), own.shape
+
+        def run() -> None:
+            parts = self._exchanged(list(lent.tensor().reshape(-1).chunk(1 + len(self._sockets))))
+            to.tensor().copy_(_together(parts, operation).view(shape))
+
+        self._post(run)
+
+    def gather(self, whole: torch.Tensor, own: torch.Tensor, stream: int) -> None:
+        lent, to = Lent(own), Lent(whole)
+
+        def run() -> None:
+            parts = self._exchanged([lent.tensor().reshape(-1)] * (1 + len(self._sockets)))
+            to.tensor().view(-1).copy_(torch.cat(parts))
 
         self._post(run)
 
@@ -145,8 +163,17 @@ class StandingCommunicator:
 
         self._post(run)
 
+    def _exchanged(self, parts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """One for each rank, for one of each."""
+        (me,) = set(range(len(parts))) - set(self._sockets)
+        for rank, other in self._sockets.items():
+            _write(other, parts[rank])
+        return [
+            parts[me] if rank == me else _tensor(self._sockets[rank], parts[me]) for rank in range(len(parts))
+        ]
+
     def abort(self) -> None:
-        self.is_aborted = True
+        self.is_ended = True
         for other in self._sockets.values():
             with contextlib.suppress(OSError):
                 other.shutdown(socket.SHUT_RDWR)
@@ -154,7 +181,7 @@ class StandingCommunicator:
             work.end(is_done=work.is_done)
 
     def _post(self, run: Callable[[], None]) -> None:
-        if self.is_aborted:
+        if self.is_ended:
             raise NcclError("the communicator was aborted")
         work = Work(run)
         self._under_way = [each for each in self._under_way if not each.is_done] + [work]
@@ -302,6 +329,22 @@ class HostQueues:
 
     def is_idle(self, lane: str) -> bool:
         return True
+
+
+def _together(parts: Sequence[torch.Tensor], operation: int) -> torch.Tensor:
+    match operation:
+        case Operation.PRODUCT:
+            return torch.stack(list(parts)).prod(0)
+        case Operation.MAX:
+            return torch.stack(list(parts)).amax(0)
+        case Operation.MIN:
+            return torch.stack(list(parts)).amin(0)
+        case _:
+            # In the order of ranks.
+            whole = parts[0].clone()
+            for part in parts[1:]:
+                whole.add_(part)
+            return whole / len(parts) if operation == Operation.AVERAGE else whole
 
 
 def _write(other: socket.socket, tensor: torch.Tensor) -> None:

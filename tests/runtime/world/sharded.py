@@ -45,7 +45,6 @@ from tests.runtime.world.arithmetic import (
 )
 from tests.runtime.world.engine import Job, NumberEngine, NumberSession, NumberWriter
 from tests.runtime.world.group import GroupSum, GroupTransport
-from tests.runtime.world.loop import Pending
 from tests.runtime.world.processes import SimulatedProcess
 from tests.runtime.world.standing import StandingTransport
 
@@ -434,18 +433,15 @@ class ShardedSession(NumberSession):
             chunks, sums, answers_for, grid.tied_sum, has_peers=grid.has_peers, ownership=owners
         )
         steps.on_settled = self._check
-        self._gathering: Pending | None = None
-        """Weights that the device waits for, where calls stand: the host goes on."""
 
     @property
     def is_midway(self) -> bool:
-        is_behind = self._gathering is not None and self._process.is_stopped
-        return super().is_midway or is_behind
+        is_behind = not all(chunk.arrive(-1) for chunk in self._chunks.values())
+        return super().is_midway or (is_behind and self._process.is_stopped)
 
     async def _weights_arrive(self) -> None:
         """Work that comes after them on the device waits for them, and so does a host that reads them."""
-        while (under_way := self._gathering) is not None:
-            await under_way
+        await blocking(self._steps.arrive)
 
     def _can_reduce(self, chunk: int) -> bool:
         # The host reads the verdict on the last step.
@@ -473,17 +469,7 @@ class ShardedSession(NumberSession):
         self._check_owned(instruction.chunk)
 
     async def _gather(self, instruction: Instruction) -> None:  # pyright: ignore
-        if not isinstance(self._transport, StandingTransport):
-            await blocking(lambda: self._steps.gather(instruction.chunk))
-            return
-        done = self._gathering = Pending()
-
-        async def arrive() -> None:
-            await blocking(lambda: self._steps.gather(instruction.chunk))
-            self._gathering = None
-            done.give()
-
-        self._process.start(arrive)
+        await blocking(lambda: self._steps.gather(instruction.chunk))
 
     def _value(self, layer: Any) -> Any:
         return ShardedEngine.value_of(layer)

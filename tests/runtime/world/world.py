@@ -38,6 +38,7 @@ from recycle_runtime.plan.worker_ids import Worker, worker_text
 from recycle_runtime.program.loading import Program
 from recycle_runtime.protocol.access import Token
 from recycle_runtime.protocol.codec import WireError
+from recycle_runtime.protocol.messages.generations import Failed
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.protocol.messages.observers import Hello, JobEnded, JobEvent, Recovered
 from recycle_runtime.protocol.messages.steps import StepRow
@@ -46,6 +47,7 @@ from recycle_runtime.protocol.node_memory import SLOTS, NodeMemory
 from recycle_runtime.protocol.server import Served
 from recycle_runtime.worker.heartbeat import HeartbeatWriter
 from recycle_runtime.worker.link import CoordinatorGoneError
+from recycle_runtime.worker.neighbour_copies import CopiesGoneError
 from recycle_runtime.worker.options import ProcessOptions
 from recycle_runtime.worker.process import WorkerProcess
 from tests.runtime.world.arithmetic import Reference
@@ -671,6 +673,10 @@ class World:
             status = await life
         except (CoordinatorGoneError, WireError) as error:
             self.tell(f"{process.name} gives up: {error}")
+        except CopiesGoneError as error:
+            # The nodes that have them may run no worker: then the job goes on from its checkpoint.
+            link = self._workers[process].link
+            link.say(Failed(link.step, str(error), is_injected=False, is_hopeless=True))
         process.exit(f"ended with status {status}")
 
     def worker_process(self, worker: Worker) -> SimulatedProcess | None:

@@ -7,8 +7,7 @@
 The parameters are no inputs of the node, so autograd accumulates nothing for them. Tensors are kept by
 `save_for_backward` alone, never as attributes of the context: so the engine drops them when the node has
 run, and notices if they were changed. Weights of what torch.utils.checkpoint computes again do not wait: to
-keep it until `run` would cost more than it was asked to save. They are still added in place where that is
-quicker than autograd.
+keep it until `run` would cost more than it was asked to save.
 """
 
 # Whether saved tensors have hooks can only be read from what torch calls private.
@@ -79,32 +78,14 @@ def _unknown(tensor: Tensor) -> Any:
     raise NotImplementedError
 
 
-def is_second_time(hook: Callable[[Tensor], Any]) -> bool:
-    """True if it belongs to what torch.utils.checkpoint computes again: its graph is not used, and it ends
-    with the last tensor that is kept."""
-    return getattr(hook, "__qualname__", "").startswith("_recomputation_hook.")
-
-
-class _Kept:
-    """In place of a context, in a second time: what is kept goes to the hook, before anything is computed."""
-
-    def __init__(self, hook: Callable[[Tensor], Any]) -> None:
-        self._hook = hook
-
-    def save_for_backward(self, *tensors: Tensor | None) -> None:
-        for tensor in tensors:
-            if tensor is not None:
-                self._hook(tensor)
-
-
 class Owner:
     """One for each stage."""
 
     def __init__(self) -> None:
         self.defers = True
         """True where weights wait at all."""
-        self.fuses = False
-        """True for layers that can add to their gradients in place, even where weights do not wait."""
+        self.lowers = False
+        """True if layers keep weights in the precision of autocast even where these do not wait."""
         self.collecting: Collector | None = None
         """Takes what is deferred during backward; without one, nothing is deferred."""
         self.anchor = torch.zeros((), requires_grad=True)
@@ -126,9 +107,6 @@ NO_SECOND_DERIVATIVE = (
 
 class Unit(ABC):
     """One layer with a `weight` and perhaps a `bias` that wait. Subclasses say what is computed."""
-
-    can_fuse = False
-    """True if under autocast it is quicker than autograd where its weights do not wait."""
 
     def __init__(self, module: nn.Module, owner: Owner) -> None:
         self.owner = owner
@@ -157,19 +135,17 @@ class Unit(ABC):
         # What torch.compile traces has one kernel for all gradients.
         if not is_trained or not torch.is_grad_enabled() or torch.compiler.is_compiling():
             return self.original(input)
-        owner = self.owner
-        hook = saving_hook()
-        waits = owner.waits(hook)
-        fuses = owner.fuses and self.can_fuse and torch.is_autocast_enabled(input.device.type)
-        if not waits and not fuses:
-            return self.original(input)
-        kept = None if hook is None or not is_second_time(hook) else _Kept(hook)
-        return _deferred(input, None if input.requires_grad else owner.anchor, self, waits, kept)
+        if not self.owner.waits(saving_hook()):
+            return self.at_once(input)
+        return _deferred(input, None if input.requires_grad else self.owner.anchor, self)
+
+    def at_once(self, input: Tensor) -> Tensor:
+        """In place of the module's forward where weights do not wait."""
+        return self.original(input)
 
     @abstractmethod
     def compute(self, ctx: Any, value: Tensor) -> Tensor:
-        """The output. Saves what the weights need, then what the input's gradient needs besides, before it
-        computes: a second time ends with what is saved last."""
+        """The output. Saves what the weights need, then what the input's gradient needs besides."""
 
     @abstractmethod
     def input_gradient(self, saved: tuple[Any, ...], gradient: Tensor) -> Tensor:
@@ -184,11 +160,9 @@ class _Deferred(torch.autograd.Function):
     """The node of one call of a unit."""
 
     @staticmethod
-    def forward(
-        ctx: Any, value: Tensor, anchor: Tensor | None, unit: Unit, waits: bool, kept: _Kept | None
-    ) -> Tensor:
-        ctx.unit, ctx.waits = unit, waits
-        return unit.compute(ctx if kept is None else kept, value)
+    def forward(ctx: Any, value: Tensor, anchor: Tensor | None, unit: Unit) -> Tensor:
+        ctx.unit = unit
+        return unit.compute(ctx, value)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
@@ -197,30 +171,24 @@ class _Deferred(torch.autograd.Function):
         unit: Unit = ctx.unit
         saved = ctx.saved_tensors
         gradient: Tensor = gradients[0]
-        work = unit.owner.collecting if ctx.waits else None
+        work = unit.owner.collecting
         if work is not None:
             work.add(unit, saved[0], gradient)
         else:
             hooked: Hooked = {}
             unit.accumulate(saved[0], gradient, hooked)
             run_hooks(hooked)
-        return (
-            unit.input_gradient(saved, gradient) if ctx.needs_input_grad[0] else None,
-            None,
-            None,
-            None,
-            None,
-        )
+        return unit.input_gradient(saved, gradient) if ctx.needs_input_grad[0] else None, None, None
 
 
-_Apply = Callable[[Tensor, Tensor | None, Unit, bool, _Kept | None], Tensor]
+_Apply = Callable[[Tensor, Tensor | None, Unit], Tensor]
 _transformed: _Apply = _Deferred.apply  # pyright: ignore[reportUnknownMemberType]
 _plain: _Apply = super(torch.autograd.Function, _Deferred).apply  # pyright: ignore
 _are_transforms_active: Callable[[], bool] = torch._C._are_functorch_transforms_active
 
 
-def _deferred(value: Tensor, anchor: Tensor | None, unit: Unit, waits: bool, kept: _Kept | None) -> Tensor:
+def _deferred(value: Tensor, anchor: Tensor | None, unit: Unit) -> Tensor:
     # `Function.apply` does the same, after a look at arguments that only matter to transforms.
     if _are_transforms_active():
-        return _transformed(value, anchor, unit, waits, kept)
-    return _plain(value, anchor, unit, waits, kept)
+        return _transformed(value, anchor, unit)
+    return _plain(value, anchor, unit)

@@ -218,6 +218,13 @@ class Call:
         self.unit.has_borders = borders is not None
         return borders
 
+    def take_border(self) -> Border:
+        """The first one, which whoever takes it accumulates."""
+        self.check()
+        assert self.borders
+        first, *self.borders = self.borders
+        return first
+
     def all_gradients(self) -> Sequence[Tensor | None]:
         """Those of the inputs; those of the parameters are accumulated."""
         if self.outputs:

@@ -7,10 +7,11 @@
 What autocast does to the operands of a layer is done here without its cache: inside a node gradients are off,
 and autocast would remember casts made there. Whoever uses the same weight next would get one that leads to no
 gradient. A Linear keeps its weights as they were cast until they change, which is once a step: autocast would
-cast them for every micro-batch, and again for the gradient of the input.
+cast them for every micro-batch, and again for the gradient of the input. Where weights do not wait, the cast
+ones are leaves of autograd's graph whose gradients are those of the weights: nothing else has to be done.
 
-On a GPU the product of two bf16 matrices is added to a float32 gradient by one kernel, without being rounded
-to bf16 before.
+Where they wait, on a GPU the product of two bf16 matrices is added to a float32 gradient by one kernel,
+without being rounded to bf16 before.
 """
 
 from collections.abc import Sequence
@@ -71,16 +72,25 @@ class Lowered:
 
     def take(self, parameter: Tensor, dtype: torch.dtype) -> Tensor:
         """The parameter in this precision; float64 stays as it is, as under autocast."""
+        now, tensor = _mark(parameter), self._tensor
+        if now == self._of and tensor is not None and tensor.dtype == dtype:
+            return tensor
         if parameter.dtype in (dtype, torch.float64):
             return parameter
-        tensor = self._tensor
         if tensor is None or tensor.dtype != dtype or tensor.shape != parameter.shape:
             self._tensor = tensor = torch.empty_like(parameter, dtype=dtype, requires_grad=False)
-            self._of = None
-        now = _mark(parameter)
-        if now != self._of:
-            tensor.copy_(parameter.detach())
-            self._of = now
+        tensor.detach().copy_(parameter.detach())
+        self._of = now
+        return tensor
+
+    def leaf(self, parameter: Tensor, dtype: torch.dtype) -> Tensor:
+        """The same, with the gradient of the parameter: autograd adds to both."""
+        tensor: Any = self.take(parameter, dtype)
+        if tensor is not parameter and tensor.grad is not parameter.grad:
+            tensor.requires_grad_()
+            # Gradients of bf16 weights are added to float32, as they come.
+            tensor.grad_dtype = None
+            tensor.grad = parameter.grad
         return tensor
 
     @property
@@ -115,8 +125,6 @@ def adds_in_float32(gradient: Tensor, rows: Tensor) -> bool:
 class LinearUnit(Unit):
     """Keeps the input and the gradient; only the gradient if the weight is frozen."""
 
-    can_fuse = True
-
     def __init__(self, module: nn.Module, owner: Owner) -> None:
         super().__init__(module, owner)
         self._low_weight, self._low_bias = Lowered(), Lowered()
@@ -133,6 +141,20 @@ class LinearUnit(Unit):
             if parameter is not None and (target := low.due(parameter)) is not None:
                 found.append((target, parameter))
         return found
+
+    def at_once(self, input: Tensor) -> Tensor:
+        """Autograd adds to the gradients of weights, and casts none."""
+        if torch.compiler.is_compiling() or not self.owner.lowers or not torch.is_grad_enabled():
+            return self.original(input)
+        weight, bias, kind = self.weight, self.parameters["bias"], input.device.type
+        if not torch.is_autocast_enabled(kind) or not _has_sum(weight):
+            return self.original(input)
+        dtype = torch.get_autocast_dtype(kind)
+        if bias is None:
+            return F.linear(input, self._low_weight.leaf(weight, dtype))
+        if not _has_sum(bias):
+            return self.original(input)
+        return F.linear(input, self._low_weight.leaf(weight, dtype), self._low_bias.leaf(bias, dtype))
 
     def compute(self, ctx: Any, value: Tensor) -> Tensor:
         weight, bias = self.weight, self.parameters["bias"]
@@ -168,6 +190,15 @@ class LinearUnit(Unit):
             _addmm_into(grad, rows.t(), values, grad.dtype, out=grad)
         else:
             grad.add_(rows.t().mm(values))
+
+
+_ADDS_TO_ANY_DTYPE = hasattr(torch.Tensor, "grad_dtype")
+"""True if a leaf may have a gradient of another precision than its own: since torch 2.10."""
+
+
+def _has_sum(parameter: Tensor) -> bool:
+    """True if it has a gradient to which another leaf may add, and nobody is called with it."""
+    return parameter.grad is not None and _ADDS_TO_ANY_DTYPE and not has_hooks(parameter)
 
 
 def embedding_fits(module: nn.Embedding) -> bool:

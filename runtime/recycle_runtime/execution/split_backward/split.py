@@ -150,6 +150,40 @@ class WeightWork:
         return parts
 
     @property
+    def pieces(self) -> int:
+        """Of all that is left, those that can be computed one by one, at any time: what one layer's weights
+        need, or the weights at one border of a call; weights that have hooks are not among them."""
+        return sum(1 for _ in self._simple_layers()) + sum(1 for _ in self._simple_borders())
+
+    def run_some(self, count: int) -> int:
+        """Compute so many pieces, if there are so many; how many."""
+        done = 0
+        for number in list(self._simple_layers())[: max(0, count)]:
+            unit, value, gradient = self._layers[number - done]
+            unit.accumulate(value, gradient, {})
+            del self._layers[number - done]
+            done += 1
+        for call in list(self._simple_borders())[: max(0, count - done)]:
+            call.take_border().accumulate()
+            done += 1
+            if not call.borders:
+                # Its graph is not needed any more.
+                self._calls[call.unit].remove(call)
+        self._calls = {unit: calls for unit, calls in self._calls.items() if calls}
+        return done
+
+    def _simple_layers(self) -> Iterator[int]:
+        return (
+            number for number, (unit, *_) in enumerate(self._layers) if not any(map(has_hooks, unit.trained))
+        )
+
+    def _simple_borders(self) -> Iterator[Call]:
+        """The call of each."""
+        for calls in self._calls.values():
+            if not any(has_hooks(parameter) for call in calls for parameter in call.parameters):
+                yield from (call for call in calls for _ in call.borders or ())
+
+    @property
     def is_empty(self) -> bool:
         return not self._layers and not self._calls
 
@@ -230,7 +264,7 @@ class Split:
         self._owner = Owner()
         self._units = choose_units(module, self._owner)
         self._before = [vars(unit.module).get("forward") for unit in self._units]
-        self._defers = self._fuses = False
+        self._defers = self._lowers = False
         self.defer_weights(True)
 
     @property
@@ -245,12 +279,12 @@ class Split:
         self._defers = wanted
         self._put_in_place()
 
-    def fuse_weights(self, wanted: bool) -> None:
-        """Where no weights wait: whether layers still add to their gradients in place, which is quicker on a
-        GPU that computes in bf16 and has float32 gradients, and slower on its host."""
-        if wanted is self._fuses:
+    def lower_weights(self, wanted: bool) -> None:
+        """Where no weights wait: whether Linear layers still keep them in the precision of autocast, between
+        one step and the next."""
+        if wanted is self._lowers:
             return
-        self._fuses = wanted
+        self._lowers = wanted
         self._put_in_place()
 
     @property
@@ -272,13 +306,15 @@ class Split:
                 copy([target for target, _ in due], [parameter for _, parameter in due])
 
     def _is_used(self, unit: Unit | GeneralUnit) -> bool:
-        return self._defers or (self._fuses and isinstance(unit, Unit) and unit.can_fuse)
+        return self._defers or (self._lowers and isinstance(unit, LinearUnit))
 
     def _put_in_place(self) -> None:
-        self._owner.defers, self._owner.fuses = self._defers, self._fuses
+        self._owner.defers, self._owner.lowers = self._defers, self._lowers
         for unit, before in zip(self._units, self._before, strict=True):
-            if self._is_used(unit):
+            if self._defers:
                 unit.module.forward = unit.forward
+            elif self._is_used(unit) and isinstance(unit, LinearUnit):
+                unit.module.forward = unit.at_once
             elif _forward(unit.module) is unit:
                 del unit.module.forward
                 if before is not None:
@@ -313,7 +349,7 @@ class Split:
     def remove(self) -> None:
         """Give the modules their own forward back, for good."""
         self.defer_weights(False)
-        self.fuse_weights(False)
+        self.lower_weights(False)
         self._units, self._before = [], []
 
 

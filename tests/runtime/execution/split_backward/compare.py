@@ -60,7 +60,12 @@ class Twins:
             self.same(one.outputs, other.outputs)
             self.same([each.grad for each in one.inputs], [each.grad for each in other.inputs])
         for number in order or range(len(ours)):
-            cast(WeightWork, ours[number].work).run()
+            work = cast(WeightWork, ours[number].work)
+            pieces = work.pieces
+            # Some of it before the rest, as while tokens travel; and no more than there are.
+            assert work.run_some(pieces // 2) == pieces // 2
+            assert work.run_some(0) == 0 and work.pieces == pieces - pieces // 2
+            work.run()
         self.same_gradients()
 
     def same_gradients(self) -> None:

@@ -51,10 +51,10 @@ def computed(module: nn.Module, value: Tensor) -> Tensor:
         return module(value).float().pow(2).mean()
 
 
-@pytest.mark.parametrize("fuses", [False, True])
+@pytest.mark.parametrize("lowers", [False, True])
 @pytest.mark.parametrize("defers", [False, True])
 @pytest.mark.parametrize("is_reentrant", [False, True])
-def test_no_product_is_computed_more_often(is_reentrant: bool, defers: bool, fuses: bool) -> None:
+def test_no_product_is_computed_more_often(is_reentrant: bool, defers: bool, lowers: bool) -> None:
     torch.manual_seed(0)  # pyright: ignore[reportUnknownMemberType]
     model = Model(is_reentrant)
     plain, inputs = copy.deepcopy(model), [torch.randn(3, WIDTH) for _ in range(3)]
@@ -63,7 +63,7 @@ def test_no_product_is_computed_more_often(is_reentrant: bool, defers: bool, fus
             torch.autograd.backward(computed(plain, value))
     split = prepare(model)
     split.defer_weights(defers)
-    split.fuse_weights(fuses)
+    split.lower_weights(lowers)
     with Products() as counted:
         for value in inputs:
             split.refresh()
@@ -73,7 +73,7 @@ def test_no_product_is_computed_more_often(is_reentrant: bool, defers: bool, fus
             else:
                 split.backward([loss], [None])
     assert counted.counts == expected.counts
-    assert (split.bytes_held > 0) == (defers or fuses)
+    assert (split.bytes_held > 0) == (defers or lowers)
     for own, other in zip(model.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(own.grad, other.grad, rtol=1e-6, atol=1e-7)
 
@@ -81,7 +81,43 @@ def test_no_product_is_computed_more_often(is_reentrant: bool, defers: bool, fus
 def test_nothing_is_kept_for_weights_that_are_computed_again() -> None:
     model = Model(is_reentrant=False)
     split = prepare(model)
-    split.fuse_weights(True)
+    split.lower_weights(True)
     work = split.backward_input([computed(model, torch.randn(3, WIDTH))], [None])
     of_one_layer = 3 * WIDTH * 2
     assert work.held_bytes <= 4 * of_one_layer, "inputs and gradients of first and last"
+
+
+@pytest.mark.parametrize("is_watched", [False, True])
+def test_weights_that_do_not_wait_are_not_cast_in_the_graph(is_watched: bool) -> None:
+    """Unless somebody is called with their gradients: then autograd has to bring them."""
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH, bias=False))
+    plain, value = copy.deepcopy(model), torch.randn(3, WIDTH)
+    seen: list[Tensor] = []
+    if is_watched:
+        model[0].weight.register_hook(seen.append)  # pyright: ignore
+    split = prepare(model)
+    split.defer_weights(False)
+    split.lower_weights(True)
+    for parameter in (*model.parameters(), *plain.parameters()):
+        parameter.grad = torch.ones_like(parameter)
+    kept = [parameter.grad for parameter in model.parameters()]
+    for _ in range(2):
+        split.refresh()
+        torch.autograd.backward(computed(plain, value))
+        loss = computed(model, value)
+        names: list[str] = []
+        waiting: list[Any] = [loss.grad_fn]
+        while waiting:
+            node = waiting.pop()
+            names.append(node.name())
+            waiting += [each for each, _ in node.next_functions if each is not None]
+        split.backward([loss], [None])
+        assert names.count("ToCopyBackward0") == 1 + is_watched * 2, "the output, and a watched layer's two"
+        with torch.no_grad():
+            for own, other in zip(model.parameters(), plain.parameters(), strict=True):
+                own.mul_(1.5)
+                other.mul_(1.5)
+    assert len(seen) == 2 * is_watched
+    for parameter, grad, other in zip(model.parameters(), kept, plain.parameters(), strict=True):
+        assert parameter.grad is grad, "where peers sum it"
+        torch.testing.assert_close(grad, other.grad, rtol=0, atol=0)

@@ -37,9 +37,9 @@ def gradients(
 ) -> list[torch.Tensor]:
     """Of the input and of every parameter, added up over some micro-batches."""
     split = None if how == "plain" else prepare(stage)
-    if split is not None and how == "fused":
+    if split is not None and how == "lowered":
         split.defer_weights(False)
-        split.fuse_weights(True)
+        split.lower_weights(True)
     for parameter in stage.parameters():
         parameter.grad = torch.zeros_like(parameter)
     given = value.clone().requires_grad_()
@@ -70,7 +70,7 @@ def given(dtype: torch.dtype) -> torch.Tensor:
     return torch.randn(8, 16, WIDTH, device="cuda", dtype=dtype, generator=generator)
 
 
-@pytest.mark.parametrize("how", ["deferred", "fused"])
+@pytest.mark.parametrize("how", ["deferred", "lowered"])
 def test_products_in_bf16_are_added_in_float32(how: str) -> None:
     """No further from the truth than plain autograd is, which rounds every product before it adds it."""
     stage = stage_of(Block, torch.float32)
@@ -81,7 +81,7 @@ def test_products_in_bf16_are_added_in_float32(how: str) -> None:
     assert ours[1].dtype == torch.float32
 
 
-@pytest.mark.parametrize("how", ["deferred", "fused"])
+@pytest.mark.parametrize("how", ["deferred", "lowered"])
 @pytest.mark.parametrize("keeps", [True, False])
 def test_what_is_computed_again(how: str, keeps: bool) -> None:
     """Inside torch.utils.checkpoint weights do not wait; gradients are the same."""
@@ -91,7 +91,7 @@ def test_what_is_computed_again(how: str, keeps: bool) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["deferred", "fused"])
+@pytest.mark.parametrize("how", ["deferred", "lowered"])
 def test_compiled_layers(how: str) -> None:
     stage = stage_of(Block, torch.float64)
     plain = gradients(copy.deepcopy(stage), given(torch.float64), how="plain")
