@@ -111,11 +111,18 @@ class Answers(NamedTuple):
     """By the number of the layer."""
 
 
+def _all_here(_: int | None) -> bool:
+    """Nothing is on its way."""
+    return True
+
+
 class Chunk:
     """Layers, gradients and data of one chunk, as every worker that holds it has them."""
 
     beside: "tuple[Chunk, ...]" = ()
     """The same chunk as further ranks have it, for which this process stands too: their state and steps."""
+    arrive: Callable[[int | None], bool] = staticmethod(_all_here)
+    """Weights that come from the owners of their shards: see `state.ownership.Ownership.arrive`."""
 
     def __init__(
         self,
@@ -145,8 +152,6 @@ class Chunk:
         """False while shards of optimizer state are on their way to their owners."""
         self.is_whole = True
         """False while another's state is on its way here."""
-        self.arrive: Callable[[int | None], bool] = _all_here
-        """Weights that come from the owners of their shards: see `state.ownership.Ownership.arrive`."""
         self.on_settled: Callable[[], None] | None = None
         """Called when the last step stands and nothing of the next one has been used: a time to copy it."""
         self.graphs: dict[Any, Any] = {}
@@ -422,11 +427,6 @@ class Chunk:
     def state_bytes(self) -> int:
         """About how many bytes a peer sends: all but shards of optimizer state."""
         return sum(layer.state_bytes for layer in self.layers)
-
-
-def _all_here(_: int | None) -> bool:
-    """Nothing is on its way."""
-    return True
 
 
 def build_chunks(

@@ -129,6 +129,10 @@ class TrainingSession(Protocol):
         """Nothing of the last step is open any more."""
         ...
 
+    async def arrive(self) -> None:
+        """Weights of others that are on their way are here."""
+        ...
+
     def take_back_broken(self) -> None:
         """The group was aborted: no step counts that was made with what an abort has left."""
         ...
@@ -433,6 +437,9 @@ class _Session:
 
     async def settle(self) -> None:
         self._inner.settle()
+
+    async def arrive(self) -> None:
+        self._inner.steps.arrive()
 
     def take_back_broken(self) -> None:
         self._inner.take_back_broken()

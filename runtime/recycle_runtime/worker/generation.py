@@ -242,8 +242,12 @@ class WorkerGeneration:
         # What was waited for may be what an abort has left there.
         self.go_on_or_leave()
 
-    def catch_up(self) -> None:
+    async def catch_up(self) -> None:
         """Between two steps, if the state that this process waits for has arrived."""
+        if self._joiners:
+            assert self._session is not None
+            with self._unless_asked_to_leave():
+                await self._session.arrive()
         waiting = [joiner for joiner in self._joiners if not joiner.finish_if_ready()]
         are_done, self._joiners = bool(self._joiners) and not waiting, waiting
         if are_done:

@@ -140,7 +140,6 @@ class Joiner:
             if self._incoming.error is not None:
                 raise PeerError(self._incoming.error)
             return False
-        self._chunk.arrive(None)
         load = partial(load_sent, self._chunk, self._states, is_stepping=True)
         if self._catch_up is None:
             load()

@@ -381,7 +381,7 @@ class WorkerProcess:
     async def _steps(self, generation: WorkerGeneration, step: int) -> End | None:
         while True:
             generation.go_on_or_leave()
-            generation.catch_up()
+            await generation.catch_up()
             self._move_layers(generation)
             # Told before it is looked where to stop, so that nobody believes in a stop that was passed.
             self.link.step = step

@@ -478,6 +478,9 @@ class NumberSession:
     async def evaluate(self, data: Any, before: Callable[[int], None]) -> float | None:
         raise AssertionError("a world has no scripts, and nobody else asks for an evaluation")
 
+    async def arrive(self) -> None:
+        """Weights are nowhere but here."""
+
     async def settle(self) -> None:
         await self._norm_arrives()
         self._steps.finish()

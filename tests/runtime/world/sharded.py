@@ -439,7 +439,7 @@ class ShardedSession(NumberSession):
         is_behind = not all(chunk.arrive(-1) for chunk in self._chunks.values())
         return super().is_midway or (is_behind and self._process.is_stopped)
 
-    async def _weights_arrive(self) -> None:
+    async def arrive(self) -> None:
         """Work that comes after them on the device waits for them, and so does a host that reads them."""
         await blocking(self._steps.arrive)
 
@@ -451,15 +451,15 @@ class ShardedSession(NumberSession):
         await blocking(lambda: self._steps.agree(on_change, go_on))
 
     async def settle(self) -> None:
-        await self._weights_arrive()
+        await self.arrive()
         await blocking(self._steps.finish)
 
     async def _forward(self, instruction: Instruction) -> None:
-        await self._weights_arrive()
+        await self.arrive()
         await super()._forward(instruction)
 
     async def _reduce(self, instruction: Instruction) -> None:
-        await self._weights_arrive()
+        await self.arrive()
         if not await blocking(lambda: self._steps.reduce(instruction.chunk)):
             raise RunAgain
 
