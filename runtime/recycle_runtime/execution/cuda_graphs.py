@@ -243,6 +243,9 @@ class ChunkGraphs:
         if why := self._refused():
             self._give_up(why, self._waits)
             return
+        # What is captured can wait for nothing outside of it.
+        self._chunk.arrive(None)
+        self._chunk.split.refresh()
         torch.cuda.synchronize()
         for key in due:
             del self._seen[key]

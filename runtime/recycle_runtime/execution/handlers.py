@@ -180,6 +180,8 @@ class OpHandlers:
         """Parts of W that rounds compute, where the plan has any."""
         self._seen: set[int] = set()
         """Chunks whose outputs have been looked at."""
+        self._current: set[int] = set()
+        """Chunks whose weights are here, also as layers keep them, for graphs that are replayed in this step."""
         self.gives_back: dict[int, bool] = {}
         """Of chunks whose inputs wanted gradients in this step: whether any got one."""
 
@@ -213,6 +215,7 @@ class OpHandlers:
             chunk.expert_counts.begin()
             chunk.split.refresh()
         self._step = step
+        self._current.clear()
         self.finiteness.begin(step)
         self.samples = self.tokens = 0
         self._signatures = {}
@@ -306,7 +309,8 @@ class OpHandlers:
         if chunk.expert_counts.layers:
             chunk.expert_counts.before_forward(self._loss_share(chunk, instruction))
         if buffer.graph is not None:
-            if not chunk.arrive(-1):
+            if chunk.number not in self._current:
+                self._current.add(chunk.number)
                 chunk.arrive(None)
                 chunk.split.refresh()
             buffer.graph.forward(buffer.inputs, buffer.target, self._now, index)
