@@ -181,7 +181,7 @@ class OpHandlers:
         self._seen: set[int] = set()
         """Chunks whose outputs have been looked at."""
         self._current: set[int] = set()
-        """Chunks whose weights are here, also as layers keep them, for graphs that are replayed in this step."""
+        """Chunks whose weights are here, and lowered: graphs can be replayed in this step."""
         self.gives_back: dict[int, bool] = {}
         """Of chunks whose inputs wanted gradients in this step: whether any got one."""
 
