@@ -97,7 +97,7 @@ class Attendance:
         """Workers that the user wants to do without, until a node arrives while the others train."""
         now = clock.now()
         self._node_at = now
-        """When the last one arrived."""
+        """Time at which the last node arrived."""
         self.deadline = now + start_seconds
         """For those who are waited for."""
         self._returns_by = now + _LAST_RETURN_SECONDS
@@ -113,7 +113,7 @@ class Attendance:
         self._returning: set[Member] = set()
         """Processes of the journal that have not come back to this coordinator yet."""
         self._pids_before: Mapping[Member, int] = {}
-        """Which processes they are, as far as the coordinator before this one has written it down."""
+        """Process ids of members, as far as the previous coordinator has written them to the journal."""
 
     @property
     def _has_ended(self) -> bool:
@@ -204,7 +204,7 @@ class Attendance:
         return message
 
     def _host(self, worker: Worker) -> str:
-        """Where it runs; nothing if no agent says so."""
+        """Host that the worker runs on; empty if no agent reports it."""
         node = self._agents.nodes().get(worker, "")
         return node and host_of(node)
 

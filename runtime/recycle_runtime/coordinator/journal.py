@@ -155,7 +155,7 @@ def _checked(fields: dict[str, Any], declared: Mapping[str, Field]) -> dict[str,
 
 
 def _take_off_cut_line(path: Path) -> None:
-    """What comes after the last end of a line; nothing has been done because of it."""
+    """Remove an unfinished last line; nothing has been done because of it."""
     if not path.is_file():
         return
     text = path.read_bytes()

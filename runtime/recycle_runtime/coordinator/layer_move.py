@@ -46,7 +46,7 @@ class LayerMove:
     """In the job; one that was given up is never confused with the next."""
     began: float = 0.0
     arrived: float = 0.0
-    """When the last layers were there; 0 until then."""
+    """Time at which the last layers had arrived; 0 until then."""
     received: int = 0
     """Bytes, as the processes count them."""
 
@@ -80,7 +80,7 @@ class LayerMove:
         return [member for member in members if member.worker in workers]
 
     def orders(self, generation: int, members: Collection[Member]) -> dict[Member, MoveLayers]:
-        """What each process that has something to do is told."""
+        """Order for each process that gives or takes layers."""
         gives: dict[Worker, list[LayersToMove]] = {}
         takes: dict[Worker, list[LayersToMove]] = {}
         for donor, joiner, layers, shards in _ways(self.recut):
@@ -103,7 +103,7 @@ class LayerMove:
         return tuple(each for _, joiner, _, shards in ways if joiner == worker for each in shards)
 
     def obstacle(self, reports: Mapping[Member, HeldState]) -> str | None:
-        """Why the switch cannot be made with what processes have reported; None if it can."""
+        """Reason why the switch cannot be made with the reported state; None if it can."""
         if self.missing:
             return "not all layers have arrived"
         here = {member.worker for member in reports}

@@ -41,9 +41,9 @@ class Memory(NamedTuple):
     journal: Mapping[str, Field] = MappingProxyType({})
     """Fields of lines."""
     again: str = ""
-    """When workers say it again, if they do."""
+    """Occasion on which workers say it again, if they do."""
     lost: str = ""
-    """Why it need not be known any more, where it is neither written down nor said again."""
+    """Reason why it need not be known any more, where it is neither written down nor said again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Asked:
     run: int = 0
     """Times that the job may still go on by itself: tells copies of different runs apart."""
     nodes: Callable[[], Mapping[Worker, str]] = dict
-    """Which node each worker is on."""
+    """Names of the nodes that workers run on."""
     file_thread: Callable[[str], FileThread] = RealFileThread
 
 
@@ -112,7 +112,7 @@ class NewGeneration(NamedTuple):
     with_loss: frozenset[Member]
     """One process of each worker that computes losses."""
     stages: Mapping[Worker, int]
-    """Where each worker works; where groups of pipelines hold all layers, those of the first."""
+    """Stage of each worker; where groups of pipelines hold all layers, the one of the first group."""
     has_shards: bool = False
     """Optimizer state is in shards: no worker holds all of its stage."""
 

@@ -49,12 +49,12 @@ class PeerDigests(Participant):
 
     def __init__(self) -> None:
         self._first: dict[_Place, tuple[Worker, Mapping[str, str]]] = {}
-        """Who has spoken first, and what all peers must say too."""
+        """First worker to report on each place, and the digests that all of its peers must report."""
         self._shards: dict[_Place, dict[str, tuple[Worker, str]]] = {}
         """Of what only owners of a shard say, who has said it first."""
 
     def differs(self, member: Member, stage: int | None, said: PeerDigest) -> str | None:
-        """How a worker differs from a peer that has spoken of the same step; None if it does not."""
+        """Difference between a worker and a peer that has reported on the same step, if any."""
         place = _Place(said.generation, said.step, stage, member.tp_rank)
         common = {name: value for name, value in said.fields.items() if not name.startswith(OF_SHARD)}
         first = self._first.get(place)

@@ -40,7 +40,7 @@ class BoundaryStop:
         return True
 
     def order(self, steps: int) -> Hold:
-        """What a process is told, also again; one that has stopped there says so again too."""
+        """Order to hold, for any process; one that has stopped there answers again too."""
         return Hold(steps if self.step is None else self.step, self._request)
 
     def end(self) -> None:
@@ -75,7 +75,7 @@ class Ending:
     why: str | None = None
     """The user's reason to end it at the next boundary, with a last checkpoint."""
     by: float = float("inf")
-    """When it ends at the latest, then without one."""
+    """Time at which the job ends at the latest, then without a last checkpoint."""
     error: str | None = None
     """Of a job that has ended."""
     has_recalled: bool = False

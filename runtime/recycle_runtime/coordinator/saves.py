@@ -64,7 +64,7 @@ class _Open:
     folder: str
     stays: bool
     first: Member
-    """Who asked first."""
+    """Member that asked first."""
     attempt: _Attempt
 
 

@@ -221,7 +221,7 @@ class StateMachine:
         return self.phase is Phase.RUNNING and self._boundary.step is None and self.recovery.going > 0
 
     def handle(self, event: Event, now: float) -> list[Order]:
-        """What has to be done, in this order."""
+        """Orders to carry out for an event, in this order."""
         self._now = now
         if self.phase is Phase.SAVING and not isinstance(event, _WHILE_SAVING):
             return []

@@ -118,7 +118,7 @@ class StepRows(Participant):
         return member in self._members
 
     def add_share(self, member: Member, said: LossShare | StepDone) -> None:
-        """What a process adds to the loss of a step that it may fail to finish, and its learning rate."""
+        """Add a process's share of the loss of a step that it may fail to finish, and its learning rate."""
         if said.step < self.next or member not in self._members:
             return
         telling = self._told.get(said.step)
@@ -157,7 +157,7 @@ class StepRows(Participant):
         return row
 
     def _made(self, step: int, telling: _Telling) -> StepRow:
-        """What is known of a step of this generation."""
+        """Row of a step of this generation, from all reports on it."""
         losses, done = telling.losses, telling.done.values()
         is_known = self._with_loss <= losses.keys()
         # The ranks of a worker load the same samples, and route them alike.
