@@ -26,7 +26,7 @@ class LoadingProcesses:
     prefetch_factor: int | None = None
     """Micro-batches that each process may be ahead."""
     context: Any = None
-    """How they are started; by default they are forked."""
+    """Multiprocessing context that starts them; by default they are forked."""
     begin: Callable[[int], None] | None = None
     """Called in each of them with its number (`worker_init_fn`)."""
     timeout: float = 0.0
