@@ -1,4 +1,4 @@
-"""Where rows of tokens go to meet the experts that they are for, and come back."""
+"""Exchange of rows of tokens with the peers that hold the experts that the rows are for."""
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
