@@ -37,7 +37,7 @@ LOCAL, NODE, COORDINATOR, AGENT, WORKER, PROFILE = (
     "local", "node", "coordinator", "agent", "worker", "profile"
 )  # fmt: skip
 _COORDINATOR = (LOCAL, NODE, COORDINATOR)
-"""Where an option is said that the coordinator needs."""
+"""Commands that take an option of the coordinator."""
 _AGENT = (LOCAL, NODE, AGENT)
 """The same for agents and workers."""
 _BOTH = (LOCAL, NODE, COORDINATOR, AGENT)
