@@ -61,7 +61,7 @@ class Instruction(NamedTuple):
 
     opcode: Opcode
     chunk: int = NONE
-    """Which range of layers it works on, or sends or receives for."""
+    """Range of layers that it works on, or sends or receives for."""
     pipeline: int = NONE
     """The pipeline that the micro-batch belongs to, wherever it runs."""
     microbatch: int = NONE

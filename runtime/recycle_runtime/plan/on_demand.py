@@ -66,7 +66,7 @@ class Recyclec:
         return self._process.poll() is not None
 
     def output(self) -> str:
-        """What it printed, once it has ended; OnDemandError if it failed."""
+        """Output of the process, once it has ended; OnDemandError if it failed."""
         with self._output, self._complaint:
             said, complaint = (_text(file) for file in (self._output, self._complaint))
         if (status := self._process.wait()) < 0:
@@ -134,7 +134,7 @@ def retime_arguments(
 
 
 def read_plan(path: Path) -> Bundle:
-    """What was made; OnDemandError if it cannot be read."""
+    """Read the plan that was made; OnDemandError if it cannot be read."""
     try:
         return Bundle.read(path)
     except (OSError, BundleError) as error:
