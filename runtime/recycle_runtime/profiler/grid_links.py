@@ -79,7 +79,7 @@ def sum_shape(stages: int | None, pipelines: int, devices: int) -> GridShape:
 
 
 def ring_factor(wanted: int, measured: int) -> float:
-    """How much longer a reduction takes among more ranks: each passes on 2 (n - 1) / n of the bytes."""
+    """Factor of a reduction's time among more ranks: each passes on 2 (n - 1) / n of the bytes."""
     return (1 - 1 / wanted) / (1 - 1 / measured)
 
 
@@ -324,7 +324,7 @@ class GridLinks:
         return found
 
     def _together(self, command: _Command, shape: GridShape) -> list[list[int]]:
-        """What each process of a grid has measured, this one's first."""
+        """Run a command on each process of a grid; return the times of all, this process's first."""
         others = self._pipes[: shape.size - 1]
         for pipe in others:
             pipe.send(command)
