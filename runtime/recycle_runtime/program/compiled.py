@@ -45,7 +45,7 @@ def compile_layer(module: nn.Module, options: Mapping[str, Any]) -> None:
 
 
 def _compiler_of(made: Any) -> Any:
-    """What has compiled this, to be called with another function."""
+    """Compiler of a compiled function, to be called with another function."""
     cells: Any = getattr(made, "__closure__", None) or ()
     found = [cell.cell_contents for cell in cells]
     return next((each for each in found if type(each).__name__ == "OptimizeContext"), None)

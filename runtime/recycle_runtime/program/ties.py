@@ -24,7 +24,7 @@ NamedLayers = Sequence[tuple[str, nn.Module]]
 
 
 def told_ties(path: Path, names: Mapping[str, Any]) -> tuple[Tie, ...]:
-    """What a program says in TIED."""
+    """Ties that a program names in TIED."""
     value = names.get("TIED", ())
     good = isinstance(value, list | tuple)
     rows = [_names(row) for row in cast(Iterable[Any], value)] if good else [None]
@@ -67,7 +67,7 @@ def give_copies(layers: NamedLayers) -> None:
 
 
 def whole_name(ties: Collection[Tie], name: str) -> str:
-    """What the whole model calls a parameter: of those that are one, the name of the first."""
+    """Name of a parameter in the whole model: of tied ones, the name of the first."""
     return next((tie[0] for tie in ties if name in tie), name)
 
 
