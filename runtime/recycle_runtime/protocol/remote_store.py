@@ -35,7 +35,7 @@ from recycle_runtime.protocol.messages.store import (
 
 A = TypeVar("A", bound=StoreAnswer)
 _MOST_FOLDERS = 64
-"""Whose keys are remembered."""
+"""Number of folders whose keys are remembered."""
 
 
 class StoreError(RuntimeError):
@@ -53,7 +53,7 @@ class RemoteStore(dist.Store):  # pyright: ignore[reportUntypedBaseClass]
         self._known: dict[str, int] = {}
         """Of each folder, how many keys have been told."""
         self._gathered: dict[str, str] = {}
-        """What the last request for several keys gave."""
+        """Values that the last request for several keys returned."""
         self._last_set = ""
         self._is_asking = False
         """True if an answer is on its way, or will never come."""

@@ -151,7 +151,7 @@ class Server:
         return int(self._listener.getsockname()[1])
 
     def fileno(self) -> int:
-        """What can be read when something is to be dealt with."""
+        """Descriptor that becomes readable when there is something to handle."""
         return self._selector.fileno()
 
     def watch(self, descriptor: int) -> None:

@@ -32,7 +32,7 @@ from recycle_runtime.protocol.messages.store import (
 
 Answer = Callable[[StoreAnswer], None]
 REGROUPING = "the workers are being grouped anew"
-"""Why a wait for a key of a generation that is over has ended."""
+"""Reason why a wait for a key of a generation that is over has ended."""
 _DIGITS = 20
 
 
