@@ -38,7 +38,7 @@ _ANSWER = "answer/way"
 """Not beside what all have said: whoever asks for a key may be told all that lies beside it."""
 _LISTED = 8
 _GRACE = timedelta(seconds=10)
-"""How much longer all but the first wait, so that they hear why it gave up."""
+"""Time that all but the first process wait longer, so that they receive the reason why it gave up."""
 
 
 class PlacementError(RuntimeError):

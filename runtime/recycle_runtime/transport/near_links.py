@@ -138,7 +138,7 @@ class _Late:
     def __init__(self, parts: Sequence[memoryview], tensors: Sequence[torch.Tensor]) -> None:
         self.parts = parts
         self._tensors = tensors
-        """Whose memory it is."""
+        """Tensors whose memory `parts` are."""
         self._is_over = threading.Event()
         self._error: OSError | None = None
 

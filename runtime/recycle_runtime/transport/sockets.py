@@ -235,7 +235,7 @@ def look(sockets: dict[int, int], except_port: int) -> Ends:
 
 
 def _wanted(identities: set[int], except_port: int) -> set[str]:
-    """Where connections go that are not made yet; only the system's table says so."""
+    """Addresses of connections that are not made yet; only the system's table says so."""
     found: set[str] = set()
     for name in ("tcp", "tcp6"):
         with suppress(OSError):
