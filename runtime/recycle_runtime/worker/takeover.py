@@ -38,7 +38,7 @@ class ActiveThread:
         self._thread = self._around.thread()
         self._lock = threading.Lock()
         self._since: float | None = None
-        """When the wait began that lasts."""
+        """Time at which the current wait began; None without one."""
 
     @property
     def is_waiting(self) -> bool:
