@@ -63,7 +63,7 @@ _FOLLOW_EVERY = 2.0
 _TAKEN_OUT = "was taken out"
 """End of a process that the coordinator wants to end."""
 _GRACE = 5.0
-"""Seconds that an agent which is told to go waits for word that the whole job ends."""
+"""Seconds that an agent that has to stop waits for word that the whole job ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ def _no_exit(_: int) -> None:
 
 
 class _AskedToGoError(WireError):
-    """There is nobody to connect to, and this process was told to go."""
+    """There is no coordinator to connect to, and this process has to stop."""
 
 
 class JobOverError(WireError):
@@ -98,7 +98,7 @@ class JobOverError(WireError):
 
 
 Work = Callable[[StartProcess, int, Board], int]
-"""Work of a worker process, as it is told, with its line of the board; gives the exit status."""
+"""Work of a worker process, for its options and its line of the board; returns the exit status."""
 
 
 class Agent:
