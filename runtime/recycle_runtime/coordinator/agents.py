@@ -120,7 +120,7 @@ class Agents:
                 self._shunned.add(agent.name)
 
     def announce_end(self, seconds: float) -> None:
-        """The job ends in order: agents that are told to go at the same time should stay until then."""
+        """The job ends in order: agents that have to stop at the same time should stay until then."""
         for connection in self._agents:
             connection.send(JobEnding(seconds))
 

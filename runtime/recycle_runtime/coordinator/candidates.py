@@ -39,7 +39,7 @@ class Situation(NamedTuple):
     outlook: Outlook
     costs: CostOfMoves
     is_started: Callable[[Worker], bool] = lambda worker: False
-    """True once an agent has been told to start this worker."""
+    """True once an agent has been ordered to start this worker."""
 
 
 class Candidate(NamedTuple):

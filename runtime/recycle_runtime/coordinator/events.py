@@ -39,7 +39,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """A process has found the restarted coordinator; it stops nowhere unless it is told to."""
+    """A process has found the restarted coordinator; it stops nowhere without an order."""
 
     member: Member
     is_training: bool
@@ -89,7 +89,7 @@ class WorkerFailed:
 
 @dataclass(frozen=True, slots=True)
 class BeginsAnew:
-    """Before the first step: a worker of which some processes have come is started anew, all of it."""
+    """Before the first step: a worker of which some processes have come is restarted, all of it."""
 
     worker: Worker
     why: str
@@ -279,7 +279,7 @@ class BeginGathering:
 
 @dataclass(frozen=True, slots=True)
 class BeginGeneration:
-    """A new generation is ordered: write it down before any process is told."""
+    """A new generation is ordered: write it down before it is sent to any process."""
 
     number: int
     step: int

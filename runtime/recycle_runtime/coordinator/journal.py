@@ -91,7 +91,7 @@ class Journal:
 
 
 class Damaged:
-    """Lines that are left out: told once, however many they are."""
+    """Lines that are left out: reported once, however many they are."""
 
     def __init__(self, path: str | Path) -> None:
         self._path, self._first, self._count = path, 0, 0

@@ -165,7 +165,7 @@ MEMORY = (
 def written_down(
     order: BeginGeneration, job: str, setup: Setup | None, pids: Iterable[tuple[Member, int]]
 ) -> Note:
-    """The line of a generation, before any process is told."""
+    """The line of a generation, before the order is sent to any process."""
     assignment, workers = order.assignment, sorted(order.cells)
     cells = [order.cells[worker] for worker in workers]
     line = Note(

@@ -1,12 +1,12 @@
 """Layers on their way to another cut, as the coordinator knows of them. Needs no torch.
 
-    begin       donors and joiners are told; training goes on under the cut there is
+    begin       donors and joiners get orders; training goes on under the current cut
     arrived     every joiner has its layers, and keeps them up to date
     switch      all workers stop between two steps and go on under the new cut
     given up    a worker failed or joined, or layers did not come: all go on under the cut there is
 
 A move belongs to one generation. Whatever begins another one ends it, and if the cut should still change,
-that is weighed anew.
+that is weighed again.
 """
 
 from collections.abc import Collection, Mapping

@@ -60,7 +60,7 @@ class JobText:
         self.cut = tuple(map(int, self._fields.get("cut", ())))
         """Number of layers of each stage; empty for a job of whole stages."""
         self.is_in_layers = "layer_forward" in self._fields
-        """True if it says what each layer costs: the job that a bundle is for, if it can be cut anew."""
+        """True if it says what each layer costs: the job that a bundle is for, if its cut can change."""
         self.parts = int(self._fields.get("parts", ["1"])[0])
         """Into how many parts micro-batches are split."""
         self.owners = int(self._fields.get("owners", ["0"])[0])

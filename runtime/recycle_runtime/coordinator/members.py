@@ -101,7 +101,7 @@ class Members:
         return self.cells.alone(self.roster.whole())
 
     def go_on_alone(self) -> None:
-        """A group whose workers are all that is needed; others hold nothing of use, and join anew."""
+        """A group whose workers are all that is needed; others hold nothing of use, and join again."""
         if (found := self._group_left()) is None:
             return
         book, first = found
@@ -115,7 +115,7 @@ class Members:
     # What they hold.
 
     def may_be_ahead(self) -> bool:
-        """True if somebody may have made a step, also if that was not told: who is left has made it then, and
+        """True if somebody may have made a step, reported or not: who is left has made it then, and
         nobody can make it again."""
         if self.restore is not None:
             # While all still have to read a checkpoint, whoever is ahead of it undoes a step.

@@ -40,7 +40,7 @@ _EARLY = 2
 """Steps after the last that is known to be made by all: no worker should be there yet."""
 _EARLIEST = 64
 _LATE = 4
-"""Copies that are due, and steps for each to be made, without one that is complete: then that is told."""
+"""Copies that are due, and steps for each, without a complete one before that is reported."""
 _STEPS_FOR_ONE = 4
 _SLOTS = 2
 _SCRIPT_STEPS = 2

@@ -170,11 +170,11 @@ class Participant(ABC):
         """All are asked to leave their group."""
 
     def generation(self, new: NewGeneration) -> Answers:
-        """A generation begins; nobody has been told yet."""
+        """A generation begins; no orders have been sent yet."""
         return ()
 
     def started(self, new: NewGeneration) -> Answers:
-        """The workers of a generation have been told to begin."""
+        """The workers of a generation have been ordered to begin."""
         return ()
 
     def recovered(self, seconds: float) -> Answers:
@@ -200,7 +200,7 @@ class Participant(ABC):
         """A process is gone."""
 
     def miss(self, member: Member) -> None:
-        """The connection of a process was broken: it may not have heard what it was told."""
+        """The connection of a process was broken: it may not have received what was sent."""
 
     def end_with(self, steps: int) -> None:
         """The run has so many steps, as has just become known; all of them are made."""

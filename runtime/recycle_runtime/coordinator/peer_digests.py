@@ -12,7 +12,7 @@ from recycle_runtime.protocol.messages.steps import OF_SHARD, PeerDigest
 _SHOWN = 6
 """Fields that are named in a sentence."""
 _LONGEST = 40
-"""Letters of a value that are told."""
+"""Characters of a value that are reported; the rest is cut off."""
 
 
 class _Place(NamedTuple):
@@ -97,6 +97,6 @@ def _hint(step: int) -> str:
 
 
 def _shown(name: str, one: str | None, other: str | None) -> str:
-    """Numbers are told, sums of tensors are not."""
+    """Numbers are reported, sums of tensors are not."""
     values = [value[:_LONGEST] for value in (one, other) if value is not None and not value.startswith("#")]
     return f"{name} ({values[0]}, {values[1]})" if len(values) == 2 else name

@@ -31,7 +31,7 @@ _LOGGER = logging.getLogger(__name__)
 
 FailedWorkers = tuple[Worker, ...]
 _MOST_KILLED = 3
-"""Times that one request is begun anew because somebody, or the lack of memory, has killed the process."""
+"""Times that one request is begun again because somebody, or the lack of memory, has killed the process."""
 
 
 _Place = tuple[Natural, Natural]

@@ -30,7 +30,7 @@ class Recovery:
     """The error of the first worker whose own work failed."""
 
     def told(self) -> Recovered:
-        """The change as observers are told it, with the time of each phase."""
+        """Message to observers about the change, with the time of each phase."""
         start = self.began if self.fault_at is None else self.fault_at
         return Recovered(
             generation=self.generation,

@@ -168,7 +168,7 @@ class GenerationStart(NamedTuple):
     spared: frozenset[Worker]
     """Cells in which injected faults wait."""
     grid: str
-    """The roles of all, as they are told."""
+    """The roles of all, in the form that orders have."""
     takers: Mapping[Member, Sequence[Worker]]
     """Cells that get their state from a member."""
     check_peers: int = 0

@@ -2,7 +2,7 @@
 
 Every worker runs the same script, and all of them ask for the same: a worker whose script asks for something
 else ends the job with a sentence. What all have to see alike, the loss of a step or the result of an
-evaluation, is decided here once, and told to everybody who asks: those who were there, and those who join
+evaluation, is decided here once, and sent to everybody who asks: those who were there, and those who join
 and run the same lines later. Needs no torch.
 """
 

@@ -1,7 +1,7 @@
 """The coordinator as a process: sockets, timers, files and processes around the job's state machine.
 
 Four kinds of clients connect: members (worker processes), their store connections, agents, and observers, who
-are told everything. What a client is follows from the first thing it says. What happens becomes an event of
+get all events. What a client is follows from the first thing it says. What happens becomes an event of
 the state machine; what that orders is carried out here. Needs no torch.
 """
 
@@ -138,7 +138,7 @@ class JobOptions(RunOptions):
     takes_over: bool = False
     """True if a coordinator before this one may still hold locks; see `leadership`."""
     is_over: bool = False
-    """True if a job in this folder had ended, and its agents had been told; see `job_over`."""
+    """True if a job in this folder had ended, and its agents had been notified; see `job_over`."""
 
 
 class Service:
@@ -248,7 +248,7 @@ class Service:
         """That copy."""
         self._closes_at = float("inf")
         self._agents_awaited = 0
-        """Number of agents that should be told of the end before this coordinator leaves."""
+        """Number of agents that should be notified of the end before this coordinator leaves."""
         self._stop: Callable[[], str | None] = lambda: None
         self.has_begun = before is not None
         """True if a generation has been ordered."""
@@ -311,7 +311,7 @@ class Service:
 
     @property
     def had_ended(self) -> bool:
-        """True if the job was over, and everybody had been told, before this coordinator was started."""
+        """True if the job was over, and everybody had been notified, before this coordinator was started."""
         return self._options.is_over and self._agents_awaited > 0
 
     @property
@@ -468,7 +468,7 @@ class Service:
         self._happen(Said(member, message))
 
     def _fault_injected(self, member: Member, message: FaultInjected) -> None:
-        """It does now what it was told to do to itself."""
+        """A process injects a fault into itself now."""
         self._hooks.injected(member.worker, message.fault)
         text = f"injected fault: {message.fault.kind} of {name_of(member.worker)}"
         self._publish([JobEvent(text, fault=message.fault)])

@@ -26,7 +26,7 @@ StageOf = Callable[[Worker], int | None]
 
 
 class SkippedSteps(Participant):
-    """Verdicts on steps, as they are told: each step once, however often it is made."""
+    """Verdicts on steps, as they are reported: each step once, however often it is made."""
 
     memory = (
         Memory(
