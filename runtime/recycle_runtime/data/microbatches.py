@@ -13,7 +13,7 @@ A plan may split every micro-batch in two along the first dimension of its tenso
 half of its samples.
 
 A worker draws what its stream loads and nothing else, in the background where the source allows it, and ahead
-of the step where the user's code does not run before it; it is told what other micro-batches look like. Items
+of the step where the user's code does not run before it; it gets the shapes of other micro-batches. Items
 of this step and the one before are kept, since a step may be run again.
 """
 

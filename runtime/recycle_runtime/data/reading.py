@@ -209,7 +209,7 @@ class IndexedReader:
 
 
 class StreamReader:
-    """Draws everything from the first, or from where it was told to go; keeps what was drawn last.
+    """Draws everything from the first, or from the position it was given; keeps what was drawn last.
 
     Once it draws, it goes on to the end of the step as long as that is quick: what costs most may be to put
     random numbers of its own in the place of the model's.
