@@ -26,7 +26,7 @@ class RunAgain(Exception):  # noqa: N818
 
 
 class Interpreter:
-    """Runs one worker's stream, as often as it is told to."""
+    """Runs one worker's stream, once per call."""
 
     def __init__(
         self,

@@ -53,7 +53,7 @@ class StepReport(NamedTuple):
 
 
 class Session:
-    """Runs its stream once a step; ends when the group does. `store` is where the group's shapes are told."""
+    """Runs its stream once a step; ends when the group does. `store` passes on the group's shapes."""
 
     def __init__(
         self,

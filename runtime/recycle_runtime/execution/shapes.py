@@ -27,7 +27,7 @@ __all__ = ["Looks", "Shapes", "Specs", "as_tuple", "numbers_with_gradient"]
 Specs = tuple[TensorSpec, ...]
 
 _FIRST = "first"
-"""Key of what the first backward of a chunk says: all that it has reached is told."""
+"""Key that is set after the first backward of a chunk has published all that it has reached."""
 
 
 class Shapes:
@@ -65,7 +65,7 @@ class Shapes:
         return self._leaving[signature]
 
     def show(self, signature: str, outputs: Sequence[torch.Tensor]) -> None:
-        """A forward has given this; the first of its signature is told to the next chunk, and all others must
+        """A forward has given this; the first of its signature is sent to the next chunk, and all others must
         look like it: how long a message is decides which way it goes."""
         if (known := self._leaving.get(signature)) is None:
             self._leaving[signature] = tuple(map(TensorSpec.of, outputs))
@@ -96,9 +96,9 @@ class Shapes:
     def reached(self, numbers: Iterable[int], wait: Callable[[], object]) -> list[int]:
         """Those of the tensors given on that the next chunk's backwards have found gradients of.
 
-        The host may be far ahead of the device: it waits until a backward has told of its gradients, which
+        The host may be far ahead of the device: it waits until a backward has published its gradients, which
         happens before its message is sent in every plan. A tensor without one by then has one in few
-        programs; for its sake all later messages are waited for (`wait`), since theirs are told before them.
+        programs; for its sake all later messages are waited for (`wait`), since theirs are sent before them.
         """
         numbers = list(numbers)
         if numbers and not self._is_told:
@@ -132,10 +132,10 @@ class Looks:
         self._worker, self._loaded_by = worker, loaded_by
         self._told: dict[int, set[int]] = {}
         self._keys: dict[int, list[str]] = {}
-        """Of what was told, by step."""
+        """Keys that were published, by step."""
 
     def tell(self, step: int, looks: Mapping[int, ItemSpec]) -> None:
-        """All that are known by now of those that this worker loads in a step; each is told once."""
+        """All that are known by now of those that this worker loads in a step; each is sent once."""
         told = self._told.setdefault(step, set())
         keys = self._keys.setdefault(step, [])
         fresh = {index: look.packed() for index, look in looks.items() if index not in told}
@@ -153,7 +153,7 @@ class Looks:
         self._forget(step - 2)
 
     def ask(self, step: int, index: int, part: int) -> ItemSpec:
-        """Of a micro-batch, when the worker has told that loads this part of it (its number in the plan)."""
+        """Of a micro-batch, once sent by the worker that loads this part of it (its number in the plan)."""
         key = _look_key(step, self._loaded_by[part])
         at_first: dict[str, str] = json.loads(self._store.get(key))
         if (found := at_first.get(str(index))) is not None:

@@ -32,7 +32,7 @@ class Owners(Protocol):
     """Of the shards of a chunk's optimizer state: see `state.ownership`."""
 
     on_change: Callable[[OwnersLacking | None], None] | None
-    """Called when other shards are held here than before; told when owners are missing, and when they are not
+    """Called when other shards are held here than before; also when owners are missing, and when they are not
     any more."""
 
     go_on: Callable[[], None]
