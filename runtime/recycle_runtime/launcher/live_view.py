@@ -109,14 +109,14 @@ def _with_joiners(take: _Take) -> _Take:
 
 
 class _Joiners:
-    """Workers that were started again and do not train yet, as far as observers are told of them.
+    """Workers that were started again and do not train yet, as far as observers are notified of them.
 
     A worker takes seconds to start, and gets its state while the others train: a run may end before that.
     """
 
     def __init__(self) -> None:
         self._coming: dict[str, None] = {}
-        """By name, in the order in which they were told of."""
+        """By name, in the order in which they were reported."""
         self._training: frozenset[str] = frozenset()
 
     def take(self, message: ToObserver) -> str | None:

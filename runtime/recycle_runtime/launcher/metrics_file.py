@@ -58,9 +58,9 @@ class MetricsFile:
             self._file.close()
 
     def catch_up(self, told: Sequence[StepRow | StepSettled]) -> None:
-        """Write the rows that a process before this one has told and not written.
+        """Write the rows that a process before this one has received and not written.
 
-        Of all that were told, these are the ones behind the last that is there, so that a row of a step which
+        Of all rows, these are the ones behind the last that is there, so that a row of a step which
         is made again counts as another.
         """
         self._write_all()
