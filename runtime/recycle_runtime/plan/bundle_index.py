@@ -20,7 +20,7 @@ Numbers are written seven bits to a byte, the lowest first; the upper bit says t
     groups      only if anything follows: how many, and for each the stage that holds each chunk
     owners      only where the optimizer's state is sharded: how many workers own each shard
     experts     only where peers share experts: slots of each worker in each mixture layer, and after how
-                many steps experts are placed anew
+                many steps experts are placed again
 """
 
 from dataclasses import dataclass
@@ -92,7 +92,7 @@ class Index:
     slots: int = 0
     """Slots of each worker for experts, in each mixture layer; 0: peers share no experts."""
     placed_every: int = 0
-    """Steps after which experts are placed anew; 0: never."""
+    """Steps after which experts are placed again; 0: never."""
     recut_digests: tuple[bytes, ...] = ()
     """The content hash of each bundle for another cut."""
     plans: tuple[PlanEntry, ...]

@@ -120,7 +120,7 @@ def cut_arguments(job: str, workers: int, *, split: bool = False, out: Path) -> 
 def cut_for_slow_arguments(
     job: str, workers: int, factors: Collection[float], *, split: bool = False, out: Path
 ) -> list[str]:
-    """For a plan of the fastest cut for so many workers of which some are slow, told as JSON."""
+    """For a plan of the fastest cut for so many workers of which some are slow, given as JSON."""
     slow = ["--slow", ",".join(f"{by:.3f}" for by in factors)]
     return [*cut_arguments(job, workers, split=split, out=out), *slow, "--json"]
 

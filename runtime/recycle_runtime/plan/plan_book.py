@@ -67,7 +67,7 @@ class PlanBook:
             raise BundleError("a job cannot begin with groups of pipelines that have cuts of their own")
         self.family: list[PlanBook] = [] if family is None else family
         self.bundles: list[Bundle] = self.family[0].bundles if self.family else []
-        """Of the whole family: what processes are told counts on these numbers."""
+        """Of the whole family: orders to processes count on these numbers."""
         self.cut = bundle.cut
         """Number of layers of each chunk; empty when the job is not in layers."""
         self.groups = bundle.groups
