@@ -212,7 +212,7 @@ class _Sums(NamedTuple):
 
 
 class _LetWait(NamedTuple):
-    """A message to worker 0:0 when the process is told to send it, or has waited too long."""
+    """A message to worker 0:0 when the process is ordered to send it, or has waited too long."""
 
     shape: GridShape
     size: int

@@ -107,7 +107,7 @@ class Options:
     devices: tuple[Device, ...] = ()
     """Those that workers have one each of, the first being this process's; fewer than two are shared."""
     is_crowded: bool = False
-    """True if other processes use the device meanwhile, whose memory cannot be told from this one's."""
+    """True if other processes use the device meanwhile, whose memory is counted with this one's."""
 
 
 def profile(
