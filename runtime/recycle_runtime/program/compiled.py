@@ -2,7 +2,7 @@
 
 A wrapper puts `_orig_mod.` before every name in it. Without it the module is compiled as ever, and its
 parameters are called as if it were not. A copy of a module loses what it was compiled to: it is compiled
-anew, with the options of the original.
+again, with the options of the original.
 """
 
 from collections.abc import Iterable, Mapping

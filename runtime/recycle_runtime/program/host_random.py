@@ -1,7 +1,7 @@
 """The generators of Python and numpy, which belong to the whole process, beside those of torch.
 
 `HOST.seed` gives them new numbers before a layer is built or runs. `HOST.watching` finds out whether anybody
-draws from them meanwhile, although they are seeded anew: by a thread that makes data, or by a forward.
+draws from them meanwhile, although they are seeded again: by a thread that makes data, or by a forward.
 
 They are always seeded, drawn from or not: only what is seeded before its first draw is the same whenever it
 runs again. `random.seed` takes 5 us and `numpy.random.seed` 2 us, where to copy their states takes 15 us and

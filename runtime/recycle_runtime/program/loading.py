@@ -27,7 +27,7 @@ In place of `layers` a program may give
     model() -> nn.Module                        a whole model, which is cut into layers: see `model_layers`;
                                                 without `loss`, it computes its own
     build_layers(first, last) -> the same       layers first .. last - 1 of LAYER_COUNT, and no others
-    build_stage(stage, stages) -> nn.Module     whole stages, for jobs that are never cut anew
+    build_stage(stage, stages) -> nn.Module     whole stages, for jobs whose cut never changes
 
 In place of `microbatch` it may give
 

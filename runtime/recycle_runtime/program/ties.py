@@ -1,7 +1,7 @@
 """Tied parameters: one parameter of the model that several layers use, such as embedding and head of GPT-2.
 
     found     layers() or model() gives two layers the same Parameter object
-    told      TIED = [("wte.weight", "lm_head.weight")] of a program that builds layers or stages one by one
+    named     TIED = [("wte.weight", "lm_head.weight")] of a program that builds layers or stages one by one
 
 A tie is the names of one parameter, in the order of the model; the first is the name that counts, as in
 `named_parameters` of the whole model. A plan may put the layers on different workers, so every layer has a
