@@ -51,7 +51,7 @@ class RemoteStore(dist.Store):  # pyright: ignore[reportUntypedBaseClass]
         self._one_at_a_time = threading.Lock()
         self._told: dict[str, str] = {}
         self._known: dict[str, int] = {}
-        """Of each folder, how many keys have been told."""
+        """Number of keys of each folder that have been received."""
         self._gathered: dict[str, str] = {}
         """Values that the last request for several keys returned."""
         self._last_set = ""
@@ -122,7 +122,7 @@ class RemoteStore(dist.Store):  # pyright: ignore[reportUntypedBaseClass]
         return self._told[key]
 
     def _forget(self, folder: str) -> None:
-        """Some come and go with every step; what is asked for again is told again."""
+        """Some come and go with every step; what is asked for again is sent again."""
         del self._known[folder]
         self._told = {key: value for key, value in self._told.items() if key.rpartition("/")[0] != folder}
 

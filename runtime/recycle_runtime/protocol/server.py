@@ -67,7 +67,7 @@ class Connection:
         """From the moment on at which the client has proved itself."""
         self.is_open = True
         self.is_writing = False
-        """True if the server is told when more can be sent."""
+        """True if the server is notified when more can be sent."""
         self.since = time.monotonic()
         self.address = _address(sock)
 
