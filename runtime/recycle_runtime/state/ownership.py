@@ -111,7 +111,7 @@ class Ownership:
         """Of weights of experts, those that were sent to peers."""
         self._lacks_since: float | None = None
         self.on_change: Callable[[OwnersLacking | None], None] | None = None
-        """Called when other shards are held here; told when owners are missing, or not any more."""
+        """Called when other shards are held here; also when owners are missing, or not any more."""
         self.go_on: Callable[[], None] = _go_on
         """Raises an error if the group is to be left: what has come may be what an abort has left."""
 
