@@ -1,4 +1,4 @@
-"""Trainer of a script: it asks for steps, and is told what they came to."""
+"""Trainer of a script: it asks for steps, and gets their results."""
 
 import shutil
 import sys
