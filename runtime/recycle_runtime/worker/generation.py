@@ -101,7 +101,7 @@ class WorkerGeneration:
         self._has_told_sizes = not bundle.owners
         """Of shards: once, when all of them are where they should be, and have been stepped."""
         self._unreported: tuple[int, float] | None = None
-        """The step under way that has not been told, and when it began."""
+        """The step under way that has not been reported, and when it began."""
 
     @property
     def is_training(self) -> bool:

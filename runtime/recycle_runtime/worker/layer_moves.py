@@ -24,7 +24,7 @@ from recycle_runtime.worker.layer_transfer import LayerDonor, LayerJoiner
 from recycle_runtime.worker.state_transfer import StatePair
 
 _LONGEST = 500
-"""Letters of an error that are told."""
+"""Characters of an error that are sent; the rest is cut off."""
 
 _log = logging.getLogger(__name__)
 

@@ -51,7 +51,7 @@ from recycle_runtime.worker.state_transfer import StatePair, receive_bytes, send
 
 _log = logging.getLogger(__name__)
 _LONGEST = 500
-"""Letters of an error that are told."""
+"""Characters of an error that are sent; the rest is cut off."""
 
 
 class CopiesGoneError(CheckpointError):

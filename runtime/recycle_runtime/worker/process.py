@@ -81,9 +81,9 @@ _RANKS_SECONDS = 3.0
 _AWAY_SECONDS = 30.0
 """The same where a connection broke, which no program does: the coordinator may be away meanwhile."""
 _SCRIPT_SECONDS = 5.0
-"""After which the coordinator is told that the script keeps this process waiting, and again."""
+"""Seconds until the coordinator is notified that the script keeps this process waiting, and again."""
 _LONGEST = 500
-"""Letters of an error that are told."""
+"""Characters of an error that are sent; the rest is cut off."""
 
 _log = logging.getLogger(__name__)
 
@@ -253,7 +253,7 @@ class WorkerProcess:
         return None
 
     async def _is_fault_of_others(self, cause: BaseException | None) -> bool:
-        """An instruction failed because the group is being left: it was told so, or what it worked with was
+        """An instruction failed because the group is being left: by an order, or what it worked with was
         left by an abort; a fault of the program comes again with the next group. Or a collective of the
         program failed because a worker left: an order to leave comes soon, or the coordinator is away, until
         it is found or given up."""

@@ -237,7 +237,7 @@ class Requests:
             self._changed.notify_all()
 
     def judged(self, step: int) -> None:
-        """The coordinator has been told what becomes of this step."""
+        """The coordinator knows the outcome of this step."""
         with self._changed:
             self._judged, self._is_busy = (self.generation, step), False
             self._changed.notify_all()

@@ -22,7 +22,7 @@ class ShowsWaiting(Protocol):
 class ActiveThread:
     """The thread that does the work: the one that made this, until another takes over.
 
-    It is told when the thread waits for other workers (`guarded.Waits`), and can be replaced only then.
+    It is notified when the thread waits for other workers (`guarded.Waits`), and can be replaced only then.
     """
 
     def __init__(
