@@ -23,7 +23,7 @@ class FakeBundle:
         cut: tuple[int, ...] = (),
         recuts: tuple[Bundle, ...] = (),
     ) -> None:
-        self.stages, self.pipelines, self.job_text = stages, pipelines, "job"
+        self.stages, self.pipelines = stages, pipelines
         self.microbatches = 720_720 // pipelines
         self.cut, self.recuts, self.owners = cut, recuts, 0
         self.chunk_stages = tuple(range(stages))
@@ -37,6 +37,9 @@ class FakeBundle:
 
     def held(self, stage: int) -> tuple[int, ...]:
         return (stage,)
+
+    def job_line(self, name: str) -> tuple[str, ...]:
+        return ()
 
 
 def fake_bundle(
