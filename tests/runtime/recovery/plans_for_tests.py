@@ -23,7 +23,7 @@ class FakeBundle:
         cut: tuple[int, ...] = (),
         recuts: tuple[Bundle, ...] = (),
     ) -> None:
-        self.stages, self.pipelines = stages, pipelines
+        self.stages, self.pipelines, self.job_text = stages, pipelines, "job"
         self.microbatches = 720_720 // pipelines
         self.cut, self.recuts, self.owners = cut, recuts, 0
         self.chunk_stages = tuple(range(stages))
