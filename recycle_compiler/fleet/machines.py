@@ -20,7 +20,7 @@ from recycle_compiler.ir.units import plural
 from recycle_runtime.plan.node_layout import fill_nodes, placement_order
 
 LAYOUTS = ("pipeline", "stage")
-"""Which workers are neighbours: the stages of one pipeline, or the peers of one stage."""
+"""Workers that are neighbours: the stages of one pipeline, or the peers of one stage."""
 
 
 class LayoutError(ValueError):
@@ -28,7 +28,7 @@ class LayoutError(ValueError):
 
 
 class MachinePlaces(NamedTuple):
-    """Which places there are for machines."""
+    """Places for machines."""
 
     places: tuple[tuple[Worker, ...], ...]
     """The workers on each machine."""
@@ -101,7 +101,7 @@ class Fleet:
         return self._course[0]
 
     def changes(self) -> Iterator[Change]:
-        """What happens after time 0 and concerns the job or its spares."""
+        """Changes after time 0 that concern the job or its spares."""
         (down, _), moves = self._course
         for at, failed, returned, spare, from_spares, _ in moves:
             down = (down | failed) - returned
@@ -138,7 +138,7 @@ class Fleet:
 
     @cached_property
     def _course(self) -> tuple[Start, list[_Move]]:
-        """Who sits where is settled once, however many policies are led through it."""
+        """Place of each machine over the trace, computed once for all policies."""
         seats = self._seats()
         start = Start(self.layout.vacant | seats.down, seats.spare)
         moments = (seats.move(at, events) for at, events in self.trace.moments() if at > 0)
@@ -167,7 +167,7 @@ class Fleet:
 
 
 class _Seats:
-    """Which machine has which place."""
+    """Assignment of machines to places."""
 
     def __init__(self, layout: MachinePlaces, used: int | None = None) -> None:
         self._layout = layout
@@ -177,7 +177,7 @@ class _Seats:
         self._free = set(range(len(layout.places))[:used])
         self._place_of: dict[str, int] = {}
         self._home: dict[str, int] = {}
-        """Where machines were last."""
+        """Last place of each machine."""
         self._spares: dict[str, None] = {}
         self._needs: dict[Worker, list[int]] = {}
         for number, place in enumerate(layout.places):
@@ -196,7 +196,7 @@ class _Seats:
         return len(self._spares) * len(self._layout.places[0]) // self._layout.per_worker
 
     def move(self, at: float, events: list[FleetEvent]) -> _Move | None:
-        """What these events mean for the job, if anything."""
+        """Change that these events mean for the job; None if they mean none."""
         spare = self.spare_machines
         before: dict[int, int | None] = {}
         by_spares: set[int] = set()
@@ -254,7 +254,7 @@ class _Seats:
                 self._live[worker[1]] += 1
 
     def _best_free(self) -> int:
-        """Where a stage has fewest live workers; the first of equals."""
+        """Free place on the stage with the fewest live workers; the first of equals."""
         return min(
             self._free,
             key=lambda place: (min(self._live[stage] for _, stage in self._layout.places[place]), place),
