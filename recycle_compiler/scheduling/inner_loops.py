@@ -22,14 +22,14 @@ FAR = 1 << 60
 SOONER = 1 << 58
 NEVER = 1 << 62
 EXTRA = True
-"""Whether ops may have more edges than a group has room for, or differ from others of their seat.
+"""True if ops may have more edges than a group has room for, or differ from others of their seat.
 
 Loops made for plain graphs skip all that.
 """
 
 
 class OpGroup(NamedTuple):
-    """What ops that are alike have in common. Other ops are given by how far away they are, 0 is none."""
+    """Values that ops of a group have in common. Other ops are given by how far away they are, 0 is none."""
 
     duration: int
     takes: int
@@ -64,7 +64,7 @@ class Seat:
     hosted: int
     """Micro-batches."""
     entry: int
-    """Where its next F that waits for nothing stands among all of them."""
+    """Index in `entering` of its next F that waits for nothing."""
     in_flight: int = 0
     """Micro-batches between F and the end of backward."""
     entered: int = 0

@@ -20,22 +20,22 @@ _TOGETHER = 16
 
 
 class Where(NamedTuple):
-    """Which neighbours may be swapped."""
+    """Selection of neighbours that may be swapped."""
 
     first_pool: int
     last_pool: int
     since: int = 0
     """Only ops that start from then on."""
     gain: int = 0
-    """What a swap has to bring, in ticks."""
+    """Least gain of a swap, in ticks."""
     odds: int = 100
     """In percent: how many of those that could be swapped are."""
     seed: int = 1
-    """Which of them."""
+    """Seed of the choice among possible swaps."""
 
 
 class MoveBudget(NamedTuple):
-    """How ops are moved along their workers."""
+    """Limits of a search that moves ops along their workers."""
 
     budget: int
     """Ops that may be timed."""
@@ -51,7 +51,7 @@ class MoveBudget(NamedTuple):
 
 
 class Searching(NamedTuple):
-    """How a tabu search goes on."""
+    """Limits of a tabu search."""
 
     budget: int
     """Ops that may be timed."""
@@ -79,7 +79,7 @@ class _Seats(NamedTuple):
 
 
 class _Prepared(NamedTuple):
-    """What list scheduling has to know of priorities: many rules are tried with the same ones."""
+    """Priorities in the form that list scheduling needs: many rules are tried with the same ones."""
 
     priority: Ints
     values: Any
@@ -89,7 +89,7 @@ class _Prepared(NamedTuple):
     entering: Any
     """The F that wait for nothing, as their seats take them."""
     entry: Ints
-    """Where those of each seat begin."""
+    """Index in `entering` of the first F of each seat."""
 
 
 class PoolReach(NamedTuple):
@@ -107,7 +107,7 @@ class PoolReach(NamedTuple):
 
 
 class Loops:
-    """What the loops need to know about a problem, in the form they run fastest on."""
+    """Problem in the form that the loops run fastest on."""
 
     def __init__(self, problem: Problem, compiled: bool = False) -> None:
         """Compiled where that pays: in a large problem, or if a caller says that it has long to do."""
@@ -151,7 +151,7 @@ class Loops:
         self._queues = tuple(self._scratch(3 * len(seats.worker) * self._most) for _ in range(3))
 
     def _rows_of_ops(self, problem: Problem) -> None:
-        """What the loops know of every op, and what of its edges finds no place there."""
+        """Set up the data of every op, and the edges that find no place there."""
         tasks, worker, edges = problem.tasks, problem.tasks.worker, problem.tasks.edges
         before, after, lag = edges
         crossing = worker[before] != worker[after]
@@ -193,7 +193,7 @@ class Loops:
         self._entries = (entries, seat, np.arange(len(entries)) + np.sort(seat), firsts)
 
     def _lists(self, owner: Ints, *columns: Ints) -> tuple[Any, ...]:
-        """Where the entries of each op begin, and the columns in that order."""
+        """Index of the first entry of each op, and the columns in that order."""
         order = np.argsort(owner, kind="stable")
         firsts = np.searchsorted(owner[order], np.arange(self.size + 1))
         return self._native(firsts), *(self._native(column[order]) for column in columns)
@@ -337,7 +337,7 @@ class Loops:
         return _array(first), _array(last)
 
     def reach(self, order: Ints, end: Ints, free: Ints) -> "PoolReach":
-        """What the ends of an order that is timed, of ops and workers, have to do with when pools open."""
+        """Dependence of the ends of a timed order, of ops and workers, on the opening of pools."""
         busy = np.flatnonzero(order[:: self.width] >= 0)
         ops = order[busy * self.width]
         first, last = self._after_releases(order, end)
@@ -476,7 +476,7 @@ class Loops:
 
     @property
     def _graph(self) -> tuple[Any, ...]:
-        """What loops that move single ops know of the problem."""
+        """Arguments of the loops that move single ops."""
         assert not self._extra, "moves know nothing of further edges"
         sizes, groups = (self.workers, self.width), (self._group_of, self._groups)
         return *sizes, *groups, self._worker_of_op, self._capacity, self._native(self._length)
@@ -484,8 +484,8 @@ class Loops:
     def _before_moves(
         self, changed: Any, order: Ints, end: Ints, release: Ints, deadline: Ints
     ) -> tuple[Any, ...]:
-        """When workers may begin and have to end, an order to be `changed`, and the times and places of its
-        ops."""
+        """Times at which workers may begin and have to end, an order to be `changed`, and the times and
+        places of its ops."""
         ops = np.flatnonzero(order >= 0)
         place_of = np.zeros(self.size, dtype=np.int64)
         place_of[order[ops]] = ops
@@ -495,7 +495,7 @@ class Loops:
         return self._native(opens), self._native(ends), changed, *places
 
     def _held(self, order: Ints) -> Ints:
-        """What its worker holds as each op starts."""
+        """Memory that its worker holds as each op starts."""
         tasks = self.problem.tasks
         rows = order.reshape(self.workers, self.width)
         change = np.where(rows >= 0, (tasks.takes - tasks.frees)[rows], 0)
