@@ -121,7 +121,7 @@ class Advice:
     states: tuple[StateOption, ...] = ()
     """Ways to keep the optimizer's state, whole state first."""
     states_note: str = ""
-    """Why they were not compared."""
+    """Reason why `states` is empty."""
 
     def of(self, policy: str) -> list[PolicyResult]:
         """The best option of a policy for each number of machines."""
@@ -311,7 +311,7 @@ def _clusters(failed: Sequence[tuple[float, Worker]], seconds: float) -> Iterato
 
 
 def _interval(setting: FleetSetting, shown: PolicyResult, fleets: Sequence[Fleet]) -> float:
-    """Where no draw went back to a checkpoint, as if the next year would: no more is known."""
+    """Checkpoint interval in seconds, from how often the draws read a checkpoint: at least once."""
     watched = sum(fleet.trace.span for fleet in fleets)
     times = shown.checkpoints_read * watched / _YEAR
     return best_interval(setting.checkpoint_save, watched / max(1.0, times))

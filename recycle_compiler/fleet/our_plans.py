@@ -101,11 +101,11 @@ class OurPeriods:
 
     @cached_property
     def _excess(self) -> float:
-        """How far above its bound the worst of the bundle's plans is; others are taken to be no better."""
+        """Ratio of period to bound of the bundle's worst plan; others are taken to be no better."""
         return max((plan.period / self._bound(plan.counts) for plan in self._plans), default=1.0)
 
     def _bound(self, counts: Counts) -> int:
-        """What the slowest stage imposes; failures on several stages add little to each other."""
+        """Bound of the slowest stage, in ticks; failures on several stages add little to each other."""
         return max(self._stage_bound(stage, failures) for stage, failures in enumerate(counts))
 
     def _stage_bound(self, stage: int, failures: int) -> int:
@@ -125,7 +125,7 @@ class OurPeriods:
         return self._bounds[key]
 
     def _bound_in_group(self, stage: int, failures: int) -> int:
-        """What a stage imposes on its group, whose other stages have all workers that the plans are for."""
+        """Bound of a stage of a group whose other stages have all workers that the plans are for."""
         group = next(one for one in self._groups if stage in one.stages)
         problem = problem_of(GRAPH_PASSES.run(Target(group.job, group.failed)))
         hosts = list(Target(group.job, group.failed).hosts)
@@ -163,12 +163,12 @@ class OurCut(NamedTuple):
         return layout_text(self.job.cut, workers) if groups is None else str(groups)
 
     def state_bytes(self, stage: int) -> int:
-        """What a worker that comes to a stage has to copy."""
+        """Bytes that a worker that comes to a stage has to copy."""
         return sum(self.job.parameters[chunk] for chunk in self.job.held[stage])
 
     @property
     def loads(self) -> StageLoads:
-        """How long each stage takes with the workers that it has."""
+        """Time of each stage with the workers that it has."""
         return loads_of(self.job)
 
 
@@ -220,7 +220,7 @@ class CutsOnDemand:
         self._made: dict[int, OurCut | None] = {}
 
     def is_beyond(self, workers: int) -> bool:
-        """True if the bundle has nothing for so few, and the job can be cut anew."""
+        """True if the bundle has nothing for so few, and the job can be re-cut."""
         return bool(self._setting.recuts) and workers < self._fewest
 
     def cut(self, workers: int) -> OurCut | None:
@@ -243,7 +243,7 @@ class CutsOnDemand:
 
     @cached_property
     def _excess(self) -> float:
-        """How far above the bounds of their layouts the bundle's plans are at worst."""
+        """Largest ratio of period to layout bound among the bundle's plans."""
         job = self._setting.job
         gaps = [1.0]
         for cut in self._setting.recuts:
@@ -271,7 +271,7 @@ def healthy_period(setting: FleetSetting) -> float:
 
 
 def loads_of(job: JobSpec) -> StageLoads:
-    """How long each stage takes with the workers that it has."""
+    """Time of each stage with the workers that it has."""
     ops = (job.forward, job.backward_input, job.backward_weight)
     held = job.held
     each = (sum(times[chunk] for times in ops for chunk in chunks) for chunks in held)
@@ -283,7 +283,7 @@ def loads_of(job: JobSpec) -> StageLoads:
 
 
 def plans_of(bundle: Bundle) -> list[Planned]:
-    """What the bundle's plans claim."""
+    """Failure counts and claimed period of each of the bundle's plans."""
     return [
         Planned(failed_per_stage(failure_set(plan.failed), bundle.stages), plan.period)
         for plan in bundle.plans
@@ -291,7 +291,7 @@ def plans_of(bundle: Bundle) -> list[Planned]:
 
 
 def recuts_of(bundle: Bundle) -> list[CutPlans]:
-    """What its plans under other cuts claim."""
+    """Job and claimed plans of each of the bundle's other cuts."""
     return [CutPlans(read_job(each), tuple(plans_of(each))) for each in bundle.recuts]
 
 

@@ -64,7 +64,7 @@ class StateOption(NamedTuple):
     rate: float
     """Iterations a second over the trace, with copies and what follows losses."""
     why: str = ""
-    """Why there is no plan."""
+    """Reason why there is no plan."""
 
     @property
     def name(self) -> str:
@@ -76,7 +76,7 @@ class Losses(NamedTuple):
 
     all_holders: float
     and_copy: float
-    """And another machine with them, which may be the one that has a copy."""
+    """Times a year that another machine is lost with all holders, which may be the one that has a copy."""
 
 
 class Failures(NamedTuple):
