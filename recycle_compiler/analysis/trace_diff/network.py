@@ -217,7 +217,7 @@ def _durations(schedule: Schedule, job: JobSpec, slow: Mapping[Worker, float]) -
     for kind, per_chunk in times.items():
         rows = ops.kind == kind
         durations[rows] = per_chunk[ops.chunk[rows]]
-    durations = with_overlap(job, replace(ops, duration=durations)).duration
+    durations = with_overlap(job, replace(ops, duration=durations)).duration.astype(np.float64)
     for worker, factor in slow.items():
         own = (ops.worker == worker_number(worker, job.pipelines)) & ~np.isin(ops.kind, (OpKind.R, OpKind.G))
         durations[own] *= factor
