@@ -11,6 +11,7 @@ same sender, so to wait for an older one cannot lock. What a worker sends to its
 the next, is handed over here and reaches no transport.
 """
 
+import logging
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -30,6 +31,7 @@ from recycle_runtime.execution.local_tensors import plain_outputs, settled
 from recycle_runtime.execution.overlap import Overlap, PlannedJob
 from recycle_runtime.execution.shapes import Looks, Shapes, as_tuple, numbers_with_gradient
 from recycle_runtime.execution.split_backward import WeightWork
+from recycle_runtime.execution.ways import copied_bytes, copied_text
 from recycle_runtime.plan.isa import NONE, Instruction, Opcode
 from recycle_runtime.plan.worker_ids import Worker, numbered_worker
 from recycle_runtime.program.cutting import Stage
@@ -37,6 +39,7 @@ from recycle_runtime.program.named_inputs import with_host_text
 from recycle_runtime.protocol.messages.steps import ROUTER
 from recycle_runtime.transport.interface import Arrival, Pending, Transport
 
+_log = logging.getLogger(__name__)
 GRADIENTS_UNDER_WAY = 2
 """To each receiver, at most."""
 WhenHere = Callable[[Callable[[], None]], None]
@@ -371,6 +374,8 @@ class OpHandlers:
             self._seen.add(chunk.number)
             refuse_foreign(chunk, outputs)
             chunk.compare_ranks(outputs)
+            if not chunk.is_last:
+                _log.info("chunk %d: %s", chunk.number, copied_text([*map(copied_bytes, outputs)]))
         return outputs
 
     def _graph_for(self, instruction: Instruction, buffer: Buffer) -> GraphedWork | None:
