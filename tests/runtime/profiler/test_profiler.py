@@ -270,7 +270,7 @@ class Turned(nn.Module):
 
 
 def test_it_says_what_is_copied_before_it_is_sent() -> None:
-    stages = [Turned(nn.Linear(4, 4)), nn.Linear(4, 4), nn.Linear(4, 4)]
+    stages: list[nn.Module] = [Turned(nn.Linear(4, 4)), nn.Linear(4, 4), nn.Linear(4, 4)]
     item = torch.zeros(3, 2, 4), torch.zeros(2, 3, 4)
     measured = profile(program(stages, item, nn.functional.mse_loss), Options(stages=3, repeat=1))
     assert measured.details["computed"] == (
