@@ -126,7 +126,7 @@ def test_a_worker_gets_its_ranks_back(tmp_path: Path) -> None:
 
     for attempt in range(3):
         killed.clear()
-        here, kills = tmp_path / f"run-{attempt}", ["kill=1:1@3", f"kill?=1:1@{steps // 2}"]
+        here, kills = tmp_path / f"run-{attempt}", ["kill=1:1@3", f"kill=1:1@{steps // 2}"]
         returns = ["1:1@5x1", f"1:1@{steps // 2 + 2}"]
         outcome = run(here, bundle, program, steps, kills, returns, drive=drive)
         alone = train_tied_alone(program, 2, PIPELINES * MICROBATCHES, steps)
