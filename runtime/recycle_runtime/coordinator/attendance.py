@@ -52,7 +52,7 @@ _NODES_SECONDS = 30.0
 _UNHEARD_SECONDS = 0.5
 """For workers whose agent is gone to connect themselves while the others wait: it takes them milliseconds."""
 _WITH_ITS_NODE = "was on a node that is gone"
-_LAYERS_TRAVEL = "the plans have several cuts, so layers go to other workers instead"
+_LAYERS_TRAVEL = "the plans have several cuts, so layers go to other workers instead, unless --recut off"
 
 
 class Attendance:
@@ -202,7 +202,7 @@ class Attendance:
         if isinstance(message, LeftGroup):
             if self._has_recuts and message.ranks and not self._is_told_of_ranks:
                 self._is_told_of_ranks = True
-                _LOGGER.warning("RANKS has no effect: %s, unless --recut off", _LAYERS_TRAVEL)
+                _LOGGER.warning("RANKS has no effect: %s", _LAYERS_TRAVEL)
             mistake = self.programs.mistake(member, message, self._host)
             if mistake is not None:
                 return Failed(0, mistake, is_injected=False, is_hopeless=False)
@@ -379,12 +379,10 @@ class Attendance:
     @property
     def _why_all_ranks(self) -> str:
         if self._has_recuts:
-            return f"{_LAYERS_TRAVEL}, unless --recut off"
+            return _LAYERS_TRAVEL
         if self._book.has_shards:
             return "the job's optimizer state is in shards"
-        return (
-            "RANKS of the program has no such number, or has no effect, as a warning of the first step says"
-        )
+        return "RANKS of the program does not name this number, or has no effect, as a warning has said"
 
     def _make_whole(self) -> None:
         """A worker that has lost ranks, where there is room for all of them by now: it fails once more."""

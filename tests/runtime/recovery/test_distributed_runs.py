@@ -117,7 +117,7 @@ def test_a_worker_gets_its_ranks_back(tmp_path: Path) -> None:
     job = layered_job(layer_costs((1000,) * layers), (3, 3), PIPELINES, MICROBATCHES)
     job = replace(job, tensor=RANKS, tied=(0, layers - 1))
     bundle = write_bundle(tmp_path / "ranks.plan", job, {}, [(0, 0), (0, 1), (1, 0)])
-    steps, killed = 100, list[int]()
+    steps, killed = 60, list[int]()
 
     def drive(supervisor: Supervisor, message: ToObserver) -> None:
         if isinstance(message, StepRow) and not killed and message.step > 3 and message.live == 4:
@@ -131,9 +131,10 @@ def test_a_worker_gets_its_ranks_back(tmp_path: Path) -> None:
         outcome = run(here, bundle, program, steps, kills, returns, drive=drive)
         alone = train_tied_alone(program, 2, PIPELINES * MICROBATCHES, steps)
         check(here, outcome, steps, Whole(alone.losses, alone.states[0]))
+        # The second time perhaps in the place of a worker that has moved to its own.
         come_back = [event for event in outcome.events if event.startswith("1:1 is restarted")]
-        has_both = come_back == ["1:1 is restarted with 1 of 2 ranks", "1:1 is restarted"]
-        if killed and has_both and outcome.rows[-1].live == 4:
+        with_fewer = ["with 1 of 2 ranks" in event for event in come_back]
+        if killed and with_fewer == [True, False] and outcome.rows[-1].live == 4:
             return
         steps *= 2
     pytest.fail("the worker has not come back twice")
