@@ -29,6 +29,7 @@ from recycle_runtime.execution.foreign_parameters import refuse_foreign
 from recycle_runtime.execution.interpreter import Handler, RunAgain
 from recycle_runtime.execution.local_tensors import plain_outputs, settled
 from recycle_runtime.execution.overlap import Overlap, PlannedJob
+from recycle_runtime.execution.rank_gradients import refuse_partial
 from recycle_runtime.execution.shapes import Looks, Shapes, as_tuple, numbers_with_gradient
 from recycle_runtime.execution.split_backward import WeightWork
 from recycle_runtime.execution.ways import copied_bytes, copied_text
@@ -183,6 +184,8 @@ class OpHandlers:
         """Parts of W that rounds compute, where the plan has any."""
         self._seen: set[int] = set()
         """Chunks whose outputs have been looked at."""
+        self._compared: set[int] = set()
+        """Chunks of which the gradients of all ranks of this worker have been compared."""
         self._current: set[int] = set()
         """Chunks whose weights are here, and lowered: graphs can be replayed in this step."""
         self.gives_back: dict[int, bool] = {}
@@ -378,6 +381,13 @@ class OpHandlers:
                 _log.info("chunk %d: %s", chunk.number, copied_text([*map(copied_bytes, outputs)]))
         return outputs
 
+    def _compare_ranks(self, chunk: Chunk) -> None:
+        """After the first backward of a chunk: nothing of it has been summed with that of peers."""
+        if chunk.number not in self._compared:
+            self._compared.add(chunk.number)
+            if chunk.setting.group is not None:
+                refuse_partial(chunk.program.path, chunk.layers, chunk.setting.group)
+
     def _graph_for(self, instruction: Instruction, buffer: Buffer) -> GraphedWork | None:
         graphs, target = self._graphs.get(instruction.chunk), buffer.target
         if graphs is None:
@@ -444,9 +454,11 @@ class OpHandlers:
         chunk, complete = self._chunks[instruction.chunk], list[Any]()
         if instruction != self._last_works.get(chunk.number):
             work.run()
+            self._compare_ranks(chunk)
             return
         groups = chunk.stepper.gradients.early_groups
         work.run(groups, lambda: complete.append(mark_on(self._device)))
+        self._compare_ranks(chunk)
         self._steps.begin_sums(chunk.number, complete)
 
     def backward(self, instruction: Instruction) -> None:
@@ -459,6 +471,7 @@ class OpHandlers:
             with self._here(chunk):
                 chunk.split.backward(outputs, gradients)
             self._keep_gradients(buffer, chunk)
+        self._compare_ranks(chunk)
         if chunk.is_first:
             # Nothing has to be sent any more.
             del self._buffers[instruction.buffer]
