@@ -25,7 +25,7 @@ from bench.beside_torch import LOSSES_AGREE, RECYCLEC, started
 from bench.measure import run
 from bench.models import gpt_text
 from bench.report import job_path
-from bench.turns import Pair, TurnError, share
+from bench.turns import Pair, Turn, TurnError, share
 
 EAGER, IN_PLACE, WRAPPED = "eager", "`layer.compile()`", "`torch.compile(stage)`"
 ADDED = {EAGER: "", IN_PLACE: "\nCOMPILE = True\n", WRAPPED: "\nWRAPPED = True\n"}
@@ -37,7 +37,15 @@ TORCHS = {
     "ScheduleInterleavedZeroBubble": "torch_interleaved_zero_bubble",
     "ScheduleZBVZeroBubble": "torch_zbv",
 }
-COLUMNS = ("stages", "schedule", "ms a step", "of our 1F1B, eager", "losses")
+COLUMNS = (
+    "stages",
+    "schedule",
+    "ms a step",
+    "of our 1F1B, eager",
+    "least to most",
+    "of its CPU time",
+    "losses",
+)
 
 
 class Way(NamedTuple):
@@ -70,7 +78,7 @@ def measure(width: int, warm_up: int, rounds: int, steps: int) -> list[tuple[str
     losses: dict[Way, list[float]] = {}
     failed: dict[Way, str] = {}
     racing: dict[Way, Pair] = {}
-    seconds: dict[Way, list[float]] = {}
+    made: dict[Way, list[Turn]] = {}
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
         for plan, techniques in PLANS.items():
@@ -89,16 +97,20 @@ def measure(width: int, warm_up: int, rounds: int, steps: int) -> list[tuple[str
             print(f"{way.stages}, {way.schedule}: {failed.get(way, 'runs')}", file=sys.stderr, flush=True)
         for _ in range(rounds):
             for way, pair in racing.items():
-                seconds.setdefault(way, []).append(pair.turn(steps).seconds)
+                made.setdefault(way, []).append(pair.turn(steps))
     first = ways()[0]
     rows: list[tuple[str, ...]] = []
     for way in ways():
         if way in failed:
-            rows.append((way.stages, way.schedule, "", "", failed[way]))
+            rows.append((way.stages, way.schedule, *[""] * 4, failed[way]))
             continue
-        ratio = share(seconds[way], seconds[first])
-        time = f"{1000 * statistics.median(seconds[way]):.1f}"
-        rows.append((way.stages, way.schedule, time, f"{ratio:.3f}", verdict(losses[way], losses[first])))
+        seconds, theirs = ([turn.seconds for turn in made[each]] for each in (way, first))
+        cpu, of = ([turn.cpu for turn in made[each]] for each in (way, first))
+        each = [one / other for one, other in zip(seconds, theirs, strict=True)]
+        time, ratio = f"{1000 * statistics.median(seconds):.1f}", f"{share(seconds, theirs):.3f}"
+        between, computing = f"{min(each):.2f} to {max(each):.2f}", f"{share(cpu, of):.2f}"
+        agree = verdict(losses[way], losses[first])
+        rows.append((way.stages, way.schedule, time, ratio, between, computing, agree))
     return rows
 
 

@@ -63,6 +63,7 @@ class Cell(NamedTuple):
 def compile_plans(folder: Path) -> dict[str, Path]:
     """For each of `SHAPES`."""
     plans: dict[str, Path] = {}
+    folder.mkdir(parents=True, exist_ok=True)
     for shape, more in SHAPES.items():
         name = shape.replace(" ", "-")
         job, plan = folder / f"{name}.job", folder / f"{name}.plan"

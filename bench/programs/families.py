@@ -21,6 +21,7 @@ from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
     RowwiseParallel,
+    SequenceParallel,
     parallelize_module,
 )
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -90,6 +91,11 @@ TENSOR_PLAN: dict[str, ParallelStyle] = {
     **{f"model.layers.*.{name}_proj": RowwiseParallel() for name in ("self_attn.o", "mlp.down")},
     "lm_head": ColwiseParallel(output_layouts=Replicate()),
 }
+NORMS_OF_HEADS: dict[str, ParallelStyle] = {
+    f"model.layers.*.self_attn.{name}_norm": SequenceParallel(sequence_dim=2, use_local_output=True)
+    for name in ("q", "k")
+}
+"""Of Qwen3: whole on each rank, for the heads that this rank has."""
 
 
 def has(family: str, feature: str) -> bool:
@@ -193,7 +199,7 @@ def ours(family: str, feature: str, steps: int, output: Path) -> None:
         clip_norm=1.0,
         precision=feature if feature in LOW_PRECISION else None,
         moves_with_steps=average if feature == "average" else None,
-        parallelize=tensor_parallel if feature == "tensor parallel" else None,
+        parallelize=tensor_parallel(family) if feature == "tensor parallel" else None,
     )
     data, losses = Data(family, feature), list[float]()
     for step in trainer.steps(MOST_STEPS):
@@ -215,8 +221,13 @@ def ours(family: str, feature: str, steps: int, output: Path) -> None:
         keep(output, losses, {**state, **averages}, held_out)
 
 
-def tensor_parallel(module: nn.Module, mesh: Any) -> None:
-    parallelize_module(module, mesh, TENSOR_PLAN)
+def tensor_parallel(family: str) -> Callable[[nn.Module, Any], None]:
+    plan = {**TENSOR_PLAN, **(NORMS_OF_HEADS if family == "Qwen3" else {})}
+
+    def parallelize(module: nn.Module, mesh: Any) -> None:
+        parallelize_module(module, mesh, plan)
+
+    return parallelize
 
 
 def keep(output: Path, losses: list[float], state: dict[str, torch.Tensor], held_out: float) -> None:

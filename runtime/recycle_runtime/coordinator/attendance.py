@@ -52,6 +52,7 @@ _NODES_SECONDS = 30.0
 _UNHEARD_SECONDS = 0.5
 """For workers whose agent is gone to connect themselves while the others wait: it takes them milliseconds."""
 _WITH_ITS_NODE = "was on a node that is gone"
+_LAYERS_TRAVEL = "the plans have several cuts, so layers go to other workers instead, unless --recut off"
 
 
 class Attendance:
@@ -112,6 +113,7 @@ class Attendance:
         """Processes whose agent is gone, and which may be about to connect themselves: since when."""
         self._returning: set[Member] = set()
         """Processes of the journal that have not come back to this coordinator yet."""
+        self._is_told_of_ranks = False
         self._pids_before: Mapping[Member, int] = {}
         """Process ids of members, as far as the previous coordinator has written them to the journal."""
 
@@ -198,6 +200,9 @@ class Attendance:
     def checked(self, member: Member, message: Any) -> Any:
         """The message of a process; one that cannot train with the others has failed."""
         if isinstance(message, LeftGroup):
+            if self._has_recuts and message.ranks and not self._is_told_of_ranks:
+                self._is_told_of_ranks = True
+                _LOGGER.warning("RANKS has no effect: %s", _LAYERS_TRAVEL)
             mistake = self.programs.mistake(member, message, self._host)
             if mistake is not None:
                 return Failed(0, mistake, is_injected=False, is_hopeless=False)
@@ -248,8 +253,7 @@ class Attendance:
         """Failed ones, where there is room by now."""
         if self._job.phase not in (Phase.RUNNING, Phase.GATHERING) or self._returning:
             return
-        # Layers that move to other workers do more than some ranks of one that stays where it is.
-        fewer = () if self._has_recuts else self._job.members.fewer_ranks() or ()
+        fewer = self._fewer_ranks() or ()
         if not self._agents.has_room() and not fewer:
             return
         now, names = self._clock.now(), self._agents.names()
@@ -261,6 +265,11 @@ class Attendance:
                 self._refill.started(worker, node, now)
                 how = f" with {ranks} of {self._tensor} ranks" if ranks else ""
                 self._tell(f"{name_of(worker)} is started again on {host_of(node)}{how}")
+
+    def _fewer_ranks(self) -> tuple[int, ...] | None:
+        """Numbers of ranks with which a worker can be started that has lost some, the most first; None: not
+        known yet. Layers that move to other workers do more than some ranks of one that stays where it is."""
+        return () if self._has_recuts else self._job.members.fewer_ranks()
 
     def _start_failed(
         self, worker: Worker, names: list[str], fewer: tuple[int, ...]
@@ -348,12 +357,12 @@ class Attendance:
             if place in self._job.members.moves.values():
                 continue
             ranks = self._hooks.ranks(worker)
-            fewer = self._job.members.fewer_ranks() if ranks else ()
+            fewer = self._fewer_ranks() if ranks else ()
             if fewer is None:
                 continue
             if ranks and ranks not in fewer:
                 self._tell(
-                    f"{name_of(worker)} is not restarted: this job cannot go on with {ranks} of its ranks"
+                    f"{name_of(worker)} is not restarted with {ranks} of its ranks: {self._why_all_ranks}"
                 )
                 self._hooks.started(worker)
                 continue
@@ -366,6 +375,14 @@ class Attendance:
             self._tell(f"{name_of(worker)} is restarted{moved}")
             self._moved_in.pop(worker, None)
             self._hooks.started(worker)
+
+    @property
+    def _why_all_ranks(self) -> str:
+        if self._has_recuts:
+            return _LAYERS_TRAVEL
+        if self._book.has_shards:
+            return "the job's optimizer state is in shards"
+        return "RANKS of the program does not name this number, or has no effect, as a warning has said"
 
     def _make_whole(self) -> None:
         """A worker that has lost ranks, where there is room for all of them by now: it fails once more."""

@@ -263,6 +263,8 @@ class Chunk:
         """Reason why its worker cannot go on with fewer ranks; empty if it can, as far as is known."""
         if self.program.has_movers:
             return "averages of weights move with its steps"
+        if self.has_shards:
+            return "its optimizer state is in shards"
         if self.gives_alike is False:
             return f"each rank gives a part of its own from chunk {self.number} to the next"
         for layer in self.layers:

@@ -11,6 +11,7 @@ same sender, so to wait for an older one cannot lock. What a worker sends to its
 the next, is handed over here and reaches no transport.
 """
 
+import logging
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -28,8 +29,10 @@ from recycle_runtime.execution.foreign_parameters import refuse_foreign
 from recycle_runtime.execution.interpreter import Handler, RunAgain
 from recycle_runtime.execution.local_tensors import plain_outputs, settled
 from recycle_runtime.execution.overlap import Overlap, PlannedJob
+from recycle_runtime.execution.rank_gradients import refuse_partial
 from recycle_runtime.execution.shapes import Looks, Shapes, as_tuple, numbers_with_gradient
 from recycle_runtime.execution.split_backward import WeightWork
+from recycle_runtime.execution.ways import copied_bytes, copied_text
 from recycle_runtime.plan.isa import NONE, Instruction, Opcode
 from recycle_runtime.plan.worker_ids import Worker, numbered_worker
 from recycle_runtime.program.cutting import Stage
@@ -37,6 +40,7 @@ from recycle_runtime.program.named_inputs import with_host_text
 from recycle_runtime.protocol.messages.steps import ROUTER
 from recycle_runtime.transport.interface import Arrival, Pending, Transport
 
+_log = logging.getLogger(__name__)
 GRADIENTS_UNDER_WAY = 2
 """To each receiver, at most."""
 WhenHere = Callable[[Callable[[], None]], None]
@@ -180,6 +184,8 @@ class OpHandlers:
         """Parts of W that rounds compute, where the plan has any."""
         self._seen: set[int] = set()
         """Chunks whose outputs have been looked at."""
+        self._compared: set[int] = set()
+        """Chunks of which the gradients of all ranks of this worker have been compared."""
         self._current: set[int] = set()
         """Chunks whose weights are here, and lowered: graphs can be replayed in this step."""
         self.gives_back: dict[int, bool] = {}
@@ -371,7 +377,16 @@ class OpHandlers:
             self._seen.add(chunk.number)
             refuse_foreign(chunk, outputs)
             chunk.compare_ranks(outputs)
+            if not chunk.is_last:
+                _log.info("chunk %d: %s", chunk.number, copied_text([*map(copied_bytes, outputs)]))
         return outputs
+
+    def _compare_ranks(self, chunk: Chunk) -> None:
+        """After the first backward of a chunk: nothing of it has been summed with that of peers."""
+        if chunk.number not in self._compared:
+            self._compared.add(chunk.number)
+            if chunk.setting.group is not None:
+                refuse_partial(chunk.program.path, chunk.layers, chunk.setting.group)
 
     def _graph_for(self, instruction: Instruction, buffer: Buffer) -> GraphedWork | None:
         graphs, target = self._graphs.get(instruction.chunk), buffer.target
@@ -439,9 +454,11 @@ class OpHandlers:
         chunk, complete = self._chunks[instruction.chunk], list[Any]()
         if instruction != self._last_works.get(chunk.number):
             work.run()
+            self._compare_ranks(chunk)
             return
         groups = chunk.stepper.gradients.early_groups
         work.run(groups, lambda: complete.append(mark_on(self._device)))
+        self._compare_ranks(chunk)
         self._steps.begin_sums(chunk.number, complete)
 
     def backward(self, instruction: Instruction) -> None:
@@ -454,6 +471,7 @@ class OpHandlers:
             with self._here(chunk):
                 chunk.split.backward(outputs, gradients)
             self._keep_gradients(buffer, chunk)
+        self._compare_ranks(chunk)
         if chunk.is_first:
             # Nothing has to be sent any more.
             del self._buffers[instruction.buffer]

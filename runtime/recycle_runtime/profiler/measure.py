@@ -16,7 +16,7 @@ from recycle_runtime.execution.chunk import build_module
 from recycle_runtime.execution.layer import Layer
 from recycle_runtime.execution.optimizer import LayerOptimizers, LayerUndo, StepOptions, Stepper, Totals
 from recycle_runtime.execution.split_backward import Split, prepare
-from recycle_runtime.execution.ways import way_of, ways_text
+from recycle_runtime.execution.ways import copied_bytes, copied_text, way_of, ways_text
 from recycle_runtime.experts.exchange import Alone
 from recycle_runtime.experts.shared import SharedExperts
 from recycle_runtime.profiler.grid_links import grid_links
@@ -175,6 +175,7 @@ def _profile(program: Program, options: Options, links: Links, progress: Callabl
     rows: list[StageCosts] = []
     names: list[str] = []
     ways: list[str] = []
+    copied: list[int] = []
     for piece in _pieces(program, options):
         progress(piece.title)
         loss = _loss_against(program, target) if piece.is_last else None
@@ -185,6 +186,7 @@ def _profile(program: Program, options: Options, links: Links, progress: Callabl
         rows.append(costs)
         names.append(piece.name)
         ways.append(way_of(module))
+        copied += () if piece.is_last else map(copied_bytes, inputs)
     progress("transfers and reductions")
     rows = _with_exchanges(_with_transfers(rows, links, options), links, options)
     return Profile(
@@ -199,7 +201,7 @@ def _profile(program: Program, options: Options, links: Links, progress: Callabl
             "seed": options.seed,
             "pipelines": options.pipelines,
             "memory_measured": MEMORY_HOW[device.type],
-            "computed": ways_text(ways),
+            "computed": f"{ways_text(ways)}; {copied_text(copied)}",
             **({"whole_layers": WHOLE_LAYERS} if program.has_parallelize else {}),
             **links.how,
             **overhead(device, options),

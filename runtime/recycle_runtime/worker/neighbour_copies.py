@@ -10,6 +10,7 @@ import json
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from math import lcm
 from typing import NamedTuple
 
 import torch
@@ -54,12 +55,16 @@ _LONGEST = 500
 """Characters of an error that are sent; the rest is cut off."""
 
 
+_Process = tuple[Worker, int]
+"""By the role of its worker, and the first of the tensor-parallel ranks that it stands for."""
+
+
 class CopiesGoneError(CheckpointError):
     """The memory that had a part of a copy is gone."""
 
 
 class _Offer(NamedTuple):
-    """A image of a copy that a worker's node has."""
+    """An image of a copy that a worker's node has."""
 
     size: int
     shards: tuple[str, ...]
@@ -206,29 +211,33 @@ class WorkerCopies:
             return
         has_donor = order.copy_from is not None or order.donor is not None
         fresh = [] if has_donor else [chunk for chunk in chunks if chunk.is_fresh]
-        wanted = {chunk.number: needed(chunk, order.first_step) for chunk in fresh}
-        beside = {chunk.number: needed_shards(chunk, order.first_step) for chunk in fresh}
-        shards = {shard for each in wanted.values() for shard in each}
-        shards |= {shard for each in beside.values() for names in each.values() for shard in names}
+        wanted = [
+            (chunk, needed(chunk, order.first_step), needed_shards(chunk, order.first_step))
+            for chunk in fresh
+        ]
+        shards = {shard for _, wholes, _ in wanted for shard in wholes}
+        shards |= {shard for _, _, parts in wanted for names in parts.values() for shard in names}
+        peers = _processes(order, next(chunk.tensor for chunk in chunks), self._equipment.tp_rank)
         connections = self._equipment.engine.connections()
         self._link.on_leave = connections.break_off
         connections.opens_more()
         try:
             if self._link.asked > order.generation:
                 raise Interrupted
-            images = await guarded_wait(self._collect(shards, order, order.restore), self._equipment.active)
+            collected = self._collect(shards, order, order.restore, peers)
+            images = await guarded_wait(collected, self._equipment.active)
         finally:
             self._link.on_leave = None
             connections.close()
         if gone := sorted(shards - _shards_of(images)):
             raise CopiesGoneError(f"{order.restore}: no node has {', '.join(gone)} in memory any more")
         accepts = self._equipment.options.accepts_changes
-        for chunk in fresh:
+        for chunk, wholes, parts in wanted:
             states = {
                 shard: _holder(images, shard).state(shard, about, accepts_changes=accepts)
-                for shard, about in wanted[chunk.number].items()
+                for shard, about in wholes.items()
             }
-            for name, names in beside[chunk.number].items():
+            for name, names in parts.items():
                 states[name][SHARDS] = [
                     stored_shard(_holder(images, shard).state(shard, about, accepts_changes=accepts))
                     for shard, about in names.items()
@@ -239,22 +248,24 @@ class WorkerCopies:
                 # What has to be drawn to get there is drawn now, while nobody waits.
                 chunk.data.approach(order.first_step)
 
-    async def _collect(self, shards: set[str], order: Go, name: str) -> list[Image]:
+    async def _collect(
+        self, shards: set[str], order: Go, name: str, peers: Sequence[_Process]
+    ) -> list[Image]:
         """The images of a copy that this node has, and those that the shards need beside them."""
         here = [] if self._memory is None else images_in(self._memory.files, name)
         offers = [_Offer(image.data.numel(), tuple(image.names)) for image in here]
         store = await self._equipment.engine.meeting_place()
-        told = await self._exchange(store, order, offers, sorted(shards - _shards_of(here)))
+        me = order.role, self._equipment.tp_rank
+        told = await self._exchange(store, order, me, peers, offers, sorted(shards - _shards_of(here)))
         ways = list(_ways(told))
         given: list[Queue[None]] = [
-            self._send(here[number].data, self._way(order, giver, taker, number))
+            self._send(here[number].data, _way(order, giver, taker, number))
             for giver, taker, number, _ in ways
-            if giver == order.role
+            if giver == me
         ]
         for giver, taker, number, size in ways:
-            if taker == order.role:
-                path = self._way(order, giver, taker, number)
-                data = await receive_bytes(self._meet, path, size)
+            if taker == me:
+                data = await receive_bytes(self._meet, _way(order, giver, taker, number), size)
                 image = read_image(data)
                 here += [] if image is None or image.name != name else [image]
         for each in given:
@@ -263,15 +274,21 @@ class WorkerCopies:
         return here
 
     async def _exchange(
-        self, store: MeetingPlace, order: Go, offers: Sequence[_Offer], missing: Sequence[str]
-    ) -> dict[Worker, tuple[list[_Offer], list[str]]]:
-        """Images that each worker of this rank offers, and shards that it lacks, by role."""
-        place = f"g{order.generation}/copies/{self._equipment.tp_rank}"
-        await store.set(f"{place}/{worker_text(order.role)}", json.dumps([offers, missing]))
-        told: dict[Worker, tuple[list[_Offer], list[str]]] = {}
-        for role in sorted(workers_in(order.grid)):
-            found, needs = json.loads(await store.get(f"{place}/{worker_text(role)}"))
-            told[role] = [_Offer(int(size), tuple(names)) for size, names in found], needs
+        self,
+        store: MeetingPlace,
+        order: Go,
+        me: _Process,
+        peers: Sequence[_Process],
+        offers: Sequence[_Offer],
+        missing: Sequence[str],
+    ) -> dict[_Process, tuple[list[_Offer], list[str]]]:
+        """Images that each of these processes offers, and shards that it lacks."""
+        place = f"g{order.generation}/copies"
+        await store.set(f"{place}/{_text(me)}", json.dumps([offers, missing]))
+        told: dict[_Process, tuple[list[_Offer], list[str]]] = {}
+        for peer in peers:
+            found, needs = json.loads(await store.get(f"{place}/{_text(peer)}"))
+            told[peer] = [_Offer(int(size), tuple(names)) for size, names in found], needs
         return told
 
     def _send(self, data: torch.Tensor, name: str) -> "Queue[None]":
@@ -288,15 +305,31 @@ class WorkerCopies:
         around.start(give, "copy")
         return is_over
 
-    def _way(self, order: Go, giver: Worker, taker: Worker, number: int) -> str:
-        ends = f"{worker_text(giver)}/{worker_text(taker)}/{number}"
-        return f"g{order.generation}/images/{ends}/{self._equipment.tp_rank}"
+
+def _processes(order: Go, tensor: int, tp_rank: int) -> list[_Process]:
+    """Those that give each other images: of every worker the process of one rank. Where processes stand for
+    several ranks, they and those of all these ranks."""
+    fewer = dict(order.fewer)
+    stands_for = {role: tensor // fewer.get(role, tensor) for role in sorted(workers_in(order.grid))}
+    together = lcm(*stands_for.values())
+    first = tp_rank - tp_rank % together
+    return [
+        (role, rank) for role, step in stands_for.items() for rank in range(first, first + together, step)
+    ]
+
+
+def _text(process: _Process) -> str:
+    return f"{worker_text(process[0])}/{process[1]}"
+
+
+def _way(order: Go, giver: _Process, taker: _Process, number: int) -> str:
+    return f"g{order.generation}/images/{_text(giver)}/{_text(taker)}/{number}"
 
 
 def _ways(
-    told: Mapping[Worker, tuple[list[_Offer], list[str]]],
-) -> Iterator[tuple[Worker, Worker, int, int]]:
-    """Transfers of images as giver, taker, number and size: the same for all who compute them."""
+    told: Mapping[_Process, tuple[list[_Offer], list[str]]],
+) -> Iterator[tuple[_Process, _Process, int, int]]:
+    """Who gives which of its images to whom, and how large that is: the same for all who compute it."""
     for taker, (_, needs) in told.items():
         left = set(needs)
         for giver, (offers, _) in told.items():

@@ -160,6 +160,15 @@ def make_step(chunk: Chunk, step: int, value: torch.Tensor) -> None:
             return
 
 
+def test_where_optimizer_state_is_in_shards_a_worker_has_all_of_its_ranks(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    job = replace(layered_job(layer_costs((1000, 1000, 1000)), (1, 2), 2, 2, owners=1), tensor=RANKS)
+    bundle = Bundle.read(write_bundle(tmp_path / "ranks.plan", job, {}, [(0, 0)]))
+    program = load_program(str(tmp_path / "program.py"))
+    chunk = build_chunks(program, bundle, 1, 5, torch.device("cpu"))[1]
+    assert chunk.why_all_ranks == "its optimizer state is in shards"
+
+
 def test_fused_optimizers_do_not_step_parts_of_tensors() -> None:
     given = [torch.zeros(2, dtype=torch.float64)]
     assert steps_views(lambda parameters: torch.optim.AdamW(parameters), given)

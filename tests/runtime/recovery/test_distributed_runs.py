@@ -11,9 +11,15 @@ from safetensors.torch import load_file
 
 from recycle_runtime.cli.main import main
 from recycle_runtime.launcher.local import RunOptions, run_local
+from recycle_runtime.launcher.supervisor import Supervisor
+from recycle_runtime.protocol.messages.observers import ToObserver
+from recycle_runtime.protocol.messages.steps import StepRow
 from tests.runtime.recovery.recut_plans import write_bundle
 from tests.runtime.recovery.watched import Outcome, run
 from tests.runtime.training.alone import train_alone
+from tests.runtime.training.compare import changed
+from tests.runtime.training.test_tied import TIED
+from tests.runtime.training.tied_alone import train_tied_alone
 from tests.runtime.training.whole import Whole, train_whole
 from tests.support.layers import layer_costs, layered_job
 
@@ -82,6 +88,56 @@ def test_a_worker_goes_on_with_fewer_ranks(tmp_path: Path) -> None:
             return
         steps *= 2
     pytest.fail("the worker has not come back, or has given nobody its state")
+
+
+DIVIDED = """
+import time
+
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+CLIP_NORM, RANKS = 0.5, (1,)
+
+
+def parallelize(module, mesh):
+    if isinstance(module, Block):
+        parallelize_module(module, mesh, {"linear": ColwiseParallel(output_layouts=Replicate())})
+
+
+def loss(output, target):
+    time.sleep(0.05)
+    return nn.functional.cross_entropy(output.flatten(0, 1), target.flatten())
+"""
+
+
+@pytest.mark.slow
+def test_a_worker_gets_its_ranks_back(tmp_path: Path) -> None:
+    """Its head is its embedding; while it has fewer ranks the coordinator is killed and started again."""
+    program, layers = changed(tmp_path, TIED, DIVIDED), 6
+    job = layered_job(layer_costs((1000,) * layers), (3, 3), PIPELINES, MICROBATCHES)
+    job = replace(job, tensor=RANKS, tied=(0, layers - 1))
+    bundle = write_bundle(tmp_path / "ranks.plan", job, {}, [(0, 0), (0, 1), (1, 0)])
+    steps, killed = 60, list[int]()
+
+    def drive(supervisor: Supervisor, message: ToObserver) -> None:
+        if isinstance(message, StepRow) and not killed and message.step > 3 and message.live == 4:
+            killed.append(message.step)
+            supervisor.coordinator.process.kill()
+
+    for attempt in range(3):
+        killed.clear()
+        here, kills = tmp_path / f"run-{attempt}", ["kill=1:1@3", f"kill=1:1@{steps // 2}"]
+        returns = ["1:1@5x1", f"1:1@{steps // 2 + 2}"]
+        outcome = run(here, bundle, program, steps, kills, returns, drive=drive)
+        alone = train_tied_alone(program, 2, PIPELINES * MICROBATCHES, steps)
+        check(here, outcome, steps, Whole(alone.losses, alone.states[0]))
+        # The second time perhaps in the place of a worker that has moved to its own.
+        come_back = [event for event in outcome.events if event.startswith("1:1 is restarted")]
+        with_fewer = ["with 1 of 2 ranks" in event for event in come_back]
+        if killed and with_fewer == [True, False] and outcome.rows[-1].live == 4:
+            return
+        steps *= 2
+    pytest.fail("the worker has not come back twice")
 
 
 @pytest.mark.slow

@@ -51,3 +51,15 @@ def test_every_rank_sums_with_the_same_rank_of_other_groups(tmp_path: Path) -> N
             return
         steps *= 3
     pytest.fail(f"it has not come to it: {outcome.events}")
+
+
+@pytest.mark.slow
+def test_where_layers_travel_no_worker_comes_back_with_fewer_ranks(tmp_path: Path) -> None:
+    """It is refused in a sentence, and the job goes on without it."""
+    job = replace(layered_job(layer_costs((1000,) * 4), (2, 2), 2, PER_STEP), tensor=RANKS)
+    bundle = write_bundle(tmp_path / "ranks.plan", job, {"4x2": []}, [(0, 0), (0, 1)])
+    outcome = run(tmp_path / "run", bundle, SLICED, 12, ["kill=1:1@3"], ["1:1@5x1"], recut="auto")
+    check_slices(tmp_path / "run", outcome, 12, 2 * PER_STEP)
+    assert outcome.rows[-1].live == 3
+    (said,) = [event for event in outcome.events if "with 1 of its ranks" in event]
+    assert said.startswith("1:1 is not restarted") and "several cuts" in said
