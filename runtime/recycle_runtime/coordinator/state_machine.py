@@ -718,8 +718,18 @@ class StateMachine:
             self._go(standing, assignment, joiners)
 
     def _wait_for_slots(self, lack: str) -> None:
-        """Until a worker comes back, or for too long."""
+        """Until a worker comes back, or for too long; not if others can move there, or all had too
+        few together."""
+        if (never := self.members.lack_of_slots((0,) * self.book.stages)) is not None:
+            self._end(never)
+            return
         words = self._slots.need(lack, self._now)
+        if words is not None and (moves := self.members.moves_to_a_plan(self.number)):
+            self.members.moves = moves
+            self._orders.append(Tell(f"{moves_text(moves)}: {lack}"))
+            self._go_if_all_are_here()
+        if not self._slots.is_under_way:
+            return
         if (error := self._slots.failed(self._now)) is not None:
             self._end(error)
         elif words is not None:

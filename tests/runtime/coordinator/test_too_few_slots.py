@@ -64,19 +64,18 @@ class ExpertJob(FakeJob):
 
 def test_it_waits_and_goes_on_with_the_worker_that_comes_back() -> None:
     job = ExpertJob()
-    job.run(5)
-    job.kill((0, 1))
-    job.run(5)
-    assert len(job.live) == 5 and job.told == []
+    job.run(3)
+    for worker in ((1, 0), (0, 1)):
+        job.kill(worker)
+        job.run(6)
+    assert len(job.live) == 4 and job.told == []
     job.kill((2, 1))
     job.run(5)
     made = list(job.rows)
     assert job.coordinator.phase is Phase.GATHERING and job.result is None
     assert job.told == [f"waits up to 360 s for a worker to come back: {LACK}"]
-    # Neither time, nor a failure elsewhere, nor planning that fails ends it; it is told once.
+    # Neither time nor planning that fails ends it, and it is told once.
     job.wait(100.0)
-    job.kill((1, 0))
-    job.deliver()
     job.happen(PlanningFailed("recyclec is not installed here"))
     job.wait(100.0)
     assert len(job.told) == 1 and job.result is None and job.rows == made
@@ -94,12 +93,29 @@ def test_it_waits_and_goes_on_with_the_worker_that_comes_back() -> None:
     assert len(job.live) == 4
 
 
-def test_it_does_not_wait_for_ever() -> None:
+def test_others_move_there() -> None:
     job = ExpertJob()
     job.run(3)
     job.kill((0, 1))
+    job.run(6)
     job.kill((2, 1))
+    job.run(5)
+    assert job.told == [f"move 0:0 to 0:1: {LACK}"]
+    assert job.live == [(0, 1), (1, 0), (1, 1), (2, 0)]
+    assert job.rows == list(range(len(job.rows)))
+
+
+def lacking(job: ExpertJob) -> ExpertJob:
+    """Failures on both stages, and nobody to spare."""
+    job.run(3)
+    for worker in ((1, 0), (0, 1), (2, 1)):
+        job.kill(worker)
     job.deliver()
+    return job
+
+
+def test_it_does_not_wait_for_ever() -> None:
+    job = lacking(ExpertJob())
     job.wait(300.0)
     assert job.result is None
     job.wait(61.0)
@@ -107,12 +123,15 @@ def test_it_does_not_wait_for_ever() -> None:
 
 
 def test_nobody_is_waited_for_where_no_worker_is_started_again() -> None:
-    job = ExpertJob(can_return=False)
+    assert lacking(ExpertJob(can_return=False)).result == (LACK,)
+
+
+def test_nobody_is_waited_for_where_all_together_have_too_few() -> None:
+    job = ExpertJob(experts=7)
     job.run(3)
     job.kill((0, 1))
-    job.kill((2, 1))
     job.deliver()
-    assert job.result == (LACK,)
+    assert job.result == ("on stage 0, 7 experts need as many slots, and 3 workers with 2 slots each have 6",)
 
 
 def test_nobody_moves_away_from_experts_that_need_all_slots_there() -> None:
