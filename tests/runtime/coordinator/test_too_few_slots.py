@@ -1,4 +1,4 @@
-"""Failures that leave a stage too few slots for its experts: the job waits for a worker to come back."""
+"""Jobs with experts: failures that leave a stage too few slots for them, and what is not planned anew."""
 
 from dataclasses import replace
 from functools import cache
@@ -148,3 +148,11 @@ def test_nobody_moves_away_from_experts_that_need_all_slots_there() -> None:
         job.run(3)
         assert len(job.moves) == moved
         assert (job.result is None) == (experts == 2)
+
+
+def test_plans_for_measured_op_times_are_not_made() -> None:
+    """Of W only what exchanges leave is measured, and a round takes as long as its slowest worker."""
+    job = ExpertJob()
+    job.stage_factors = {0: 3.0}
+    job.run(60)
+    assert job.events == ["plans for measured op times are made where peers share no experts"]
