@@ -11,7 +11,6 @@ GPUs are six MIG devices of one H200: `measure`, `run` and `kills` divide it, as
 CUDA_VISIBLE_DEVICES has the names of six. `--device cpu` does the same with a small model over gloo.
 """
 
-import argparse
 import json
 import subprocess
 import time
@@ -26,9 +25,12 @@ from bench.measure import RECYCLEC
 from bench.nccl_grid import (
     PIPELINES,
     STAGES,
+    UNITS,
     WORKERS,
     ProcessError,
+    Work,
     answers,
+    command_line,
     devices,
     markdown,
     processes,
@@ -49,7 +51,6 @@ class Size(NamedTuple):
     """The program that is trained, and for how long."""
 
     program: str
-    layers: int
     steps: int
     """That are measured as they are."""
     taken_apart: int
@@ -60,8 +61,8 @@ class Size(NamedTuple):
 
 
 SIZES = {
-    "cuda": Size("wide_experts.py", 6, 40, 10, 20, 100.0),
-    "cpu": Size("experts.py", 4, 8, 4, 6, 550.0),
+    "cuda": Size("wide_experts.py", 40, 10, 20, 100.0),
+    "cpu": Size("sleepy_experts.py", 8, 4, 10, 900.0),
 }
 JOB = """job experts {{
   parallel  {{ pipeline = {stages}  data = {pipelines} }}
@@ -83,14 +84,15 @@ def measure(folder: Path, device: str) -> None:
         program = str(PROGRAMS / SIZES[device].program)
         words = ["profile", "--program", program, "--stages", str(STAGES), "--pipelines", str(PIPELINES)]
         profile = str(folder / "profile.json")
-        runtime(*words, "--device", device, "-o", profile, seconds=200.0)
+        runtime(*words, "--device", device, "-o", profile, seconds=2 * SIZES[device].seconds)
 
 
 def compile_plans(folder: Path) -> None:
-    """A bundle for each placement, with plans for two failures; how long a step should take."""
+    """A bundle for each placement, with plans for two failures; and how long a step should take with none,
+    with one and with both, where ops were measured."""
     profile = folder / "profile.json"
     costs = f'profile from "{profile.name}"' if profile.exists() else GUESSED
-    predicted: dict[str, float] = {}
+    bundle = folder
     for name, every in PLACED.items():
         job, bundle = folder / f"{_file(name)}.job", folder / f"{_file(name)}.plan"
         text = JOB.format(
@@ -103,12 +105,18 @@ def compile_plans(folder: Path) -> None:
         )
         job.write_text(text, encoding="utf-8")
         subprocess.run([RECYCLEC, "--quiet", "compile", job, "-o", bundle], check=True)
-        shown = subprocess.run(
-            [RECYCLEC, "show", bundle, "--format", "json"], check=True, capture_output=True
-        )
-        predicted[name] = float(json.loads(shown.stdout)["period"]) if profile.exists() else 0.0
+    counts = range(len(FAILED) + 1) if profile.exists() else ()
+    # Where experts are has no part in times of ops.
+    predicted = [_period(bundle, count) for count in counts]
     (folder / "predicted.json").write_text(json.dumps(predicted))
-    print(f"predicted ms of a step: {predicted}" if profile.exists() else "with guessed times of ops")
+    print(f"predicted ms of a step: {predicted}" if predicted else "with guessed times of ops")
+
+
+def _period(bundle: Path, failures: int) -> float:
+    """Milliseconds of a step where so many failures lie as the bundle has them: workers move there."""
+    command = [RECYCLEC, "show", bundle, "--failures", str(failures), "--format", "json"]
+    found = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    return float(found["period"]) * UNITS[found["unit"]]
 
 
 def run(folder: Path, device: str, placed: Sequence[str]) -> None:
@@ -357,14 +365,16 @@ def kills(folder: Path, device: str) -> None:
         ],
     }
     (folder / "kills.json").write_text(json.dumps(found))
-    print(_kill_tables(found))
+    print(_kill_tables(folder))
 
 
-def _kill_tables(found: dict[str, Any]) -> str:
-    """Pauses, and throughput by how many workers live, beside what baselines would have."""
+def _kill_tables(folder: Path) -> str:
+    """Pauses, and throughput by how many workers live, beside what plans predict."""
+    found = json.loads((folder / "kills.json").read_text())
+    predicted: list[float] = json.loads((folder / "predicted.json").read_text())
     pauses = [("step", "detection s", "leaving s", "regroup s", "total s", "made again s")]
     pauses += [(str(step), *(f"{each:.3f}" for each in rest)) for step, *rest in found["pauses"]]
-    rates = [("failed", "tokens/s", "share", "live / all", "step ms", "dropped")]
+    rates = [("failed", "tokens/s", "share", "live / all", "step ms", "predicted ms", "ratio", "dropped")]
     whole = 0.0
     for failed in range(len(FAILED) + 1):
         rows = [each for each in found["rows"] if each[1] == WORKERS - failed]
@@ -374,6 +384,7 @@ def _kill_tables(found: dict[str, Any]) -> str:
         rate = rows[-1][2] / seconds
         whole = whole or rate
         choices, dropped = sum(row[4] for row in rows), sum(row[5] for row in rows)
+        planned = predicted[failed] if predicted else 0.0
         rates.append(
             (
                 str(failed),
@@ -381,6 +392,8 @@ def _kill_tables(found: dict[str, Any]) -> str:
                 f"{rate / whole:.3f}",
                 f"{(WORKERS - failed) / WORKERS:.3f}",
                 f"{1000 * seconds:.1f}",
+                f"{planned:.1f}" if planned else "",
+                f"{1000 * seconds / planned:.3f}" if planned else "",
                 f"{100 * dropped / choices:.1f} %",
             )
         )
@@ -462,7 +475,7 @@ def report(folder: Path) -> None:
         print(f"highest use of a device: {max(each['peak'] for each in first) / (1 << 30):.1f} GiB")
         print(f"predicted ms: {(folder / 'predicted.json').read_text()}")
     if (folder / "kills.json").exists():
-        print(_kill_tables(json.loads((folder / "kills.json").read_text())))
+        print(_kill_tables(folder))
 
 
 def _file(name: str) -> str:
@@ -470,27 +483,15 @@ def _file(name: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("what", choices=("measure", "compile", "run", "kills", "grouped", "report"))
-    parser.add_argument("folder", type=Path, nargs="?", default=Path("."))
-    parser.add_argument("--device", choices=tuple(SIZES), default="cuda")
-    parser.add_argument("--placed", nargs="+", choices=tuple(PLACED), default=tuple(PLACED))
-    arguments = parser.parse_args()
-    folder = arguments.folder.absolute()
-    folder.mkdir(parents=True, exist_ok=True)
-    match arguments.what:
-        case "measure":
-            measure(folder, arguments.device)
-        case "compile":
-            compile_plans(folder)
-        case "run":
-            run(folder, arguments.device, arguments.placed)
-        case "kills":
-            kills(folder, arguments.device)
-        case "grouped":
-            grouped()
-        case _:
-            report(folder)
+    works: dict[str, Work] = {
+        "measure": lambda folder, device, chosen: measure(folder, device),
+        "compile": lambda folder, device, chosen: compile_plans(folder),
+        "run": run,
+        "kills": lambda folder, device, chosen: kills(folder, device),
+        "grouped": lambda folder, device, chosen: grouped(),
+        "report": lambda folder, device, chosen: report(folder),
+    }
+    command_line(__doc__ or "", works, "--placed", tuple(PLACED))
 
 
 if __name__ == "__main__":

@@ -781,24 +781,31 @@ def runtime(*words: str, seconds: float) -> None:
     subprocess.run([sys.executable, "-m", "recycle_runtime.cli", *words], check=True, timeout=seconds)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("what", choices=("measure", "compile", "run", "report"))
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--device", choices=tuple(SIZES), default="cuda")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="what to run (default: all)")
+Work = Callable[[Path, str, Sequence[str]], object]
+"""In a folder, on devices of this kind, with what was chosen."""
+
+
+def command_line(about: str, works: Mapping[str, Work], option: str, choices: Sequence[str]) -> None:
+    """Do one of these works; `option` chooses some of what it is about, or all."""
+    parser = argparse.ArgumentParser(description=about.split("\n", 1)[0])
+    parser.add_argument("what", choices=tuple(works))
+    parser.add_argument("folder", type=Path, nargs="?", default=Path("."))
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument(option, nargs="+", choices=choices, default=choices, dest="chosen")
     arguments = parser.parse_args()
     folder = arguments.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    match arguments.what:
-        case "measure":
-            measure(folder, arguments.device)
-        case "compile":
-            compile_plans(folder)
-        case "run":
-            run(folder, arguments.device, arguments.parts)
-        case _:
-            report(folder)
+    works[arguments.what](folder, arguments.device, arguments.chosen)
+
+
+def main() -> None:
+    works: dict[str, Work] = {
+        "measure": lambda folder, device, chosen: measure(folder, device),
+        "compile": lambda folder, device, chosen: compile_plans(folder),
+        "run": run,
+        "report": lambda folder, device, chosen: report(folder),
+    }
+    command_line(__doc__ or "", works, "--parts", PARTS)
 
 
 if __name__ == "__main__":

@@ -67,6 +67,7 @@ def test_every_plan_in_rounds_holds(target: Target) -> None:
     schedule = replay(read_streams(bundle, 0))
     assert list(schedule.verify()) == []
     assert print_schedule(parse_schedule(print_schedule(schedule))) == print_schedule(schedule)
+    assert explanation_text(explain(schedule))
     graph = GRAPH_PASSES.run(target)
     assert print_graph(parse_graph(print_graph(graph))) == print_graph(graph)
 

@@ -91,7 +91,8 @@ def _network(job: JobSpec) -> Iterator[JobVariant]:
         yield JobVariant("with transfers that take no time", free, relaxes=True)
     if any(job.exchange):
         forward, back = (
-            tuple(whole - part for whole, part in zip(ticks, job.exchange, strict=True))
+            # Ops take some time, whatever of them is left.
+            tuple(max(1, whole - part) for whole, part in zip(ticks, job.exchange, strict=True))
             for ticks in (job.forward, job.backward_input)
         )
         local = replace(job, forward=forward, backward_input=back, exchange=())

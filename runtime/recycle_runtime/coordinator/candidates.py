@@ -71,6 +71,8 @@ def moves_of_workers(now: Situation) -> list[Candidate]:
         return []
     if book.has_shards and not job.participants.shards.can_spare(moves):
         return []
+    if job.members.lack_of_slots(best.counts) is not None:
+        return []
     saving, pause = 1 - best.period / period, now.costs.of(moves)
     change = JobChange(moves_text(moves), "moved", now.outlook, saving, pause)
     return [Candidate(change, lambda: MovesWanted(moves))]

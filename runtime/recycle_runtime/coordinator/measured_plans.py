@@ -215,12 +215,13 @@ class MeasuredPlans:
         if self._least is None or now.rows < self._look_at or self._replanner.is_busy:
             return []
         self._look_at = now.rows + _ROWS_BETWEEN_LOOKS
-        if self.job.has_one_chunk_each:
+        if self.job.has_one_chunk_each and not self._book.slots:
             self._look(now.job, self._least)
         elif not self._has_said_why_not:
             self._has_said_why_not = True
-            what = "plans for measured op times"
-            return [JobEvent(f"{what} are made where every worker holds one chunk only")]
+            # In times of rounds are waits for peers, and of W they have what exchanges of tokens leave.
+            where = "peers share no experts" if self._book.slots else "every worker holds one chunk only"
+            return [JobEvent(f"plans for measured op times are made where {where}")]
         return []
 
     def _look(self, job: StateMachine, least: float) -> None:

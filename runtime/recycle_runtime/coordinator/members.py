@@ -9,6 +9,7 @@ from recycle_runtime.coordinator.membership import Roster
 from recycle_runtime.coordinator.participant import NewGeneration
 from recycle_runtime.coordinator.patience import Patience
 from recycle_runtime.coordinator.regrouping import lost_shard, possible_moves
+from recycle_runtime.experts.placement import lack_of_slots
 from recycle_runtime.plan.moves import Moves, least_moves
 from recycle_runtime.plan.plan_book import PlanBook
 from recycle_runtime.plan.worker_ids import Worker
@@ -66,7 +67,7 @@ class Members:
         live, book = self.roster.whole(), self.cells.book
         failed = book.counts(live)
         best = book.best_placement(sum(failed))
-        if best is None or book.pipelines in failed:
+        if best is None or book.pipelines in failed or self.lack_of_slots(best.counts) is not None:
             return {}
         return least_moves(live, best.counts, book.pipelines, book.standby)
 
@@ -112,6 +113,17 @@ class Members:
             if member.worker not in here:
                 entry.hold_nothing()
 
+    def lack_of_slots(self, failed: Sequence[int]) -> str | None:
+        """Why too few slots are left for the experts of a stage, with so many failures on each; None: they
+        are enough, as far as is known."""
+        book, entries = self.cells.book, self.roster.entries.items()
+        for stage, count in enumerate(failed) if book.slots else ():
+            here = (entry for member, entry in entries if self.cells.stage(member.worker) == stage)
+            experts = max((entry.experts for entry in here), default=0)
+            if (lack := lack_of_slots(experts, [book.slots] * (book.pipelines - count))) is not None:
+                return f"on stage {stage}, {lack}"
+        return None
+
     # What they hold.
 
     def may_be_ahead(self) -> bool:
@@ -148,7 +160,7 @@ class Members:
         entry = self.roster.entries[member]
         entry.report = _LOST if entry.is_outdated else said.report
         entry.others = (_LOST,) * len(said.others) if entry.is_outdated else said.others
-        entry.fewer_ranks = said.ranks
+        entry.fewer_ranks, entry.experts = said.ranks, said.experts
         entry.generation, entry.is_leaving = said.generation, False
         if not entry.is_active:
             # Said again, it is older than what a worker that trains has said of its shards.

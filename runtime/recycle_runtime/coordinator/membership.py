@@ -46,6 +46,8 @@ class Entry:
         """As `report`, of every further rank that it stands for."""
         self.fewer_ranks: tuple[int, ...] | None = None
         """With how many ranks a worker could go on that has lost some; None: not known yet."""
+        self.experts = 0
+        """As `LeftGroup` has it."""
 
     @property
     def is_new(self) -> bool:

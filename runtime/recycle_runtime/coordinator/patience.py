@@ -23,15 +23,18 @@ class Patience:
     """For a worker to leave its group, if its stage has another; one that gloo never wakes is given up."""
     last_leaving: float = 2000.0
     """For the last of a stage: longer than it waits for other workers, so that it comes out by itself."""
+    returning: float = 1860.0
+    """For a failed worker to come back, where the others of its stage have too few slots for its experts."""
 
     @staticmethod
-    def beside(instruction: float, first_step: float) -> "Patience":
-        """Of a job whose agents have these limits."""
+    def beside(instruction: float, first_step: float, *, can_return: bool = True) -> "Patience":
+        """Of a job whose agents have these limits; `can_return`: failed workers are started again."""
         return Patience(
             standstill=max(120.0, 2 * instruction),
             first_step=first_step + _MARGIN,
             leaving=max(15.0, instruction),
             last_leaving=group_timeout(instruction, first_step) + _MARGIN,
+            returning=first_step + _MARGIN if can_return else 0.0,
         )
 
 

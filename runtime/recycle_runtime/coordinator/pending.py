@@ -68,6 +68,37 @@ class PlanWait:
         self.has_failed, self.unplannable = True, self._asked
 
 
+class SlotWait:
+    """The wait for a failed worker, where the others of its stage have too few slots for its experts."""
+
+    def __init__(self, seconds: float) -> None:
+        """The longest."""
+        self._seconds, self._since = seconds, 0.0
+        self._lack: str | None = None
+        """What is missing; None: nothing, as far as is known."""
+
+    @property
+    def is_under_way(self) -> bool:
+        return self._lack is not None
+
+    def need(self, lack: str, now: float) -> str | None:
+        """Words for the user, if they are news; as long as one wait lasts, it has one limit."""
+        if self._lack is None:
+            self._since = now
+        is_news, self._lack = lack != self._lack, lack
+        return f"waits up to {self._seconds:g} s for a worker to come back: {lack}" if is_news else None
+
+    def end(self) -> None:
+        """Nothing is missing."""
+        self._lack = None
+
+    def failed(self, now: float) -> str | None:
+        """Why nobody waits any longer, once it has taken too long."""
+        if self._lack is None or now - self._since < self._seconds:
+            return None
+        return f"{self._lack}{f', and no worker came back in {self._seconds:g} s' if self._seconds else ''}"
+
+
 @dataclass(slots=True)
 class Ending:
     """The end of the job."""

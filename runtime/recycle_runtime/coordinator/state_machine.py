@@ -63,7 +63,7 @@ from recycle_runtime.coordinator.membership import Roster, name_of
 from recycle_runtime.coordinator.participant import Asked, Participant, View
 from recycle_runtime.coordinator.participants import Participants
 from recycle_runtime.coordinator.patience import Patience, Standstill
-from recycle_runtime.coordinator.pending import BoundaryStop, Ending, PlanWait, Predecessor
+from recycle_runtime.coordinator.pending import BoundaryStop, Ending, PlanWait, Predecessor, SlotWait
 from recycle_runtime.coordinator.program_faults import ProgramFaults, told_of
 from recycle_runtime.coordinator.recovery import Recovery
 from recycle_runtime.coordinator.regrouping import (
@@ -147,6 +147,7 @@ class StateMachine:
         self._start = GroupStart()
         self._boundary = BoundaryStop()
         self._plan = PlanWait()
+        self._slots = SlotWait(self._patience.returning)
         self._ending = Ending()
         self._faults = ProgramFaults()
         self._progress = Standstill(self._patience, now)
@@ -571,6 +572,9 @@ class StateMachine:
         is_going = self.phase is Phase.RUNNING and self.recovery.going > 0
         if is_going and self._progress.is_over(self._now, self.recovery.going, self.roster.have_stepped):
             self._regroup_fruitlessly(self.roster.active()[0], "no worker made progress")
+        if self.phase is Phase.GATHERING and (error := self._slots.failed(self._now)) is not None:
+            self._end(error)
+            return
         self._take(self.participants.layer_moves.look())
         if self.phase is Phase.RUNNING and (ending := self.participants.scripts.ending()):
             waiting = (self.roster.entries[member].boundary for member in ending)
@@ -611,7 +615,7 @@ class StateMachine:
 
     def _planning_failed(self, event: PlanningFailed) -> None:
         self._plan.fail()
-        if self.phase not in _CHANGING:
+        if self.phase not in _CHANGING or self._slots.is_under_way:
             return
         if self.members.have_plan:
             self._go_if_all_are_here()
@@ -693,10 +697,16 @@ class StateMachine:
         cells = sorted({member.worker for member in reports})
         live = tuple(cell for cell in cells if cell not in joiners)
         assignment = self.book.assign(live)
-        if assignment is None and joiners:
+        lack = self.members.lack_of_slots(self.book.counts(live))
+        if joiners and (assignment is None or lack is not None):
             # They are needed at once, so all workers wait for them.
             joiners, live = frozenset[Worker](), tuple(cells)
             assignment = self.book.assign(live)
+            lack = self.members.lack_of_slots(self.book.counts(live))
+        if lack is not None and self.phase is Phase.GATHERING:
+            self._wait_for_slots(lack)
+            return
+        self._slots.end()
         if assignment is None and live == self._plan.unplannable and self.members.have_plan:
             return
         if assignment is None or not (assignment.is_exact or joiners):
@@ -706,6 +716,24 @@ class StateMachine:
                 return
         if assignment is not None:
             self._go(standing, assignment, joiners)
+
+    def _wait_for_slots(self, lack: str) -> None:
+        """Until a worker comes back, or for too long; not if others can move there, or all had too
+        few together."""
+        if (never := self.members.lack_of_slots((0,) * self.book.stages)) is not None:
+            self._end(never)
+            return
+        words = self._slots.need(lack, self._now)
+        if words is not None and (moves := self.members.moves_to_a_plan(self.number)):
+            self.members.moves = moves
+            self._orders.append(Tell(f"{moves_text(moves)}: {lack}"))
+            self._go_if_all_are_here()
+        if not self._slots.is_under_way:
+            return
+        if (error := self._slots.failed(self._now)) is not None:
+            self._end(error)
+        elif words is not None:
+            self._orders.append(Tell(words))
 
     def _change_cells(self) -> set[Worker]:
         """Move workers, and switch the cut, as was wanted: the places that are taken now."""

@@ -35,7 +35,7 @@ class PlannedJob(Protocol):
     def job_line(self, name: str) -> tuple[str, ...]: ...
 
 
-class Part(NamedTuple):
+class WeightPart(NamedTuple):
     """Of the W of a buffer, a part that is computed in one round: from so much of it on, and up to that."""
 
     buffer: int
@@ -94,7 +94,7 @@ class Overlap:
         with meanwhile(lambda: self._compute(parts, 2 * self._mixtures[chunk])):
             yield
 
-    def _compute(self, parts: Sequence[Part], exchanges: int) -> None:
+    def _compute(self, parts: Sequence[WeightPart], exchanges: int) -> None:
         """In one exchange more of the round that runs."""
         self._exchanges += 1
         left = sum(part.end - part.begin for part in parts) * min(1.0, self._exchanges / exchanges)
@@ -119,11 +119,11 @@ class Overlap:
         self._pieces.pop(buffer, None)
 
 
-def parts_of_rounds(job: PlannedJob, stream: Sequence[Instruction]) -> list[list[Part]]:
+def parts_of_rounds(job: PlannedJob, stream: Sequence[Instruction]) -> list[list[WeightPart]]:
     """Of each round of a stream, in order."""
     weight, exchange = (tuple(map(int, job.job_line(name))) for name in ("backward_weight", "exchange"))
     ops = [each for each in stream if each.opcode in WEIGHTS or each.opcode in ROUNDS]
-    found = {place: list[Part]() for place, each in enumerate(ops) if each.opcode in ROUNDS}
+    found = {place: list[WeightPart]() for place, each in enumerate(ops) if each.opcode in ROUNDS}
     if exchange:
         is_weight = [each.opcode in WEIGHTS for each in ops]
         ticks = [
@@ -134,5 +134,5 @@ def parts_of_rounds(job: PlannedJob, stream: Sequence[Instruction]) -> list[list
             end = 0.0
             for place, part in shares:
                 begin, end = end, end + part / weight[each.chunk]
-                found[place].append(Part(each.buffer, begin, end))
+                found[place].append(WeightPart(each.buffer, begin, end))
     return list(found.values())

@@ -67,14 +67,19 @@ class Placement:
 
 def place(popularity: Sequence[int], slots_of_peers: Sequence[int]) -> Placement:
     """Experts in the slots of these peers, each in one or more."""
-    experts, total = len(popularity), sum(slots_of_peers)
-    if experts > total:
-        raise UnplacedError(
-            f"{experts} experts need as many slots, and {_counted(len(slots_of_peers), 'worker')} with "
-            f"{_listed(slots_of_peers)} {'has' if len(slots_of_peers) == 1 else 'have'} {total}",
-            "ask for more slots of each worker in the job: experts { slots = ... }",
-        )
-    return _spread(popularity, slots_by_popularity(popularity, total), slots_of_peers)
+    if (lack := lack_of_slots(len(popularity), slots_of_peers)) is not None:
+        raise UnplacedError(lack, "ask for more slots of each worker in the job: experts { slots = ... }")
+    return _spread(popularity, slots_by_popularity(popularity, sum(slots_of_peers)), slots_of_peers)
+
+
+def lack_of_slots(experts: int, slots_of_peers: Sequence[int]) -> str | None:
+    """Why there are too few slots for so many experts; None: there are enough."""
+    if experts <= (total := sum(slots_of_peers)):
+        return None
+    return (
+        f"{experts} experts need as many slots, and {_counted(len(slots_of_peers), 'worker')} with "
+        f"{_listed(slots_of_peers)} {'has' if len(slots_of_peers) == 1 else 'have'} {total}"
+    )
 
 
 def slots_by_popularity(popularity: Sequence[int], total: int) -> list[int]:

@@ -116,6 +116,11 @@ class SharedExperts(nn.Module):
             back = _inverse(order)
             made = self._made(_Permuted.apply(there, order, back), arriving.sum(0))
             made = _Permuted.apply(made, back, order)
+        if made.shape[1:] != there.shape[1:]:
+            raise ProgramError(
+                f"experts take rows of width {self.width}, and give rows of shape {tuple(made.shape[1:])}",
+                "what an expert gives is as wide as what it takes",
+            )
         return self.exchange.exchange(made.to(rows.dtype), arriving, counts)[0]
 
     def _made(self, rows: Tensor, counts: Tensor) -> Tensor:

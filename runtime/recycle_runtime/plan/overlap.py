@@ -24,7 +24,7 @@ class StreamOp(NamedTuple):
     """Of a W what it takes, of a round what of it are exchanges."""
 
 
-class Share(NamedTuple):
+class RoundShare(NamedTuple):
     """Part of a W that is computed in a round."""
 
     round: int
@@ -32,14 +32,14 @@ class Share(NamedTuple):
     ticks: float
 
 
-def shares_of_weights(ops: Iterable[StreamOp]) -> list[tuple[Share, ...]]:
+def shares_of_weights(ops: Iterable[StreamOp]) -> list[tuple[RoundShare, ...]]:
     """Of each op in order the parts of it that are computed in rounds before it; none but of W."""
     rounds: list[tuple[int, float]] = []
     """Of every round so far its place, and what its exchanges have room for."""
     after: dict[Hashable, int] = {}
-    found: list[tuple[Share, ...]] = []
+    found: list[tuple[RoundShare, ...]] = []
     for place, (key, is_weight, ticks) in enumerate(ops):
-        shares: list[Share] = []
+        shares: list[RoundShare] = []
         if not is_weight:
             rounds.append((place, ticks))
             after[key] = len(rounds)
@@ -47,7 +47,7 @@ def shares_of_weights(ops: Iterable[StreamOp]) -> list[tuple[Share, ...]]:
             for number in range(max(after.get(key, 0), len(rounds) - MOST_ROUNDS), len(rounds)):
                 where, room = rounds[number]
                 if taken := min(room, ticks):
-                    shares.append(Share(where, taken))
+                    shares.append(RoundShare(where, taken))
                     rounds[number] = where, room - taken
                     ticks -= taken
         found.append(tuple(shares))

@@ -83,6 +83,8 @@ class PlanBook:
         """Stages whose workers hold the last chunk of the model."""
         self.has_shards = bundle.owners > 0
         """True if optimizer state is in shards, so that no worker holds all of its stage."""
+        self.slots = bundle.slots
+        """Of each worker, for the experts of every mixture that peers share; 0: they share none."""
         self.once = frozenset(bundle.chunk_stages)
         """Stages that hold every chunk once: all, or those of the first group."""
         self.units = bundle.pipelines * bundle.microbatches

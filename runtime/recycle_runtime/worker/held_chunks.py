@@ -55,6 +55,12 @@ class HeldChunks(Mapping[int, Chunk]):
         return fewer if all(chunk.gives_alike for chunk in self.values()) else None
 
     @property
+    def experts(self) -> int:
+        """That peers share in the mixture that has most of them; 0: in none."""
+        layers = (layer for chunk in self.values() for layer in chunk.expert_counts.layers)
+        return max((layer.experts for layer in layers), default=0)
+
+    @property
     def kind(self) -> type[Chunk]:
         """Of all of them."""
         return type(self._first)

@@ -13,6 +13,7 @@ import torch
 from recycle_runtime import logs
 from recycle_runtime.execution.hooks import Hooks
 from recycle_runtime.execution.interpreter import StreamError
+from recycle_runtime.experts.placement import UnplacedError
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.worker_ids import Worker, worker_text
 from recycle_runtime.program.loading import Program
@@ -134,9 +135,11 @@ class Life:
             # The job is over, or its agent says what is wrong.
             _log.info("ends: %s", error)
             return 1
-        # Nobody can begin with a checkpoint that is damaged, or another job's.
-        is_hopeless = isinstance(error, CheckpointError)
-        why = str(error) if is_hopeless else program_error_text(error, worker_text(self.worker))
+        # Nobody can begin with a checkpoint that is damaged, or another job's; nor with more experts than
+        # slots: where failures are why, the coordinator waits before anybody begins.
+        is_hopeless = isinstance(error, CheckpointError | UnplacedError)
+        is_named = isinstance(error, CheckpointError)
+        why = str(error) if is_named else program_error_text(error, worker_text(self.worker))
         try:
             process = self._joined()
         except WireError:

@@ -32,6 +32,7 @@ from recycle_runtime.coordinator.events import (
     WorkerFailed,
 )
 from recycle_runtime.coordinator.participant import Asked
+from recycle_runtime.coordinator.patience import Patience
 from recycle_runtime.coordinator.plans import PlanFiles
 from recycle_runtime.coordinator.reconfiguration import Reconfiguration
 from recycle_runtime.coordinator.replanning import Replanner
@@ -96,6 +97,7 @@ class FakeMember:
         self.generation = 0
         self.is_training = False
         self.hold = 0
+        self.experts = 0
 
 
 class FakeJob:
@@ -109,13 +111,14 @@ class FakeJob:
         failed: tuple[Worker, ...] = (),
         bundle: Bundle | None = None,
         max_skipped: int | None = None,
+        patience: Patience | None = None,
     ) -> None:
         self.now = 0.0
         self.events: list[str] = []
         self.book = PlanBook(bundle or heavy_bundle())
         expected = set(self.book.grid) - set(failed)
         asked = Asked(steps, max_skipped=max_skipped)
-        self.coordinator = StateMachine(self.book, 1, steps, expected, self.now, asked)
+        self.coordinator = StateMachine(self.book, 1, steps, expected, self.now, asked, patience=patience)
         self.files = PlanFiles("first", self.book, self, Path("nowhere"))
         helper = replanner or Replanner(Path("nowhere"))
         self.can_plan = True
@@ -210,7 +213,7 @@ class FakeJob:
             case Leave(generation):
                 fake.is_training, fake.generation = False, generation
                 report = HeldState(fake.applied, fake.is_fresh, layers_applied=fake.applied)
-                self.happen(Said(member, LeftGroup(fake.generation, report)))
+                self.happen(Said(member, LeftGroup(generation, report, experts=fake.experts)))
             case Move():
                 fake.applied, fake.is_fresh = None, False
             case Go() if order.generation >= fake.generation:

@@ -132,6 +132,12 @@ def test_what_is_no_mixture(options: dict[str, Any], words: str) -> None:
         MixtureOfExperts(WIDTH, **options)
 
 
+def test_experts_that_give_another_width() -> None:
+    mixture = MixtureOfExperts(WIDTH, lambda: nn.Linear(WIDTH, WIDTH + 1), experts=4, active=1)
+    with pytest.raises(ProgramError, match=f"rows of width {WIDTH}, and give rows of shape"):
+        mixture(torch.randn(7, WIDTH))
+
+
 def test_computed_again_in_the_backward() -> None:
     torch.manual_seed(1)
     mixture = MixtureOfExperts(WIDTH, normed, experts=4, active=1)

@@ -25,7 +25,7 @@ class FakeBundle:
     ) -> None:
         self.stages, self.pipelines, self.job_text = stages, pipelines, "job"
         self.microbatches = 720_720 // pipelines
-        self.cut, self.recuts, self.owners = cut, recuts, 0
+        self.cut, self.recuts, self.owners, self.slots = cut, recuts, 0, 0
         self.chunk_stages = tuple(range(stages))
         self.groups: tuple[tuple[int, ...], ...] = ()
         self.holders = tuple((stage,) for stage in range(stages))

@@ -38,6 +38,17 @@ def test_two_of_three_owners_are_killed_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_too_few_slots_until_a_worker_is_started_again(tmp_path: Path) -> None:
+    """One of two workers has half of the experts only: it waits for the other."""
+    job = replace(shared(unit_job(1, 2, 2)), slots=2)
+    bundle = plans(tmp_path / "job.plan", job, [(1, 0)])
+    outcome = disturbed(tmp_path, bundle, 12, ["kill=1:0@5.3"], program=SHARED_EXPERTS, restarts_workers=True)
+    lack = "on stage 0, 4 experts need as many slots, and 1 worker with 2 slots has 2"
+    assert f"waits up to 660 s for a worker to come back: {lack}" in outcome.events
+    assert [row.live for row in outcome.rows] == [2] * 12
+
+
+@pytest.mark.slow
 def test_ranks(tmp_path: Path) -> None:
     """Each has the slots of its worker, and exchanges tokens with the same rank of its peers."""
     job = replace(shared(unit_job(1, 2, 2)), tensor=2)

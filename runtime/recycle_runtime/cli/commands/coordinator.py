@@ -112,7 +112,9 @@ def _coordinate(given: RunOptions, arguments: Namespace, output: Output, fence: 
         state=state,
         relay=relays(given.relay, processes),
         hooks=hooks,
-        patience=Patience.beside(given.instruction_timeout, given.first_step_timeout),
+        patience=Patience.beside(
+            given.instruction_timeout, given.first_step_timeout, can_return=given.restarts_workers
+        ),
         # A worker arrives when its script makes its trainer, which may come after much else.
         start_seconds=max(_START_SECONDS, given.first_step_timeout if given.steps is None else 0.0),
         takes_over=fence is not None,

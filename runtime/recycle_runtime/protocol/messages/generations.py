@@ -97,6 +97,8 @@ class LeftGroup:
     """The same as `report` of every further rank for which it stands."""
     ranks: tuple[Natural, ...] | None = None
     """With how many tensor-parallel ranks a worker could go on that has lost some; None: not known yet."""
+    experts: Natural = 0
+    """That peers share in the mixture of its layers that has most of them; 0 as long as it has no layers."""
 
 
 @dataclass(frozen=True, slots=True)
