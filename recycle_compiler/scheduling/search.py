@@ -12,19 +12,21 @@ from dataclasses import dataclass, field, replace
 from recycle_compiler.ir.job import SolverOptions
 from recycle_compiler.scheduling.bounds import Bound, lower_bound
 from recycle_compiler.scheduling.budget import Budget, Goal, Noise, Sizes
-from recycle_compiler.scheduling.local_search import construct, improve
+from recycle_compiler.scheduling.local_search import Width, can_exchange, construct, improve
 from recycle_compiler.scheduling.milp.exact import is_small, settle
 from recycle_compiler.scheduling.order_search import search_at_length
 from recycle_compiler.scheduling.problem import Problem, chunk_grain, rerouted
 from recycle_compiler.scheduling.routes import extras_apart, kept_at_home
 from recycle_compiler.scheduling.schedules import SearchedPlan
-from recycle_compiler.scheduling.timing import Clock, Timed
+from recycle_compiler.scheduling.timing import Candidate, Clock, Timed
 from recycle_compiler.scheduling.tuning import Tuning, tune, tune_by_one_pipeline, tune_elsewhere
 
 _LITTLE = 500
 """A period that is above what is enough by less than one part in so many is nearly good enough, ..."""
 _MUCH = 50
 """... and by more than one part in so many far from it."""
+_SOON = 60
+"""Tries of the wide search that come before the MILP."""
 _WORK_TOGETHER = 3_600_000_000
 """Visits that all plans of a job may need if none is good enough sooner, ..."""
 _LEAST_WORK = 20_000_000
@@ -167,23 +169,38 @@ def plan(
         starts = [tuned]
         clock, starts = _elsewhere(clock, starts, goal, effort, Noise(options.seed), budget)
         clock, starts = _at_length(problem, clock, starts, goal, effort, Noise(options.seed), budget)
-    # A short search often does; the MILP settles most of what is small; the long search is for the rest.
-    few = effort.quick().moves(problem)
-    best = improve(clock, starts, good_enough, few, noise, budget)
+    best = Candidate(clock, starts[0])
+    # A short search often does; then a wide one; the MILP settles most of what is left, at length.
+    moves, few = effort.moves(problem), effort.quick().moves(problem)
+    best = improve(best, good_enough, few, noise, budget)
+    best = _improved_widely(best, good_enough, effort, min(moves - few, _SOON), noise, budget)
     if (
-        best.period > good_enough
+        best.timed.period > good_enough
         and effort.exact
         and budget.has("milp")
-        and is_small(clock, best.period)
+        and is_small(clock, best.timed.period)
         and not budget.is_spent()
     ):
-        bound, best, settled = settle(clock, bound, best, good_enough, budget)
-        if settled is not clock:
-            return SearchedPlan(best, bound, host=settled.problem.host)
+        bound, best = settle(clock, bound, best, good_enough, budget)
         good_enough = _with_gap(bound, options)
-    best = improve(clock, [best, *starts], good_enough, effort.moves(problem) - few, noise, budget)
-    host = None if clock.problem is given else clock.problem.host
-    return SearchedPlan(best, bound, budget.was_cut and best.period > good_enough, host)
+    best = _improved_widely(best, good_enough, effort, moves - few - _SOON, noise, budget)
+    host = None if best.clock.problem is given else best.clock.problem.host
+    return SearchedPlan(best.timed, bound, budget.was_cut and best.timed.period > good_enough, host)
+
+
+def _improved_widely(
+    best: Candidate, enough: int, effort: Effort, moves: int, noise: Noise, budget: Budget
+) -> Candidate:
+    """Tries with tabu searches and other routes, where the problem and the effort allow them."""
+    if best.timed.period <= enough or moves <= 0:
+        return best
+    clock = best.clock
+    has_tabu = not clock.loops.has_more_edges and budget.has("tabu")
+    has_routes = effort.other_routes and can_exchange(clock.problem) and budget.has("routes")
+    width = Width(has_tabu, has_tabu and has_routes)
+    if has_tabu and clock.problem.ops < Sizes.COMPILED:
+        best = best._replace(clock=Clock(clock.problem, compiled=True))
+    return improve(best, enough, moves, noise, budget, width)
 
 
 def _elsewhere(

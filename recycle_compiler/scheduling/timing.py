@@ -1,6 +1,7 @@
 """From an order of ops on every worker to start times, and the shortest period that the order allows."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -197,6 +198,13 @@ class Clock:
 
 _DIRECT = 4
 """So often an order is timed anew when pools open at other times; then it is asked what depends on what."""
+
+
+class Candidate(NamedTuple):
+    """A schedule, and the clock of the problem that it is for: the graph may have other routes."""
+
+    clock: Clock
+    timed: Timed
 
 
 class Opening:
