@@ -25,8 +25,8 @@ _LITTLE = 500
 """A period that is above what is enough by less than one part in so many is nearly good enough, ..."""
 _MUCH = 50
 """... and by more than one part in so many far from it."""
-_SOON = 60
-"""Tries of the wide search that come before the MILP."""
+_SOON = (30, 60)
+"""Tries of the wide search that come before the MILP, on the usual routes and with others."""
 _WORK_TOGETHER = 3_600_000_000
 """Visits that all plans of a job may need if none is good enough sooner, ..."""
 _LEAST_WORK = 20_000_000
@@ -170,10 +170,13 @@ def plan(
         clock, starts = _elsewhere(clock, starts, goal, effort, Noise(options.seed), budget)
         clock, starts = _at_length(problem, clock, starts, goal, effort, Noise(options.seed), budget)
     best = Candidate(clock, starts[0])
-    # A short search often does; then a wide one; the MILP settles most of what is left, at length.
-    moves, few = effort.moves(problem), effort.quick().moves(problem)
+    # A short search often does, a wide one mostly; the MILP is for what is left, and a longer one after it.
+    few = effort.quick().moves(problem)
+    left = effort.moves(problem) - few
     best = improve(best, good_enough, few, noise, budget)
-    best = _improved_widely(best, good_enough, effort, min(moves - few, _SOON), noise, budget)
+    for moves, other_routes in zip(_SOON, (False, True), strict=True):
+        wide = replace(effort, other_routes=effort.other_routes and other_routes)
+        best = _improved_widely(best, good_enough, wide, min(moves, left), noise, budget)
     if (
         best.timed.period > good_enough
         and effort.exact
@@ -183,7 +186,7 @@ def plan(
     ):
         bound, best = settle(clock, bound, best, good_enough, budget)
         good_enough = _with_gap(bound, options)
-    best = _improved_widely(best, good_enough, effort, moves - few - _SOON, noise, budget)
+    best = _improved_widely(best, good_enough, effort, left, noise, budget)
     host = None if best.clock.problem is given else best.clock.problem.host
     return SearchedPlan(best.timed, bound, budget.was_cut and best.timed.period > good_enough, host)
 
@@ -191,8 +194,8 @@ def plan(
 def _improved_widely(
     best: Candidate, enough: int, effort: Effort, moves: int, noise: Noise, budget: Budget
 ) -> Candidate:
-    """Tries with tabu searches and other routes, where the problem and the effort allow them."""
-    if best.timed.period <= enough or moves <= 0:
+    """Tries with tabu searches and other routes, where the problem allows them; none for quick plans."""
+    if best.timed.period <= enough or effort.rounds == 0:
         return best
     clock = best.clock
     has_tabu = not clock.loops.has_more_edges and budget.has("tabu")
