@@ -12,8 +12,9 @@ Where too many are admitted, a lower limit takes the place of the period; where 
 needed, the bound of the next of the ranked is what is known. Both keep the result valid.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import gcd
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -32,6 +33,7 @@ _ADMITTED = 3000
 """Layouts that are ranked at most."""
 _WHOLE = 200
 """Whole bounds that are computed at most."""
+_NOTHING: Mapping[Layout, int] = MappingProxyType({})
 
 
 class RaisedBound(NamedTuple):
@@ -91,11 +93,19 @@ class AdmittedLayouts:
 
 
 def raised_bound(
-    job: JobSpec, layouts: Layouts, workers: int, least: int, known: int, deepest: int, guard: Guard
+    job: JobSpec,
+    layouts: Layouts,
+    workers: int,
+    least: int,
+    known: int,
+    deepest: int,
+    guard: Guard,
+    proven: Mapping[Layout, int] = _NOTHING,
 ) -> RaisedBound:
     """A period below which no plan of any layout goes, from `least`, which holds, to `known`, reached.
 
-    Of layouts with more stages than `deepest` no whole bound is computed: it would take long.
+    Of layouts with more stages than `deepest` no whole bound is computed: it would take long. Those with a
+    whole plan may have a higher bound, `proven` with it.
     """
     admitted = _widest(layouts, workers, least, known)
     if admitted is None:
@@ -109,7 +119,8 @@ def raised_bound(
         if len(whole) == _WHOLE or guard.strikes():
             found = bound
             break
-        exact = bound if layout.stages > deepest else max(bound, layout_bound(job, layout))
+        whole_bound = layout_bound(job, layout) if layout.stages <= deepest else 0
+        exact = max(bound, whole_bound, proven.get(layout, 0))
         found = min(found, exact)
         whole.append((exact, name, layout))
     promising = tuple((bound, layout) for bound, _, layout in sorted(whole) if bound < known)

@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
+from types import MappingProxyType
 from typing import NamedTuple
 
 from recycle_compiler.ir.failure import FailureSet, failed_per_stage, normal_form
@@ -124,6 +125,9 @@ class Ranked(NamedTuple):
 
 Key = tuple[Layout, int]
 """A layout, and into how many parts micro-batches are split."""
+Proven = Mapping[Layout, int]
+"""What no plan of a layout goes below."""
+_NOTHING: Proven = MappingProxyType({})
 
 
 class FoundRecuts(NamedTuple):
@@ -182,9 +186,12 @@ def plan_recuts(job: JobSpec, own: Own, run: Run, guard: Guard) -> FoundRecuts:
         for failures, ranked, raised, was_cut_short in run(_ranked, tasks):
             found[failures] = ranked
             hurried.update({failures} if was_cut_short else ())
-            # What holds for more workers holds for fewer too.
-            for fewer in (one for one in bounds if one >= failures):
-                bounds[fewer] = max(bounds[fewer], min(own[fewer].claims.lower_bound, raised))
+            hold(failures, raised)
+
+    def hold(failures: int, bound: int) -> None:
+        # What holds for more workers holds for fewer too.
+        for fewer in (one for one in bounds if one >= failures):
+            bounds[fewer] = max(bounds[fewer], min(own[fewer].claims.lower_bound, bound))
 
     counts = counts_with_layouts(job, bounds)
     compare([failures for failures, may_wait in counts if not may_wait])
@@ -206,6 +213,10 @@ def plan_recuts(job: JobSpec, own: Own, run: Run, guard: Guard) -> FoundRecuts:
         run(_planned, ((job, key, guard, rounds) for key in order)),
         key=lambda one: _by_workers(one.key),
     )
+    due, proven = _not_near(job, own, made, bounds), _proven(made)
+    tasks = ((job, failures, known, least[failures], proven, guard) for failures, known in due.items())
+    for failures, bound in run(_raised_again, tasks):
+        hold(failures, bound)
     above = _far_above(job, own, made, bounds)
     known = {one.key for one in made}
     searches = [
@@ -235,8 +246,7 @@ def _far_above(job: JobSpec, own: Own, made: list[RecutPlans], bounds: Mapping[i
     """For each number of failures whose fastest layout is far above its bound over all cuts, that layout."""
     above: dict[int, Key] = {}
     for failures in sorted(own):
-        fitting = [_rank(one) for one in made if _fits(one, job, failures)]
-        fastest = _fastest([_own(job, own[failures]), *fitting])
+        fastest = _fastest_plan(job, own, made, failures)
         if fastest.period * 1000 > bounds[failures] * _FAR_ABOVE:
             above[failures] = fastest.key
     return above
@@ -258,7 +268,7 @@ class _Again(NamedTuple):
 def _not_close(job: JobSpec, own: Own, made: list[RecutPlans], bounds: Mapping[int, int]) -> list[Key]:
     """The fastest layout for the fewest failures, if it is worth a search at length."""
     failures = min(own)
-    fastest = _fastest([_own(job, own[failures]), *(_rank(one) for one in made if _fits(one, job, failures))])
+    fastest = _fastest_plan(job, own, made, failures)
     is_close = fastest.period * 1000 <= bounds[failures] * _CLOSE
     is_due = job.workers <= _COUNTS and Sizes.LARGE < _ops_of(job, fastest.key) <= Sizes.HUGE
     return [fastest.key] if is_due and not is_close else []
@@ -455,14 +465,51 @@ def _ranked(task: tuple[JobSpec, Claims, int, Guard, Least]) -> tuple[int, list[
 
 
 def _raised(
-    job: JobSpec, layouts: Layouts, workers: int, least: int, known: int, guard: Guard
+    job: JobSpec,
+    layouts: Layouts,
+    workers: int,
+    least: int,
+    known: int,
+    guard: Guard,
+    proven: Proven = _NOTHING,
 ) -> RaisedBound:
-    """The bound over all layouts of a small job, where the fastest known is far above it."""
+    """The bound over all layouts of a small job, where the fastest known is far above it; with what is proven
+    of layouts that have whole plans."""
     is_near = known * 1000 <= least * _RAISED_FROM
     if is_near or workers > _COUNTS or guard.strikes():
         return RaisedBound(least, ())
     deepest = Sizes.LARGE // (3 * layouts.units)
-    return raised_bound(job, layouts, workers, least, known, deepest, guard)
+    return raised_bound(job, layouts, workers, least, known, deepest, guard, proven)
+
+
+def _not_near(job: JobSpec, own: Own, made: list[RecutPlans], bounds: Mapping[int, int]) -> dict[int, int]:
+    """For each number of failures whose fastest plan is not near the bound over all cuts, its period."""
+    fastest = {failures: _fastest_plan(job, own, made, failures).period for failures in sorted(own)}
+    return {
+        failures: period
+        for failures, period in fastest.items()
+        if period * 1000 > bounds[failures] * _RAISED_FROM and job.workers - failures <= _COUNTS
+    }
+
+
+def _proven(made: Sequence[RecutPlans]) -> dict[int, Proven]:
+    """The bounds of layouts that have whole plans, for either way to split micro-batches."""
+    return {
+        split: {one.layout: one.claims.lower_bound for one in made if one.split == split} for split in (1, 2)
+    }
+
+
+def _raised_again(task: tuple[JobSpec, int, int, Least, dict[int, Proven], Guard]) -> tuple[int, int]:
+    """What no cut goes below with so many failures, by what is proven of layouts that have whole plans."""
+    job, failures, known, least, proven, guard = task
+    bound = FAR
+    for split, variant in variants(job).items():
+        raised = least.get(split, FAR)
+        if raised < known:
+            layouts, workers = Layouts(variant, job.workers), job.workers - failures
+            raised = _raised(variant, layouts, workers, raised, known, guard, proven[split]).period
+        bound = min(bound, raised)
+    return failures, bound
 
 
 def _promising(
@@ -503,9 +550,14 @@ def fastest_recut(
     raised = _raised(variant, layouts, workers, least, ranked[0].period, guard)
     least = raised.period
     ranked = sorted([*ranked, *_promising(variant, parts, raised, ranked, guard)], key=_by_period)
-    few = ranked[: 1 if _ops(variant, ranked[0].layout) > Sizes.LARGE else _PLANS_ON_DEMAND]
+    few = ranked[:1]
+    if _ops(variant, ranked[0].layout) <= Sizes.LARGE:
+        # And the one that holds the bound over all down: it is faster, or its bound is higher.
+        few = list(dict.fromkeys([*ranked[:_PLANS_ON_DEMAND], min(ranked, key=lambda one: one.bound)]))
     made = [_planned((job, one.key, guard, _ROUNDS)) for one in few]
-    return min(made, key=lambda one: (one.claims.period, _by_workers(one.key))), least
+    fastest = min(made, key=lambda one: (one.claims.period, _by_workers(one.key)))
+    proven = _proven(made)[parts]
+    return fastest, _raised(variant, layouts, workers, least, fastest.claims.period, guard, proven).period
 
 
 def plan_layout(job: JobSpec, layout: Layout, guard: Guard) -> RecutPlans:
@@ -738,6 +790,12 @@ def _own(job: JobSpec, plan: Streams) -> Ranked:
 
 def _fastest(ranked: list[Ranked]) -> Ranked:
     return min(ranked, key=_by_period)
+
+
+def _fastest_plan(job: JobSpec, own: Own, made: list[RecutPlans], failures: int) -> Ranked:
+    """Of all that so many failures leave workers for."""
+    fitting = [_rank(one) for one in made if _fits(one, job, failures)]
+    return _fastest([_own(job, own[failures]), *fitting])
 
 
 def _near(ranked: list[Ranked]) -> list[Ranked]:
