@@ -174,9 +174,13 @@ def plan(
     few = effort.quick().moves(problem)
     left = effort.moves(problem) - few
     best = improve(best, good_enough, few, noise, budget)
-    for moves, other_routes in zip(_SOON, (False, True), strict=True):
-        wide = replace(effort, other_routes=effort.other_routes and other_routes)
-        best = _improved_widely(best, good_enough, wide, min(moves, left), noise, budget)
+    # Large plans have had tabu searches and other routes, and a quick plan is to be quick.
+    is_wide = problem.ops < Sizes.COMPILED and effort.rounds > 0 and budget.has("tabu")
+    is_wide = is_wide and not clock.loops.has_more_edges
+    may_reroute = effort.other_routes and budget.has("routes") and can_exchange(problem)
+    if is_wide:
+        best = _improved_widely(best, good_enough, _SOON[0], noise, budget)
+        best = _improved_widely(best, good_enough, _SOON[1], noise, budget, may_reroute=may_reroute)
     if (
         best.timed.period > good_enough
         and effort.exact
@@ -186,24 +190,22 @@ def plan(
     ):
         bound, best = settle(clock, bound, best, good_enough, budget)
         good_enough = _with_gap(bound, options)
-    best = _improved_widely(best, good_enough, effort, left, noise, budget)
+    if is_wide:
+        best = _improved_widely(best, good_enough, left, noise, budget, may_reroute=may_reroute)
+    else:
+        best = improve(best, good_enough, left, noise, budget)
     host = None if best.clock.problem is given else best.clock.problem.host
     return SearchedPlan(best.timed, bound, budget.was_cut and best.timed.period > good_enough, host)
 
 
 def _improved_widely(
-    best: Candidate, enough: int, effort: Effort, moves: int, noise: Noise, budget: Budget
+    best: Candidate, enough: int, moves: int, noise: Noise, budget: Budget, *, may_reroute: bool = False
 ) -> Candidate:
-    """Tries with tabu searches and other routes, where the problem allows them; none for quick plans."""
-    if best.timed.period <= enough or effort.rounds == 0:
+    """Tries with tabu searches, and with other routes if it may."""
+    if best.timed.period <= enough:
         return best
-    clock = best.clock
-    has_tabu = not clock.loops.has_more_edges and budget.has("tabu")
-    has_routes = effort.other_routes and can_exchange(clock.problem) and budget.has("routes")
-    width = Width(has_tabu, has_tabu and has_routes)
-    if has_tabu and clock.problem.ops < Sizes.COMPILED:
-        best = best._replace(clock=Clock(clock.problem, compiled=True))
-    return improve(best, enough, moves, noise, budget, width)
+    compiled = best._replace(clock=Clock(best.clock.problem, compiled=True))
+    return improve(compiled, enough, moves, noise, budget, Width(True, may_reroute))
 
 
 def _elsewhere(
