@@ -24,7 +24,7 @@ from recycle_compiler.ir.graph import Edges
 from recycle_compiler.ir.job import JobSpec, leading_chunks
 from recycle_compiler.ir.layout import Layout, job_of_layout
 from recycle_compiler.planner.cut_bounds import FAR, layout_period
-from recycle_compiler.planner.layouts import Layouts
+from recycle_compiler.planner.layouts import Layouts, roughness
 from recycle_compiler.scheduling.bounds import lower_bound
 from recycle_compiler.scheduling.budget import Guard
 from recycle_compiler.scheduling.problem import UNLIMITED, Problem, Tasks
@@ -33,6 +33,8 @@ _ADMITTED = 3000
 """Layouts that are ranked at most."""
 _WHOLE = 200
 """Whole bounds that are computed at most."""
+_FURTHER = 40
+"""And after the least of them is known."""
 _NOTHING: Mapping[Layout, int] = MappingProxyType({})
 
 
@@ -42,7 +44,7 @@ class RaisedBound(NamedTuple):
     period: int
     """No plan of any of them goes below it."""
     promising: tuple[tuple[int, Layout], ...]
-    """Layouts that may be faster than what was known, with their whole bounds, best first."""
+    """Layouts that may be faster than what was known, with their whole bounds, best and smoothest first."""
 
 
 class AdmittedLayouts:
@@ -112,18 +114,20 @@ def raised_bound(
         return RaisedBound(least, ())
     limit, every = admitted
     ranked = sorted((layout_period(job, one), one.stages, str(one), one) for one in every)
-    found, whole = limit + 1, list[tuple[int, str, Layout]]()
+    found, whole, further = limit + 1, list[tuple[int, int, str, Layout]](), 0
     for bound, _, name, layout in ranked:
-        if bound >= found:
+        # From here on no bound is less than what is found: others may still be faster than what is known.
+        further += bound >= found
+        if bound > limit or further > _FURTHER:
             break
         if len(whole) == _WHOLE or guard.strikes():
-            found = bound
+            found = min(found, bound)
             break
         whole_bound = layout_bound(job, layout) if layout.stages <= deepest else 0
         exact = max(bound, whole_bound, proven.get(layout, 0))
         found = min(found, exact)
-        whole.append((exact, name, layout))
-    promising = tuple((bound, layout) for bound, _, layout in sorted(whole) if bound < known)
+        whole.append((exact, roughness(layout), name, layout))
+    promising = tuple((bound, layout) for bound, _, _, layout in sorted(whole) if bound < known)
     return RaisedBound(max(least, found), promising)
 
 

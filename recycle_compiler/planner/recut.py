@@ -57,7 +57,7 @@ _STEPS = 5
 _RAISED_FROM = 1005
 """Thousandths of the bound over all cuts: where the fastest plan of a small job is above them, all layouts
 are compared by their whole bounds."""
-_PROMISING = 6
+_PROMISING = 12
 """Of these layouts, those that get a quick plan."""
 _NEIGHBOURS = 10
 """Layouts that are tried before each step, those with the best bounds."""
@@ -751,7 +751,8 @@ def quick_plan(job: JobSpec, layout: Layout, guard: Guard) -> Claims:
     derived = job_of_layout(job, layout)
     if not has_room(derived):
         return Claims(FAR, FAR, FAR, "memory")
-    effort = Effort().least() if _ops(job, layout) > Sizes.LARGE else Effort().quick()
+    is_large = _ops(job, layout) > Sizes.LARGE
+    effort = Effort().least() if is_large else replace(Effort().quick(), wide=True)
     passes = GRAPH_PASSES >> AssignSlots(effort, guard)
     return passes.run(Target(derived, absent_cells(derived, layout))).claims
 

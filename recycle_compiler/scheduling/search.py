@@ -60,6 +60,8 @@ class Effort:
     """In larger plans this search finds nothing that tuning has not found sooner; exchanges replace it."""
     exact: bool = True
     """True if the MILP may be used."""
+    wide: bool = True
+    """True if tries of small plans go on by tabu searches; that loads the compiler of loops."""
     other_routes: bool = True
     """True if micro-batches may have other routes than those of the graph."""
     extras_apart: bool = False
@@ -96,6 +98,7 @@ class Effort:
             compiled_op_moves=self.compiled_op_moves // 10,
             most_moves=self.most_moves // 10,
             exact=False,
+            wide=False,
         )
 
     def least(self) -> "Effort":
@@ -109,6 +112,7 @@ class Effort:
             compiled_op_moves=0,
             most_moves=30,
             exact=False,
+            wide=False,
         )
 
     @property
@@ -174,11 +178,13 @@ def plan(
     few = effort.quick().moves(problem)
     left = effort.moves(problem) - few
     best = improve(best, good_enough, few, noise, budget)
-    # Large plans have had tabu searches and other routes, and a quick plan is to be quick.
-    is_wide = problem.ops < Sizes.COMPILED and effort.rounds > 0 and budget.has("tabu")
+    # Large plans have had tabu searches and other routes.
+    is_wide = effort.wide and problem.ops < Sizes.COMPILED and budget.has("tabu")
     is_wide = is_wide and not clock.loops.has_more_edges
     may_reroute = effort.other_routes and budget.has("routes") and can_exchange(problem)
-    if is_wide:
+    if is_wide and effort.rounds == 0:
+        best, left = _improved_widely(best, good_enough, left // 3, noise, budget), 0
+    elif is_wide:
         best = _improved_widely(best, good_enough, _SOON[0], noise, budget)
         best = _improved_widely(best, good_enough, _SOON[1], noise, budget, may_reroute=may_reroute)
     if (
