@@ -457,7 +457,7 @@ def _ranked(task: tuple[JobSpec, Claims, int, Guard, Least]) -> tuple[int, list[
             ranked += _compared(variant, split, layouts, workers, fastest, guard)
             fastest = min((one.period for one in ranked), default=own.period)
             raised = _raised(variant, layouts, workers, least[split], fastest, guard)
-            ranked += _promising(variant, split, raised, ranked, guard)
+            ranked += _promising(variant, split, raised, ranked, workers, guard)
             bound = min(bound, raised.period)
         else:
             bound = min(bound, least.get(split, FAR))
@@ -513,13 +513,39 @@ def _raised_again(task: tuple[JobSpec, int, int, Least, dict[int, Proven], Guard
 
 
 def _promising(
-    job: JobSpec, split: int, raised: RaisedBound, ranked: list[Ranked], guard: Guard
+    job: JobSpec, split: int, raised: RaisedBound, ranked: list[Ranked], workers: int, guard: Guard
 ) -> list[Ranked]:
-    """Quick plans of layouts that were not tried, and whose whole bounds leave them room to be faster."""
+    """Quick plans of layouts that were not tried, and whose whole bounds leave them room to be faster; and of
+    the fastest of all with workers that it leaves out."""
     known = {one.layout for one in ranked}
     others = [(bound, layout) for bound, layout in raised.promising if layout not in known]
     fastest = min((one.period for one in ranked), default=FAR)
-    return _tried(job, split, others[:_PROMISING], fastest, guard)
+    tried = _tried(job, split, others[:_PROMISING], fastest, guard)
+    best = min([*ranked, *tried], default=None, key=_by_period)
+    return tried if best is None else [*tried, *_with_spare_workers(job, best, workers, guard)]
+
+
+def _with_spare_workers(job: JobSpec, best: Ranked, workers: int, guard: Guard) -> Iterator[Ranked]:
+    """Quick plans of the layout with one worker more at a time, as long as that helps.
+
+    Bounds see no use in a worker that leaves the largest share of its stage as it is; plans do.
+    """
+    units = job.pipelines * job.microbatches
+    for _ in range(workers - sum(best.layout.workers)):
+        layers, counts = best.layout.layers, best.layout.workers
+        larger = [
+            Layout(layers, (*counts[:stage], count + 1, *counts[stage + 1 :]))
+            for stage, count in enumerate(counts)
+            if count < units
+        ]
+        promised = sorted(((layout_bound(job, one), one) for one in larger), key=_by_bound)
+        tried = _tried(job, best.split, promised, best.period, guard)
+        fastest = min(tried, default=best, key=_by_period)
+        # As fast with a lower bound: the whole plan is likely to be faster.
+        if _by_period(fastest) >= _by_period(best):
+            return
+        yield fastest
+        best = fastest
 
 
 def _compared(
@@ -549,7 +575,7 @@ def fastest_recut(
         return None
     raised = _raised(variant, layouts, workers, least, ranked[0].period, guard)
     least = raised.period
-    ranked = sorted([*ranked, *_promising(variant, parts, raised, ranked, guard)], key=_by_period)
+    ranked = sorted([*ranked, *_promising(variant, parts, raised, ranked, workers, guard)], key=_by_period)
     few = ranked[:1]
     if _ops(variant, ranked[0].layout) <= Sizes.LARGE:
         # And the one that holds the bound over all down: it is faster, or its bound is higher.

@@ -183,7 +183,8 @@ def plan(
     is_wide = is_wide and not clock.loops.has_more_edges
     may_reroute = effort.other_routes and budget.has("routes") and can_exchange(problem)
     if is_wide and effort.rounds == 0:
-        best, left = _improved_widely(best, good_enough, left // 3, noise, budget), 0
+        best = _improved_widely(best, good_enough, left // 3, noise, budget, may_reroute=may_reroute)
+        left = 0
     elif is_wide:
         best = _improved_widely(best, good_enough, _SOON[0], noise, budget)
         best = _improved_widely(best, good_enough, _SOON[1], noise, budget, may_reroute=may_reroute)
