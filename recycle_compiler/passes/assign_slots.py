@@ -41,9 +41,9 @@ class AssignSlots(Pass[Graph, Schedule]):
         if graph.job.slots:
             return schedule_rounds(graph, graph.job.solver, self.effort, self._budget(graph.job.solver))
         problem = problem_of(graph)
-        # Where micro-batches stay in their pipelines, these have as many on every stage.
-        apart = self.effort.extras_apart and graph.job.techniques.adaptive
-        slots = replace(self, effort=replace(self.effort, extras_apart=apart))
+        # Otherwise micro-batches stay in their pipelines.
+        may_reroute = self.effort.other_routes and graph.job.techniques.adaptive
+        slots = replace(self, effort=replace(self.effort, other_routes=may_reroute))
         return schedule_from(graph, problem, slots.plan(problem, graph.job.solver))
 
     def _planned_alone(self, problem: Problem, options: SolverOptions) -> SearchedPlan:

@@ -12,8 +12,9 @@ Where too many are admitted, a lower limit takes the place of the period; where 
 needed, the bound of the next of the ranked is what is known. Both keep the result valid.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import gcd
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ from recycle_compiler.ir.graph import Edges
 from recycle_compiler.ir.job import JobSpec, leading_chunks
 from recycle_compiler.ir.layout import Layout, job_of_layout
 from recycle_compiler.planner.cut_bounds import FAR, layout_period
-from recycle_compiler.planner.layouts import Layouts
+from recycle_compiler.planner.layouts import Layouts, roughness
 from recycle_compiler.scheduling.bounds import lower_bound
 from recycle_compiler.scheduling.budget import Guard
 from recycle_compiler.scheduling.problem import UNLIMITED, Problem, Tasks
@@ -32,6 +33,9 @@ _ADMITTED = 3000
 """Layouts that are ranked at most."""
 _WHOLE = 200
 """Whole bounds that are computed at most."""
+_FURTHER = 40
+"""And after the least of them is known."""
+_NOTHING: Mapping[Layout, int] = MappingProxyType({})
 
 
 class RaisedBound(NamedTuple):
@@ -40,7 +44,7 @@ class RaisedBound(NamedTuple):
     period: int
     """No plan of any of them goes below it."""
     promising: tuple[tuple[int, Layout], ...]
-    """Layouts that may be faster than what was known, with their whole bounds, best first."""
+    """Layouts that may be faster than what was known, with their whole bounds, best and smoothest first."""
 
 
 class AdmittedLayouts:
@@ -91,28 +95,39 @@ class AdmittedLayouts:
 
 
 def raised_bound(
-    job: JobSpec, layouts: Layouts, workers: int, least: int, known: int, deepest: int, guard: Guard
+    job: JobSpec,
+    layouts: Layouts,
+    workers: int,
+    least: int,
+    known: int,
+    deepest: int,
+    guard: Guard,
+    proven: Mapping[Layout, int] = _NOTHING,
 ) -> RaisedBound:
     """A period below which no plan of any layout goes, from `least`, which holds, to `known`, reached.
 
-    Of layouts with more stages than `deepest` no whole bound is computed: it would take long.
+    Of layouts with more stages than `deepest` no whole bound is computed: it would take long. Those with a
+    whole plan may have a higher bound, `proven` with it.
     """
     admitted = _widest(layouts, workers, least, known)
     if admitted is None:
         return RaisedBound(least, ())
     limit, every = admitted
     ranked = sorted((layout_period(job, one), one.stages, str(one), one) for one in every)
-    found, whole = limit + 1, list[tuple[int, str, Layout]]()
+    found, whole, further = limit + 1, list[tuple[int, int, str, Layout]](), 0
     for bound, _, name, layout in ranked:
-        if bound >= found:
+        # From here on no bound is less than what is found: others may still be faster than what is known.
+        further += bound >= found
+        if bound > limit or further > _FURTHER:
             break
         if len(whole) == _WHOLE or guard.strikes():
-            found = bound
+            found = min(found, bound)
             break
-        exact = bound if layout.stages > deepest else max(bound, layout_bound(job, layout))
+        whole_bound = layout_bound(job, layout) if layout.stages <= deepest else 0
+        exact = max(bound, whole_bound, proven.get(layout, 0))
         found = min(found, exact)
-        whole.append((exact, name, layout))
-    promising = tuple((bound, layout) for bound, _, layout in sorted(whole) if bound < known)
+        whole.append((exact, roughness(layout), name, layout))
+    promising = tuple((bound, layout) for bound, _, _, layout in sorted(whole) if bound < known)
     return RaisedBound(max(least, found), promising)
 
 

@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
+from types import MappingProxyType
 from typing import NamedTuple
 
 from recycle_compiler.ir.failure import FailureSet, failed_per_stage, normal_form
@@ -56,7 +57,7 @@ _STEPS = 5
 _RAISED_FROM = 1005
 """Thousandths of the bound over all cuts: where the fastest plan of a small job is above them, all layouts
 are compared by their whole bounds."""
-_PROMISING = 6
+_PROMISING = 12
 """Of these layouts, those that get a quick plan."""
 _NEIGHBOURS = 10
 """Layouts that are tried before each step, those with the best bounds."""
@@ -124,6 +125,9 @@ class Ranked(NamedTuple):
 
 Key = tuple[Layout, int]
 """A layout, and into how many parts micro-batches are split."""
+Proven = Mapping[Layout, int]
+"""What no plan of a layout goes below."""
+_NOTHING: Proven = MappingProxyType({})
 
 
 class FoundRecuts(NamedTuple):
@@ -182,9 +186,12 @@ def plan_recuts(job: JobSpec, own: Own, run: Run, guard: Guard) -> FoundRecuts:
         for failures, ranked, raised, was_cut_short in run(_ranked, tasks):
             found[failures] = ranked
             hurried.update({failures} if was_cut_short else ())
-            # What holds for more workers holds for fewer too.
-            for fewer in (one for one in bounds if one >= failures):
-                bounds[fewer] = max(bounds[fewer], min(own[fewer].claims.lower_bound, raised))
+            hold(failures, raised)
+
+    def hold(failures: int, bound: int) -> None:
+        # What holds for more workers holds for fewer too.
+        for fewer in (one for one in bounds if one >= failures):
+            bounds[fewer] = max(bounds[fewer], min(own[fewer].claims.lower_bound, bound))
 
     counts = counts_with_layouts(job, bounds)
     compare([failures for failures, may_wait in counts if not may_wait])
@@ -206,6 +213,10 @@ def plan_recuts(job: JobSpec, own: Own, run: Run, guard: Guard) -> FoundRecuts:
         run(_planned, ((job, key, guard, rounds) for key in order)),
         key=lambda one: _by_workers(one.key),
     )
+    due, proven = _not_near(job, own, made, bounds), _proven(made)
+    tasks = ((job, failures, known, least[failures], proven, guard) for failures, known in due.items())
+    for failures, bound in run(_raised_again, tasks):
+        hold(failures, bound)
     above = _far_above(job, own, made, bounds)
     known = {one.key for one in made}
     searches = [
@@ -235,8 +246,7 @@ def _far_above(job: JobSpec, own: Own, made: list[RecutPlans], bounds: Mapping[i
     """For each number of failures whose fastest layout is far above its bound over all cuts, that layout."""
     above: dict[int, Key] = {}
     for failures in sorted(own):
-        fitting = [_rank(one) for one in made if _fits(one, job, failures)]
-        fastest = _fastest([_own(job, own[failures]), *fitting])
+        fastest = _fastest_plan(job, own, made, failures)
         if fastest.period * 1000 > bounds[failures] * _FAR_ABOVE:
             above[failures] = fastest.key
     return above
@@ -258,7 +268,7 @@ class _Again(NamedTuple):
 def _not_close(job: JobSpec, own: Own, made: list[RecutPlans], bounds: Mapping[int, int]) -> list[Key]:
     """The fastest layout for the fewest failures, if it is worth a search at length."""
     failures = min(own)
-    fastest = _fastest([_own(job, own[failures]), *(_rank(one) for one in made if _fits(one, job, failures))])
+    fastest = _fastest_plan(job, own, made, failures)
     is_close = fastest.period * 1000 <= bounds[failures] * _CLOSE
     is_due = job.workers <= _COUNTS and Sizes.LARGE < _ops_of(job, fastest.key) <= Sizes.HUGE
     return [fastest.key] if is_due and not is_close else []
@@ -447,7 +457,7 @@ def _ranked(task: tuple[JobSpec, Claims, int, Guard, Least]) -> tuple[int, list[
             ranked += _compared(variant, split, layouts, workers, fastest, guard)
             fastest = min((one.period for one in ranked), default=own.period)
             raised = _raised(variant, layouts, workers, least[split], fastest, guard)
-            ranked += _promising(variant, split, raised, ranked, guard)
+            ranked += _promising(variant, split, raised, ranked, workers, guard)
             bound = min(bound, raised.period)
         else:
             bound = min(bound, least.get(split, FAR))
@@ -455,24 +465,87 @@ def _ranked(task: tuple[JobSpec, Claims, int, Guard, Least]) -> tuple[int, list[
 
 
 def _raised(
-    job: JobSpec, layouts: Layouts, workers: int, least: int, known: int, guard: Guard
+    job: JobSpec,
+    layouts: Layouts,
+    workers: int,
+    least: int,
+    known: int,
+    guard: Guard,
+    proven: Proven = _NOTHING,
 ) -> RaisedBound:
-    """The bound over all layouts of a small job, where the fastest known is far above it."""
+    """The bound over all layouts of a small job, where the fastest known is far above it; with what is proven
+    of layouts that have whole plans."""
     is_near = known * 1000 <= least * _RAISED_FROM
     if is_near or workers > _COUNTS or guard.strikes():
         return RaisedBound(least, ())
     deepest = Sizes.LARGE // (3 * layouts.units)
-    return raised_bound(job, layouts, workers, least, known, deepest, guard)
+    return raised_bound(job, layouts, workers, least, known, deepest, guard, proven)
+
+
+def _not_near(job: JobSpec, own: Own, made: list[RecutPlans], bounds: Mapping[int, int]) -> dict[int, int]:
+    """For each number of failures whose fastest plan is not near the bound over all cuts, its period."""
+    fastest = {failures: _fastest_plan(job, own, made, failures).period for failures in sorted(own)}
+    return {
+        failures: period
+        for failures, period in fastest.items()
+        if period * 1000 > bounds[failures] * _RAISED_FROM and job.workers - failures <= _COUNTS
+    }
+
+
+def _proven(made: Sequence[RecutPlans]) -> dict[int, Proven]:
+    """The bounds of layouts that have whole plans, for either way to split micro-batches."""
+    return {
+        split: {one.layout: one.claims.lower_bound for one in made if one.split == split} for split in (1, 2)
+    }
+
+
+def _raised_again(task: tuple[JobSpec, int, int, Least, dict[int, Proven], Guard]) -> tuple[int, int]:
+    """What no cut goes below with so many failures, by what is proven of layouts that have whole plans."""
+    job, failures, known, least, proven, guard = task
+    bound = FAR
+    for split, variant in variants(job).items():
+        raised = least.get(split, FAR)
+        if raised < known:
+            layouts, workers = Layouts(variant, job.workers), job.workers - failures
+            raised = _raised(variant, layouts, workers, raised, known, guard, proven[split]).period
+        bound = min(bound, raised)
+    return failures, bound
 
 
 def _promising(
-    job: JobSpec, split: int, raised: RaisedBound, ranked: list[Ranked], guard: Guard
+    job: JobSpec, split: int, raised: RaisedBound, ranked: list[Ranked], workers: int, guard: Guard
 ) -> list[Ranked]:
-    """Quick plans of layouts that were not tried, and whose whole bounds leave them room to be faster."""
+    """Quick plans of layouts that were not tried, and whose whole bounds leave them room to be faster; and of
+    the fastest of all with workers that it leaves out."""
     known = {one.layout for one in ranked}
     others = [(bound, layout) for bound, layout in raised.promising if layout not in known]
     fastest = min((one.period for one in ranked), default=FAR)
-    return _tried(job, split, others[:_PROMISING], fastest, guard)
+    tried = _tried(job, split, others[:_PROMISING], fastest, guard)
+    best = min([*ranked, *tried], default=None, key=_by_period)
+    return tried if best is None else [*tried, *_with_spare_workers(job, best, workers, guard)]
+
+
+def _with_spare_workers(job: JobSpec, best: Ranked, workers: int, guard: Guard) -> Iterator[Ranked]:
+    """Quick plans of the layout with one worker more at a time, as long as that helps.
+
+    Bounds see no use in a worker that leaves the largest share of its stage as it is; plans do.
+    """
+    units = job.pipelines * job.microbatches
+    for _ in range(workers - sum(best.layout.workers)):
+        layers, counts = best.layout.layers, best.layout.workers
+        larger = [
+            Layout(layers, (*counts[:stage], count + 1, *counts[stage + 1 :]))
+            for stage, count in enumerate(counts)
+            if count < units
+        ]
+        promised = sorted(((layout_bound(job, one), one) for one in larger), key=_by_bound)
+        tried = _tried(job, best.split, promised, best.period, guard)
+        fastest = min(tried, default=best, key=_by_period)
+        # As fast with a lower bound: the whole plan is likely to be faster.
+        if _by_period(fastest) >= _by_period(best):
+            return
+        yield fastest
+        best = fastest
 
 
 def _compared(
@@ -502,10 +575,15 @@ def fastest_recut(
         return None
     raised = _raised(variant, layouts, workers, least, ranked[0].period, guard)
     least = raised.period
-    ranked = sorted([*ranked, *_promising(variant, parts, raised, ranked, guard)], key=_by_period)
-    few = ranked[: 1 if _ops(variant, ranked[0].layout) > Sizes.LARGE else _PLANS_ON_DEMAND]
+    ranked = sorted([*ranked, *_promising(variant, parts, raised, ranked, workers, guard)], key=_by_period)
+    few = ranked[:1]
+    if _ops(variant, ranked[0].layout) <= Sizes.LARGE:
+        # And the one that holds the bound over all down: it is faster, or its bound is higher.
+        few = list(dict.fromkeys([*ranked[:_PLANS_ON_DEMAND], min(ranked, key=lambda one: one.bound)]))
     made = [_planned((job, one.key, guard, _ROUNDS)) for one in few]
-    return min(made, key=lambda one: (one.claims.period, _by_workers(one.key))), least
+    fastest = min(made, key=lambda one: (one.claims.period, _by_workers(one.key)))
+    proven = _proven(made)[parts]
+    return fastest, _raised(variant, layouts, workers, least, fastest.claims.period, guard, proven).period
 
 
 def plan_layout(job: JobSpec, layout: Layout, guard: Guard) -> RecutPlans:
@@ -699,7 +777,8 @@ def quick_plan(job: JobSpec, layout: Layout, guard: Guard) -> Claims:
     derived = job_of_layout(job, layout)
     if not has_room(derived):
         return Claims(FAR, FAR, FAR, "memory")
-    effort = Effort().least() if _ops(job, layout) > Sizes.LARGE else Effort().quick()
+    is_large = _ops(job, layout) > Sizes.LARGE
+    effort = Effort().least() if is_large else replace(Effort().quick(), wide=True)
     passes = GRAPH_PASSES >> AssignSlots(effort, guard)
     return passes.run(Target(derived, absent_cells(derived, layout))).claims
 
@@ -738,6 +817,12 @@ def _own(job: JobSpec, plan: Streams) -> Ranked:
 
 def _fastest(ranked: list[Ranked]) -> Ranked:
     return min(ranked, key=_by_period)
+
+
+def _fastest_plan(job: JobSpec, own: Own, made: list[RecutPlans], failures: int) -> Ranked:
+    """Of all that so many failures leave workers for."""
+    fitting = [_rank(one) for one in made if _fits(one, job, failures)]
+    return _fastest([_own(job, own[failures]), *fitting])
 
 
 def _near(ranked: list[Ranked]) -> list[Ranked]:

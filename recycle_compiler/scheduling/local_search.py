@@ -5,14 +5,21 @@ again with a schedule's own times as priorities, some of them disturbed. Ops kee
 most of a good schedule survives; what is disturbed settles where it fits. Priorities are the starts, the
 latest starts at which the period would still hold (ops with slack then give way to critical ones), or their
 mean. Equal schedules are accepted, so the search can cross plateaus.
+
+A wide search goes on from each of these by a short tabu search, and gives every second one other routes: some
+micro-batches of two workers of a stage change places. Nobody has more to do than before, but the worker that
+a micro-batch comes from is another, and so is the one it goes to; no order makes up for these.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 
 from recycle_compiler.scheduling.budget import Budget, Noise, Visits
-from recycle_compiler.scheduling.problem import Ints
+from recycle_compiler.scheduling.loops import Searching
+from recycle_compiler.scheduling.problem import Ints, Problem, rerouted
 from recycle_compiler.scheduling.rules import free_rule, greedy_priority, small_rules
-from recycle_compiler.scheduling.timing import Clock, Timed
+from recycle_compiler.scheduling.timing import Candidate, Clock, Timed
 
 
 def construct(clock: Clock, bound: int, tries: int, budget: Budget) -> list[Timed]:
@@ -42,40 +49,97 @@ _FINE = 16
 """Priorities are finer than ticks, so that noise can break ties."""
 _SHARES = (3, 10, 30, 100)
 """Percent of the ops that are disturbed."""
-_PATIENCE = 100
-"""Moves without progress before the search goes on from the next schedule."""
+_PATIENCE = 25
+"""Moves without a better schedule before the search goes back to the best."""
+_ODDS = 20
+"""One of so many schedules is changed next though it is worse."""
 _PATIENCES = (0, 50, 100, 300)
 """Of the list scheduler, in percent of an op."""
 _REACHES = (5, 16, 32, 64)
 """Largest disturbances of op times, in sixteenths of a mean op."""
+_TABU = Searching(20_000, 0, reach=12, sample=100, tenure=15)
+_MOST_EXCHANGED = 3
+"""Pairs of micro-batches that change their workers at once."""
 
 
-def improve(clock: Clock, starts: list[Timed], bound: int, moves: int, noise: Noise, budget: Budget) -> Timed:
+class Width(NamedTuple):
+    """What belongs to a move beside disturbed times."""
+
+    tabu: bool = False
+    routes: bool = False
+    """Other routes are taken for a shorter period only."""
+
+
+_NARROW = Width()
+
+
+def improve(
+    start: Candidate, bound: int, moves: int, noise: Noise, budget: Budget, width: Width = _NARROW
+) -> Candidate:
     """The best schedule found in `moves` tries, or before time is out."""
-    best = current = starts[0]
-    later = starts[1:]
+    best = current = start
     idle_moves = 0
-    for _ in range(moves if budget.has("disturbed times") else 0):
-        if best.period <= bound or budget.is_spent():
+    for number in range(moves if budget.has("disturbed times") else 0):
+        if best.timed.period <= bound or budget.is_spent():
             break
-        if idle_moves > _PATIENCE and later:
-            current, idle_moves = later.pop(0), 0
-        budget.spend((Visits.RULE + Visits.SHORTEN) * clock.problem.ops)
-        after = _move(clock, current, noise)
+        if width.tabu and idle_moves > _PATIENCE:
+            current, idle_moves = best, 0
         idle_moves += 1
+        clock = _on_other_routes(current.clock, noise) if width.routes and number % 2 else current.clock
+        at_most = None if width.tabu else current.timed.period
+        budget.spend((Visits.RULE + Visits.SHORTEN) * clock.problem.ops)
+        after = _move(clock, current, noise, at_most)
+        if after is not None and width.tabu:
+            after = min(after, _searched(clock, after, best.timed.period, noise, budget), key=_rank)
         if after is None:
             continue
-        if after.rank < current.rank:
-            idle_moves = 0
-        if after.rank <= current.rank:
-            current = after
-        best = min(best, current, key=lambda timed: timed.rank)
+        if after.rank <= current.timed.rank or (width.tabu and noise.below(_ODDS) == 0):
+            current = Candidate(clock, after)
+        has_same_routes = clock.problem is best.clock.problem
+        if after.period < best.timed.period or (has_same_routes and after.rank < best.timed.rank):
+            best, idle_moves = Candidate(clock, after), 0
     return best
 
 
-def _move(clock: Clock, current: Timed, noise: Noise) -> Timed | None:
+def _rank(timed: Timed) -> tuple[int, int]:
+    return timed.rank
+
+
+def _searched(clock: Clock, timed: Timed, known: int, noise: Noise, budget: Budget) -> Timed:
+    """What a tabu search for less than a known period makes of a schedule."""
+    deadlines = clock.deadlines_of(timed, known - clock.problem.grain)
+    release = np.array(timed.release, dtype=np.int64)
+    way = _TABU._replace(seed=noise.below(1 << 30))
+    order, _, visited = clock.loops.searched(timed.order, release, deadlines, way)
+    budget.spend(Visits.MOVE * visited + Visits.SHORTEN * clock.problem.ops)
+    found = clock.time(order)
+    assert found is not None, "the orders of some workers wait for each other"
+    return found
+
+
+def can_exchange(problem: Problem) -> bool:
+    """True if any worker of a stage may run any of its micro-batches, and some stage has two workers."""
+    is_free = not problem.slow and not problem.has_more_edges and problem.pools == problem.chunks
+    return is_free and max(map(len, problem.hosts)) > 1
+
+
+def _on_other_routes(clock: Clock, noise: Noise) -> Clock:
+    """Some pairs of micro-batches that run on two workers of a stage change these."""
     problem = clock.problem
-    base = _base(clock, current, noise.below(4))
+    host = problem.host.copy()
+    shared = [chunk for chunk, workers in enumerate(problem.hosts) if len(workers) > 1]
+    for _ in range(1 + noise.below(_MOST_EXCHANGED)):
+        chunk, unit = shared[noise.below(len(shared))], noise.below(problem.units)
+        away = np.flatnonzero(host[:, chunk] != host[unit, chunk])
+        if len(away):
+            other = away[noise.below(len(away))]
+            host[[unit, other], chunk] = host[[other, unit], chunk]
+    return Clock(rerouted(problem, problem.hosts, host), compiled=True)
+
+
+def _move(clock: Clock, current: Candidate, noise: Noise, at_most: int | None) -> Timed | None:
+    problem = clock.problem
+    base = _base(*current, noise.below(4))
     mean = int(clock.loops.duration.mean()) + 1
     reach = _REACHES[noise.below(4)] * mean * _FINE // 16
     disturbed = noise.integers(100, base.size) < _SHARES[noise.below(4)]
@@ -84,7 +148,7 @@ def _move(clock: Clock, current: Timed, noise: Noise) -> Timed | None:
     priority -= priority.min()
     rule = free_rule(problem, _PATIENCES[noise.below(4)])
     order = clock.loops.place(priority, rule)
-    return None if order is None else clock.time(order, current.period)
+    return None if order is None else clock.time(order, at_most)
 
 
 def _base(clock: Clock, current: Timed, choice: int) -> Ints:

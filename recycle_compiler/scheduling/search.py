@@ -12,19 +12,21 @@ from dataclasses import dataclass, field, replace
 from recycle_compiler.ir.job import SolverOptions
 from recycle_compiler.scheduling.bounds import Bound, lower_bound
 from recycle_compiler.scheduling.budget import Budget, Goal, Noise, Sizes
-from recycle_compiler.scheduling.local_search import construct, improve
+from recycle_compiler.scheduling.local_search import Width, can_exchange, construct, improve
 from recycle_compiler.scheduling.milp.exact import is_small, settle
 from recycle_compiler.scheduling.order_search import search_at_length
 from recycle_compiler.scheduling.problem import Problem, chunk_grain, rerouted
 from recycle_compiler.scheduling.routes import extras_apart, kept_at_home
 from recycle_compiler.scheduling.schedules import SearchedPlan
-from recycle_compiler.scheduling.timing import Clock, Timed
+from recycle_compiler.scheduling.timing import Candidate, Clock, Timed
 from recycle_compiler.scheduling.tuning import Tuning, tune, tune_by_one_pipeline, tune_elsewhere
 
 _LITTLE = 500
 """Inverse share: a period above what is enough by less than this share is nearly good enough."""
 _MUCH = 50
 """Inverse share: a period above what is enough by more than this share is far from good enough."""
+_SOON = (30, 60)
+"""Tries of the wide search that come before the MILP, on the usual routes and with others."""
 _WORK_TOGETHER = 3_600_000_000
 """Visits that all plans of a job may need together if none is good enough sooner."""
 _LEAST_WORK = 20_000_000
@@ -58,6 +60,8 @@ class Effort:
     """In larger plans this search finds nothing that tuning has not found sooner; exchanges replace it."""
     exact: bool = True
     """True if the MILP may be used."""
+    wide: bool = True
+    """True if tries of small plans go on by tabu searches; that loads the compiler of loops."""
     other_routes: bool = True
     """True if micro-batches may have other routes than those of the graph."""
     extras_apart: bool = False
@@ -94,6 +98,7 @@ class Effort:
             compiled_op_moves=self.compiled_op_moves // 10,
             most_moves=self.most_moves // 10,
             exact=False,
+            wide=False,
         )
 
     def least(self) -> "Effort":
@@ -107,6 +112,7 @@ class Effort:
             compiled_op_moves=0,
             most_moves=30,
             exact=False,
+            wide=False,
         )
 
     @property
@@ -167,23 +173,46 @@ def plan(
         starts = [tuned]
         clock, starts = _elsewhere(clock, starts, goal, effort, Noise(options.seed), budget)
         clock, starts = _at_length(problem, clock, starts, goal, effort, Noise(options.seed), budget)
-    # A short search often does; the MILP settles most of what is small; the long search is for the rest.
+    best = Candidate(clock, starts[0])
+    # A short search often does, a wide one mostly; the MILP is for what is left, and a longer one after it.
     few = effort.quick().moves(problem)
-    best = improve(clock, starts, good_enough, few, noise, budget)
+    left = effort.moves(problem) - few
+    best = improve(best, good_enough, few, noise, budget)
+    # Large plans have had tabu searches and other routes.
+    is_wide = effort.wide and problem.ops < Sizes.COMPILED and budget.has("tabu")
+    is_wide = is_wide and not clock.loops.has_more_edges
+    may_reroute = effort.other_routes and budget.has("routes") and can_exchange(problem)
+    if is_wide and effort.rounds == 0:
+        best = _improved_widely(best, good_enough, left // 3, noise, budget, may_reroute=may_reroute)
+        left = 0
+    elif is_wide:
+        best = _improved_widely(best, good_enough, _SOON[0], noise, budget)
+        best = _improved_widely(best, good_enough, _SOON[1], noise, budget, may_reroute=may_reroute)
     if (
-        best.period > good_enough
+        best.timed.period > good_enough
         and effort.exact
         and budget.has("milp")
-        and is_small(clock, best.period)
+        and is_small(clock, best.timed.period)
         and not budget.is_spent()
     ):
-        bound, best, settled = settle(clock, bound, best, good_enough, budget)
-        if settled is not clock:
-            return SearchedPlan(best, bound, host=settled.problem.host)
+        bound, best = settle(clock, bound, best, good_enough, budget)
         good_enough = _with_gap(bound, options)
-    best = improve(clock, [best, *starts], good_enough, effort.moves(problem) - few, noise, budget)
-    host = None if clock.problem is given else clock.problem.host
-    return SearchedPlan(best, bound, budget.was_cut and best.period > good_enough, host)
+    if is_wide:
+        best = _improved_widely(best, good_enough, left, noise, budget, may_reroute=may_reroute)
+    else:
+        best = improve(best, good_enough, left, noise, budget)
+    host = None if best.clock.problem is given else best.clock.problem.host
+    return SearchedPlan(best.timed, bound, budget.was_cut and best.timed.period > good_enough, host)
+
+
+def _improved_widely(
+    best: Candidate, enough: int, moves: int, noise: Noise, budget: Budget, *, may_reroute: bool = False
+) -> Candidate:
+    """Tries with tabu searches, and with other routes if it may."""
+    if best.timed.period <= enough:
+        return best
+    compiled = best._replace(clock=Clock(best.clock.problem, compiled=True))
+    return improve(compiled, enough, moves, noise, budget, Width(True, may_reroute))
 
 
 def _elsewhere(

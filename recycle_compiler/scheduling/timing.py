@@ -1,6 +1,7 @@
 """From an order of ops on every worker to start times, and the shortest period that the order allows."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -197,6 +198,13 @@ class Clock:
 
 _DIRECT = 4
 """Times that an order is timed again for other openings of pools; then its dependence on them is computed."""
+
+
+class Candidate(NamedTuple):
+    """A schedule, and the clock of the problem that it is for: the graph may have other routes."""
+
+    clock: Clock
+    timed: Timed
 
 
 class Opening:

@@ -12,7 +12,7 @@ from recycle_compiler.scheduling.budget import Budget
 from recycle_compiler.scheduling.milp.groups import groups_by_route, lay_out
 from recycle_compiler.scheduling.milp.paired_routes import paired
 from recycle_compiler.scheduling.problem import Ints
-from recycle_compiler.scheduling.timing import Clock, Timed
+from recycle_compiler.scheduling.timing import Candidate, Clock
 
 LARGEST = 8_000
 """Columns of the model up to which it is stated."""
@@ -40,12 +40,10 @@ class ExactResult(NamedTuple):
     """Bound and schedule at the end of the search."""
 
     bound: Bound
-    best: Timed
-    clock: Clock
-    """Of the problem with the routes that the schedule has."""
+    best: Candidate
 
 
-def settle(clock: Clock, bound: Bound, best: Timed, good_enough: int, budget: Budget) -> ExactResult:
+def settle(clock: Clock, bound: Bound, best: Candidate, good_enough: int, budget: Budget) -> ExactResult:
     """A bound and a schedule at least as good as the given ones; equal in period as a rule."""
     # Loading Pyomo and HiGHS takes longer than planning most small jobs without them.
     from recycle_compiler.scheduling.milp.solve import Limits, Stop, raise_bound, solve
@@ -57,27 +55,26 @@ def settle(clock: Clock, bound: Bound, best: Timed, good_enough: int, budget: Bu
 
     target = good_enough // problem.grain * problem.grain
     for trial in range(_TRIES):
-        if target >= best.period or work.left < _WORTH or work.is_spent():
+        if target >= best.timed.period or work.left < _WORTH or work.is_spent():
             break
         outcome = solve(problem, target, more, work.part(_WORK // 2))
         if outcome.start is not None:
-            return ExactResult(bound, _timed(clock, outcome.start, target), clock)
+            return ExactResult(bound, _timed(clock, outcome.start, target))
         if trial == 0:
             # Nothing meets the bound with this routing; perhaps nothing does with any.
-            raised = raise_bound(problem, bound.period, best.period, few, work)
+            raised = raise_bound(problem, bound.period, best.timed.period, few, work)
             bound = Bound(raised, "all stages together") if raised > bound.period else bound
             other = paired(problem) if outcome.stop is Stop.REFUTED and raised <= target else None
             start = None if other is None else solve(other, target, more, work.part(_WORK // 2)).start
             if other is not None and start is not None:
-                again = Clock(other)
-                return ExactResult(bound, _timed(again, start, target), again)
+                return ExactResult(bound, _timed(Clock(other), start, target))
             target = max(raised, target + problem.grain)
         else:
-            target += max(1, (best.period - target) // (2 * problem.grain)) * problem.grain
-    return ExactResult(bound, best, clock)
+            target += max(1, (best.timed.period - target) // (2 * problem.grain)) * problem.grain
+    return ExactResult(bound, best)
 
 
-def _timed(clock: Clock, start: Ints, target: int) -> Timed:
+def _timed(clock: Clock, start: Ints, target: int) -> Candidate:
     timed = clock.time(clock.order_of(start), target)
     assert timed is not None, "the MILP found a schedule that misses its target"
-    return timed
+    return Candidate(clock, timed)

@@ -329,7 +329,7 @@ def _way(order: Go, giver: _Process, taker: _Process, number: int) -> str:
 def _ways(
     told: Mapping[_Process, tuple[list[_Offer], list[str]]],
 ) -> Iterator[tuple[_Process, _Process, int, int]]:
-    """Who gives which of its images to whom, and how large that is: the same for all who compute it."""
+    """Giver, taker, number and size of each image that travels: the same for all who compute it."""
     for taker, (_, needs) in told.items():
         left = set(needs)
         for giver, (offers, _) in told.items():
