@@ -6,7 +6,7 @@ where that is quick; else the period is estimated from bounds.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from recycle_compiler.fleet.setting import CutPlans, FleetSetting
@@ -80,7 +80,7 @@ class OurPeriods:
         if counts not in self._found:
             if self._planned_left > 0:
                 self._planned_left -= 1
-                period = float(plan_failed(self._job, normal_form(counts, self._job.pipelines)).claims.period)
+                period = _exact_period(self._job, counts)
             else:
                 period = self._estimate(counts)
             self._found[counts] = min(period, self.at_once(counts) or period)
@@ -138,6 +138,12 @@ class OurPeriods:
     def _problem(self) -> Problem:
         """The timing problem without failures."""
         return problem_of(GRAPH_PASSES.run(Target(self._job, ())))
+
+
+@lru_cache(maxsize=4096)
+def _exact_period(job: JobSpec, counts: Counts) -> float:
+    """Of a plan for exactly these failures. A simulation of many fleets asks for the same ones again."""
+    return float(plan_failed(job, normal_form(counts, job.pipelines)).claims.period)
 
 
 class OurCut(NamedTuple):
