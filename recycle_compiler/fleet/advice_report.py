@@ -95,7 +95,7 @@ def why(advice: Advice) -> Iterator[str]:
         f"stage's state were lost at most {lost} (failures of a stage within the {advice.copy_seconds:.1f} s "
         "in which it is copied)."
     )
-    read = f"{best.checkpoints_read:.2f} times a year" if best.checkpoints_read else "in no draw"
+    read = f"at most {advice.read_back:.2g} times a year" if advice.read_back else "in no draw"
     yield (
         f"Checkpoints: read back {read}; save every {duration_text(round(advice.checkpoint_every))} if a "
         f"save stops training for {setting.checkpoint_save:.0f} s (Young and Daly), more often otherwise."
@@ -229,6 +229,7 @@ def advice_document(advice: Advice) -> str:
             for one in advice.copies
         ],
         "years": short(advice.years),
+        "read_back_a_year": short(advice.read_back),
         "checkpoint_every": short(advice.checkpoint_every),
         "options": [_option(advice, option) for option in advice.options],
         "effective_training_time_by_interval": {

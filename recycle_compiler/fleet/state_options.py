@@ -199,11 +199,10 @@ def _planned(job: JobSpec, redundancies: Sequence[int | None], tolerance: int) -
         own = [
             plan_count(job, count, costs, guard, effort=Effort().quick()).claims.period for count in counts
         ]
+    cuts = [_under_other_cuts(job, redundancies, job.workers - count) for count in counts]
     for redundancy in redundancies:
-        there = job if redundancy is None else replace(job, redundancy=redundancy)
         found = [
-            min((period, -job.pipelines), _under_another_cut(there, job.workers - count))
-            for period, count in zip(own, counts, strict=True)
+            min((period, -job.pipelines), other[redundancy]) for period, other in zip(own, cuts, strict=True)
         ]
         (whole, _), (failed, _) = found
         yield _Plans(whole, max(whole, failed), min(-few for _, few in found))
@@ -212,12 +211,22 @@ def _planned(job: JobSpec, redundancies: Sequence[int | None], tolerance: int) -
 _UNKNOWN = 1 << 60
 
 
-def _under_another_cut(job: JobSpec, workers: int) -> tuple[int, int]:
-    """Ticks of a step, and how many workers hold each layer, as a negative number."""
-    found = fastest_layout(job, workers) if can_recut(job) else None
-    if found is None or found[1] is None:
-        return _UNKNOWN, 0
-    return found[1], -min(found[0].workers)
+def _under_other_cuts(
+    job: JobSpec, redundancies: Sequence[int | None], workers: int
+) -> dict[int | None, tuple[int, int]]:
+    """For each redundancy, ticks of a step and how many workers hold each layer, as a negative number."""
+    none = (_UNKNOWN, 0)
+    if not can_recut(job):
+        return dict.fromkeys(redundancies, none)
+    found: dict[int | None, tuple[int, int]] = {}
+    fastest = none
+    for redundancy in sorted(each for each in redundancies if each is not None):
+        if redundancy > -fastest[1]:
+            layout, period = fastest_layout(replace(job, redundancy=redundancy), workers) or (None, None)
+            fastest = none if layout is None or period is None else (period, -min(layout.workers))
+        # Otherwise the fastest with fewer holders has enough of them.
+        found[redundancy] = fastest
+    return found
 
 
 def best_option(options: Sequence[StateOption]) -> StateOption | None:
