@@ -163,10 +163,11 @@ def _other_state(advice: Advice, best: StateOption, other: StateOption) -> str:
     """What another way to keep state would change."""
     setting, unit = advice.question.setting, advice.question.batch.unit
     assert best.period is not None and other.period is not None
+    name = other.name.replace("whole", "whole state")
     copies = f" and a copy every {plural(other.copy_steps, 'step')}" if other.copy_steps else ""
     rate = figure(other.rate * advice.question.batch.per_iteration)
     words = (
-        f"State: with {other.name}{copies}, {rate} {unit} ({100 * (other.rate / best.rate - 1):+.2f} %): a "
+        f"State: with {name}{copies}, {rate} {unit} ({100 * (other.rate / best.rate - 1):+.2f} %): a "
         f"step takes {time_text(setting.job, other.period)} {setting.job.unit} and not "
         f"{time_text(setting.job, best.period)}. {_losses_text(advice, other)}"
     )
