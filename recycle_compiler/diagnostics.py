@@ -136,7 +136,7 @@ def _escape(character: str) -> str:
 
 
 def _columns(text: str) -> int:
-    """How many terminal cells the text takes."""
+    """Number of terminal cells that the text takes."""
     return len(text) if text.isascii() else sum(map(_column_count, text))
 
 

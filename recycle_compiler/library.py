@@ -124,7 +124,7 @@ class CompiledBundle:
         write_whole(Path(path), self._data)
 
     def verify(self) -> list[Violation]:
-        """What is wrong with it, found by code that the planner does not use; nothing, if all is well."""
+        """Violations in the bundle, found by code that the planner does not use; none, if all is well."""
         return list(verify_bundle(self.bundle))
 
     def __repr__(self) -> str:
@@ -167,16 +167,16 @@ class Plan:
 
     @property
     def gap(self) -> float:
-        """How far the period is above its bound, as a share of the bound."""
+        """Distance of the period from its bound, as a share of the bound."""
         return self.streams.claims.gap
 
     @cached_property
     def schedule(self) -> Schedule:
-        """When each op runs."""
+        """Schedule with the start of each op."""
         return replay(self.streams)
 
     def stream(self, worker: tuple[int, int]) -> tuple[Instruction, ...]:
-        """What a worker, (pipeline, stage), does in a step; KeyError if it has no stream."""
+        """Instructions of a worker, (pipeline, stage), in a step; KeyError if it has no stream."""
         if worker not in self.workers:
             raise KeyError(f"worker {worker[0]}:{worker[1]} has no stream in this plan")
         return self.bundle.stream(self.number, worker)

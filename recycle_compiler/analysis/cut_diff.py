@@ -63,7 +63,7 @@ def cut_change(failures: int, before: FastestCut, after: FastestCut) -> CutChang
 
 
 def _layers_between(more: AnyLayout, fewer: AnyLayout) -> int:
-    """What the workers of the smaller layout have to fetch, or give up, in all."""
+    """Number of layer copies that the workers of the smaller layout have to fetch, or give up, in all."""
     if sum(fewer.workers) > sum(more.workers):
         more, fewer = fewer, more
     held = {

@@ -27,7 +27,7 @@ _MEMORY_FIELDS = ("activation", "kept_for_weight", "capacity", "resident", "stat
 _OF_LAYERS = "layer_"
 """Begins the names of costs by layer."""
 _EXAMPLES = 5
-"""How many ops or workers of a kind are named before the rest is counted."""
+"""Ops or workers of a kind that are named before the rest is counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Shifted:
 
     op: str
     worker: Worker
-    """Where it runs afterwards."""
+    """Worker that runs the op afterwards."""
     before: int
     after: int
 
@@ -59,14 +59,14 @@ class PlanDiff:
     job: tuple[tuple[str, object, object], ...]
     """Fields of the job with both their values."""
     claims: tuple[tuple[str, object, object], ...]
-    """What a plan says of itself, where it differs, with both values; times in ticks."""
+    """Claims that differ, with both values; times in ticks."""
     removed: tuple[str, ...]
     """Ops only in the first plan."""
     added: tuple[str, ...]
     moved: tuple[Moved, ...]
     shifted: tuple[Shifted, ...]
     reordered: tuple[tuple[Worker, int], ...]
-    """How many ops of a worker must change places for the new order, among those it runs in both."""
+    """Number of a worker's ops in both plans that must change places for the new order."""
     memory: tuple[tuple[Worker, int | None, int | None], ...]
     """Peak memory before and after; None where the worker is not alive."""
     streams: tuple[Worker, ...]
@@ -234,7 +234,7 @@ def plan_title(failures: int) -> str:
 
 
 def schedule_title(schedule: Schedule) -> str:
-    """What a plan is for; under another cut, `plan under 2x2,2x4`."""
+    """Title of a plan by its failures; under another cut, `plan under 2x2,2x4`."""
     layout = any_layout_of(schedule.job, schedule.failed)
     if layout is None or not schedule.job.is_recut:
         return plan_title(len(schedule.failed))
@@ -242,7 +242,7 @@ def schedule_title(schedule: Schedule) -> str:
 
 
 def difference_lines(diff: PlanDiff) -> Iterator[str]:
-    """What changed, most important first, indented to stand below a title."""
+    """Changes, most important first, indented to stand below a title."""
     for name, values in _summary(diff):
         yield f"  {name:12} {values}"
     yield from _examples("gone", "op", diff.removed)
@@ -324,7 +324,7 @@ def _time_or_none(job: JobSpec, value: object) -> str:
 
 
 def _examples(name: str, noun: str, items: Sequence[str], note: str = "") -> Iterator[str]:
-    """How many there are, and the first of them."""
+    """Number of items, and the first of them."""
     if not items:
         return
     yield f"  {name:12} {plural(len(items), noun)}{note}"

@@ -88,7 +88,7 @@ class _Meetings:
         self._woken: list[Worker] = []
 
     def come(self, worker: Worker, op: Op, number: int, start: int) -> int | None:
-        """When the op begins, which its worker could do at `start`; None while others are missing."""
+        """Start of the op, for which its worker is ready at `start`; None while others are missing."""
         if not self._is_met or _chain(op.kind) is OpKind.W:
             return start
         there = self._there.setdefault((_chain(op.kind), op.chunk, number), {})
@@ -100,7 +100,7 @@ class _Meetings:
         return max(there.values())
 
     def woken(self) -> list[Worker]:
-        """Who has waited for the last to come; each is told once."""
+        """Workers that have waited for the last one to come; each is returned once."""
         woken, self._woken = self._woken, []
         return woken
 

@@ -7,7 +7,7 @@ What torch calls a stage is a chunk; a rank with several of them has them all in
 
 Torch adds sends, receives and the reduction itself, and steps after all micro-batches: barriers, reductions
 and optimizer steps are left out. It looks losses up by their place among the last stage's forwards, whatever
-the numbers are, so micro-batches are numbered anew in that order. It cannot express re-routed work.
+the numbers are, so micro-batches are renumbered in that order. It cannot express re-routed work.
 """
 
 from collections.abc import Sequence

@@ -35,7 +35,7 @@ def read_plan(bundle: Bundle, path: str, index: int) -> Streams:
 
 
 def schedule_of(streams: Streams, path: str) -> Schedule:
-    """When each op runs; a stream that cannot run to its end is the file's fault too."""
+    """Start of each op, as a schedule; UserError naming the file if a stream cannot run to its end."""
     try:
         return replay(streams)
     except ValueError as error:

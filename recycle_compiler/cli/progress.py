@@ -18,7 +18,7 @@ from recycle_compiler.ir.units import percent, plural
 from recycle_runtime.cli.output import Output
 
 _NO_REWRITING = ("", "dumb", "unknown")
-"""What TERM says where a line cannot be written again."""
+"""Values of TERM with which a line cannot be rewritten."""
 
 
 def is_shown(output: Output) -> bool:
@@ -43,7 +43,7 @@ class Plans:
     last_gap: float = 0.0
     worst_gap: float = 0.0
     last_at: float = 0.0
-    """When the last plan was ready."""
+    """Time at which the last plan was ready."""
 
     def after(self, gap: float, now: float) -> "Plans":
         """One plan more."""

@@ -19,7 +19,7 @@ _REFRESH_PER_SECOND = 2
 
 
 class ProgressBar:
-    """A title, a bar, some words, the time so far and, where it can be told, the time left."""
+    """A title, a bar, some words, the time so far and, where it can be estimated, the time left."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class _Terminal(io.TextIOBase):
 
 
 def _has_threads() -> bool:
-    """Where no thread can be had, the bar changes with every step and not in between."""
+    """True if a thread can be started; without one, the bar changes with every step and not in between."""
     try:
         threading.Thread(target=lambda: None).start()
     except RuntimeError:

@@ -18,7 +18,7 @@ from recycle_runtime.cli.output import Output
 from recycle_runtime.plan.bundle import Bundle
 
 _OF_LAYERS = tuple(name for name in PER_CHUNK if name != "reduce")
-"""What a stage has of its layers; a sum takes as long as there are workers for it."""
+"""Fields of a stage that come from its layers; a sum takes as long as there are workers for it."""
 
 
 def source_job(bundle: Bundle, path: str, schedule: Schedule, output: Output) -> JobSpec | None:

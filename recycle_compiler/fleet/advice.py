@@ -130,7 +130,7 @@ class Advice:
     states: tuple[StateOption, ...] = ()
     """Ways to keep the optimizer's state, whole state first."""
     states_note: str = ""
-    """Why they were not compared."""
+    """Reason why `states` is empty."""
 
     def of(self, policy: str) -> list[PolicyResult]:
         """The best option of a policy for each number of machines."""

@@ -147,7 +147,7 @@ def _why_state(advice: Advice) -> Iterator[str]:
 
 
 def _losses_text(advice: Advice, state: StateOption) -> str:
-    """How often state is lost, and what that costs."""
+    """Losses of state a year, and their cost."""
     if not state.losses:
         return "In no draw all holders of some state are lost."
     job = advice.question.setting.job
@@ -160,7 +160,7 @@ def _losses_text(advice: Advice, state: StateOption) -> str:
 
 
 def _other_state(advice: Advice, best: StateOption, other: StateOption) -> str:
-    """What another way to keep state would change."""
+    """Another way to keep state beside the one that is advised."""
     setting, unit = advice.question.setting, advice.question.batch.unit
     assert best.period is not None and other.period is not None
     name = other.name.replace("whole", "whole state")

@@ -18,7 +18,7 @@ _NEVER_FAIL = frozenset({"fault-free", "zero-bubble"})
 
 
 class Batch(NamedTuple):
-    """What users count, and how much of it an iteration is."""
+    """Unit in which users count work, and the amount of it in an iteration."""
 
     unit: str
     per_iteration: float
@@ -146,7 +146,7 @@ def _full_rate(comparison: Comparison, name: str, course: Course) -> float:
 
 
 def _lives(fleet: Fleet) -> list[tuple[float, int]]:
-    """When how many workers are up, from 0 on."""
+    """Number of live workers from each time on at which it changes, from 0 on."""
     found: list[tuple[float, int]] = []
     for strength in fleet.strengths:
         if not found or found[-1][1] != strength.workers:

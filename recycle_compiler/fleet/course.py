@@ -4,7 +4,7 @@ A policy is asked at every change, and, if it has something in mind for later (a
 a plan that will be ready), also then. A pause that is under way is not forgotten by a change in it: the
 longer one counts. Work that has to be redone is taken off where it was done: the last of it first.
 
-Machines that come have to start their processes first. A policy that starts all processes anew at every
+Machines that come have to start their processes first. A policy that restarts all processes at every
 change has that time in its restarts, and sees a machine at once. All others see a worker as down until it has
 started, be it one that returns or one on a spare machine.
 """
@@ -23,10 +23,10 @@ _AT_ONCE = frozenset({"restart", "nvrx", "ntp", "varuna", "fault-scaled", "fault
 
 @runtime_checkable
 class ActsLater(Protocol):
-    """What a policy has besides if it changes things of its own accord."""
+    """Further methods of a policy that acts between changes."""
 
     def due(self) -> float | None:
-        """When it wants to be asked next, in seconds from the beginning; None: not before the next change."""
+        """Time of the next action, in seconds from the beginning; None: not before the next change."""
         ...
 
     def act(self, at: float) -> Reaction:
@@ -77,7 +77,7 @@ class Stretch:
 
 
 class Course(NamedTuple):
-    """How a policy got through a trace; times in seconds."""
+    """Course of a policy through a trace; times in seconds."""
 
     span: float
     stretches: tuple[Stretch, ...]
@@ -103,7 +103,7 @@ class Course(NamedTuple):
         return sum(stretch.end - stretch.begin for stretch in self.stretches if stretch.rate == 0)
 
     def rates(self) -> list[tuple[float, float]]:
-        """When the rate of kept work becomes what, from 0 on."""
+        """Rate of kept work from each time on at which it changes, from 0 on."""
         steps: list[tuple[float, float]] = []
         for stretch in self.stretches:
             pieces = (
@@ -154,7 +154,7 @@ class _Record:
 
     def __init__(self, rate: float) -> None:
         self.asked = 0.0
-        """When a reaction was last taken."""
+        """Time at which the last reaction was taken."""
         self._now = 0.0
         self._rate = rate
         self._paused_until = self._saving_until = 0.0
@@ -223,7 +223,7 @@ def as_seen_by(
 
 def _after_start_up(changes: Iterable[Change], start_up: float, warm: bool) -> Iterator[Change]:
     ready: dict[Worker, float] = {}
-    """When who will have started."""
+    """Time at which each starting worker will be ready."""
     down: frozenset[Worker] = frozenset()
     spare = 0
     for change in changes:

@@ -20,7 +20,7 @@ from recycle_compiler.ir.units import plural
 from recycle_runtime.plan.node_layout import fill_nodes, placement_order
 
 LAYOUTS = ("pipeline", "stage")
-"""Which workers are neighbours: the stages of one pipeline, or the peers of one stage."""
+"""Workers that are neighbours: the stages of one pipeline, or the peers of one stage."""
 
 
 class LayoutError(ValueError):
@@ -28,7 +28,7 @@ class LayoutError(ValueError):
 
 
 class MachinePlaces(NamedTuple):
-    """Which places there are for machines."""
+    """Places for machines."""
 
     places: tuple[tuple[Worker, ...], ...]
     """The workers on each machine."""
@@ -101,7 +101,7 @@ class Fleet:
         return self._course[0]
 
     def changes(self) -> Iterator[Change]:
-        """What happens after time 0 and concerns the job or its spares."""
+        """Changes after time 0 that concern the job or its spares."""
         (down, _), moves = self._course
         for at, failed, returned, spare, from_spares, _ in moves:
             down = (down | failed) - returned
@@ -138,17 +138,17 @@ class Fleet:
 
     @cached_property
     def _course(self) -> tuple[Start, list[_Move]]:
-        """Who sits where is settled once, however many policies are led through it."""
-        seats = self._seats()
-        start = Start(self.layout.vacant | seats.down, seats.spare)
-        moments = (seats.move(at, events) for at, events in self.trace.moments() if at > 0)
+        """Place of each machine over the trace, computed once for all policies."""
+        assignment = self._assignment()
+        start = Start(self.layout.vacant | assignment.down, assignment.spare)
+        moments = (assignment.move(at, events) for at, events in self.trace.moments() if at > 0)
         return start, [move for move in moments if move is not None]
 
     @cached_property
     def _spares_at_start(self) -> int:
-        return self._seats().spare_machines
+        return self._assignment().spare_machines
 
-    def _seats(self) -> "_Seats":
+    def _assignment(self) -> "_MachineAssignment":
         """As they are taken when the job begins."""
         layout, trace = self.layout, self.trace
         names = list(trace.nodes)
@@ -160,24 +160,24 @@ class Fleet:
         elif trace.whole:
             names += [f"unnamed {number}" for number in range(len(names), len(layout.places))]
         names += [f"spare {number}" for number in range(trace.spares)]
-        seats = _Seats(layout, self.used)
-        seats.move(0.0, [FleetEvent(0.0, name, added=True) for name in names])
-        seats.move(0.0, [event for event in trace.events if event.at == 0])
-        return seats
+        assignment = _MachineAssignment(layout, self.used)
+        assignment.move(0.0, [FleetEvent(0.0, name, added=True) for name in names])
+        assignment.move(0.0, [event for event in trace.events if event.at == 0])
+        return assignment
 
 
-class _Seats:
-    """Which machine has which place."""
+class _MachineAssignment:
+    """Assignment of machines to places."""
 
     def __init__(self, layout: MachinePlaces, used: int | None = None) -> None:
         self._layout = layout
-        self._seated: list[int | None] = [None] * len(layout.places)
-        """By place, the number of the seating, so that another machine in it shows."""
-        self._seatings = 0
+        self._occupancy: list[int | None] = [None] * len(layout.places)
+        """Number of each place's assignment, None if free: a new machine in a place has a new number."""
+        self._assignments = 0
         self._free = set(range(len(layout.places))[:used])
         self._place_of: dict[str, int] = {}
         self._home: dict[str, int] = {}
-        """Where machines were last."""
+        """Last place of each machine."""
         self._spares: dict[str, None] = {}
         self._needs: dict[Worker, list[int]] = {}
         for number, place in enumerate(layout.places):
@@ -196,7 +196,7 @@ class _Seats:
         return len(self._spares) * len(self._layout.places[0]) // self._layout.per_worker
 
     def move(self, at: float, events: list[FleetEvent]) -> _Move | None:
-        """What these events mean for the job, if anything."""
+        """Change that these events mean for the job; None if they mean none."""
         spare = self.spare_machines
         before: dict[int, int | None] = {}
         by_spares: set[int] = set()
@@ -210,7 +210,7 @@ class _Seats:
             del self._spares[node]
             place = self._best_free()
             by_spares.add(place)
-            self._seat(node, place, before)
+            self._assign(node, place, before)
         touched = {worker for place in before for worker in self._layout.places[place]}
         changed = {worker for worker in touched if self._differs(worker, before)}
         failed = frozenset(worker for worker in changed if self._was_live(worker, before))
@@ -223,9 +223,9 @@ class _Seats:
     def _arrive(self, node: str, before: dict[int, int | None]) -> None:
         home = self._home.get(node)
         if home in self._free:
-            self._seat(node, home, before)
+            self._assign(node, home, before)
         elif self._free:
-            self._seat(node, self._best_free(), before)
+            self._assign(node, self._best_free(), before)
         else:
             self._spares[node] = None
 
@@ -234,27 +234,27 @@ class _Seats:
             del self._spares[node]
             return
         place = self._place_of.pop(node)
-        before.setdefault(place, self._seated[place])
-        self._seated[place] = None
+        before.setdefault(place, self._occupancy[place])
+        self._occupancy[place] = None
         self._free.add(place)
         for worker in self._layout.places[place]:
             if worker not in self.down:
                 self.down.add(worker)
                 self._live[worker[1]] -= 1
 
-    def _seat(self, node: str, place: int, before: dict[int, int | None]) -> None:
-        before.setdefault(place, self._seated[place])
-        self._seatings += 1
-        self._seated[place] = self._seatings
+    def _assign(self, node: str, place: int, before: dict[int, int | None]) -> None:
+        before.setdefault(place, self._occupancy[place])
+        self._assignments += 1
+        self._occupancy[place] = self._assignments
         self._place_of[node] = self._home[node] = place
         self._free.remove(place)
         for worker in self._layout.places[place]:
-            if all(self._seated[needed] is not None for needed in self._needs[worker]):
+            if all(self._occupancy[needed] is not None for needed in self._needs[worker]):
                 self.down.remove(worker)
                 self._live[worker[1]] += 1
 
     def _best_free(self) -> int:
-        """Where a stage has fewest live workers; the first of equals."""
+        """Free place on the stage with the fewest live workers; the first of equals."""
         return min(
             self._free,
             key=lambda place: (min(self._live[stage] for _, stage in self._layout.places[place]), place),
@@ -262,8 +262,9 @@ class _Seats:
 
     def _differs(self, worker: Worker, before: dict[int, int | None]) -> bool:
         return any(
-            before.get(place, self._seated[place]) != self._seated[place] for place in self._needs[worker]
+            before.get(place, self._occupancy[place]) != self._occupancy[place]
+            for place in self._needs[worker]
         )
 
     def _was_live(self, worker: Worker, before: dict[int, int | None]) -> bool:
-        return all(before.get(place, self._seated[place]) is not None for place in self._needs[worker])
+        return all(before.get(place, self._occupancy[place]) is not None for place in self._needs[worker])

@@ -101,11 +101,11 @@ class OurPeriods:
 
     @cached_property
     def _excess(self) -> float:
-        """How far above its bound the worst of the bundle's plans is; others are taken to be no better."""
+        """Ratio of period to bound of the bundle's worst plan; others are taken to be no better."""
         return max((plan.period / self._bound(plan.counts) for plan in self._plans), default=1.0)
 
     def _bound(self, counts: Counts) -> int:
-        """What the slowest stage imposes; failures on several stages add little to each other."""
+        """Bound of the slowest stage, in ticks; failures on several stages add little to each other."""
         return max(self._stage_bound(stage, failures) for stage, failures in enumerate(counts))
 
     def _stage_bound(self, stage: int, failures: int) -> int:
@@ -125,7 +125,7 @@ class OurPeriods:
 
 @lru_cache(maxsize=1 << 16)
 def _bound_of_stage(job: JobSpec, stage: int, failures: int) -> int:
-    """What a stage with so many failures imposes, whose others have all workers."""
+    """Bound of a stage with so many failures, where the others have all workers."""
     counts = tuple(failures if other == stage else 0 for other in range(job.stages))
     hosts = Target(job, normal_form(counts, job.pipelines)).hosts
     problem = with_ends_of(replace(_whole_problem(job, ()), hosts=hosts), job.left_by(counts))
@@ -138,7 +138,7 @@ def _bound_of_stage(job: JobSpec, stage: int, failures: int) -> int:
 
 @lru_cache(maxsize=1 << 16)
 def _bound_in_group(group: Group, place: int, live: int) -> int:
-    """What a stage with so many workers imposes on its group, whose others have all of theirs."""
+    """Bound of a stage of a group with so many workers, where the others have all that the plans are for."""
     problem = _whole_problem(group.job, group.failed)
     hosts = list(Target(group.job, group.failed).hosts)
     hosts[place] = tuple(range(min(problem.units, live)))
@@ -153,7 +153,7 @@ def _whole_problem(job: JobSpec, failed: FailureSet) -> Problem:
 
 @lru_cache(maxsize=4096)
 def _exact_period(job: JobSpec, counts: Counts) -> float:
-    """Of a plan for exactly these failures."""
+    """Period of a plan for exactly these failures."""
     return float(plan_failed(job, normal_form(counts, job.pipelines)).claims.period)
 
 
@@ -180,12 +180,12 @@ class OurCut(NamedTuple):
         return layout_text(self.job.cut, workers) if groups is None else str(groups)
 
     def state_bytes(self, stage: int) -> int:
-        """What a worker that comes to a stage has to copy."""
+        """Bytes that a worker that comes to a stage has to copy."""
         return sum(self.job.parameters[chunk] for chunk in self.job.held[stage])
 
     @property
     def loads(self) -> StageLoads:
-        """How long each stage takes with the workers that it has."""
+        """Time of each stage with the workers that it has."""
         return loads_of(self.job)
 
 
@@ -237,7 +237,7 @@ class CutsOnDemand:
         self._made: dict[int, OurCut | None] = {}
 
     def is_beyond(self, workers: int) -> bool:
-        """True if the bundle has nothing for so few, and the job can be cut anew."""
+        """True if the bundle has nothing for so few, and the job can be re-cut."""
         return bool(self._setting.recuts) and workers < self._fewest
 
     def cut(self, workers: int) -> OurCut | None:
@@ -260,7 +260,7 @@ class CutsOnDemand:
 
     @cached_property
     def _excess(self) -> float:
-        """How far above the bounds of their layouts the bundle's plans are at worst."""
+        """Largest ratio of period to layout bound among the bundle's plans."""
         job = self._setting.job
         gaps = [1.0]
         for cut in self._setting.recuts:
@@ -288,7 +288,7 @@ def healthy_period(setting: FleetSetting) -> float:
 
 
 def loads_of(job: JobSpec) -> StageLoads:
-    """How long each stage takes with the workers that it has."""
+    """Time of each stage with the workers that it has."""
     ops = (job.forward, job.backward_input, job.backward_weight)
     held = job.held
     each = (sum(times[chunk] for times in ops for chunk in chunks) for chunks in held)
@@ -300,7 +300,7 @@ def loads_of(job: JobSpec) -> StageLoads:
 
 
 def plans_of(bundle: Bundle) -> list[Planned]:
-    """What the bundle's plans claim."""
+    """Failure counts and claimed period of each of the bundle's plans."""
     return [
         Planned(failed_per_stage(failure_set(plan.failed), bundle.stages), plan.period)
         for plan in bundle.plans
@@ -308,7 +308,7 @@ def plans_of(bundle: Bundle) -> list[Planned]:
 
 
 def recuts_of(bundle: Bundle) -> list[CutPlans]:
-    """What its plans under other cuts claim."""
+    """Job and claimed plans of each of the bundle's other cuts."""
     return [CutPlans(read_job(each), tuple(plans_of(each))) for each in bundle.recuts]
 
 

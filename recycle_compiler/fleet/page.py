@@ -39,7 +39,7 @@ _MOST_EVENTS = 500
 def steps(
     timeline: Sequence[FleetPoint], hours: float, value: Callable[[FleetPoint], float]
 ) -> list[tuple[float, float]]:
-    """When a value becomes what; where that cannot be seen, means over equal parts of the time."""
+    """Times at which a value changes, and its new value; if too many to see, means over equal parts."""
     found: list[tuple[float, float]] = []
     for point in timeline:
         if not found or found[-1][1] != value(point):

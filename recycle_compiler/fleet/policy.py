@@ -34,12 +34,12 @@ class Change(NamedTuple):
 
 
 class Reaction(NamedTuple):
-    """What a policy makes of a change."""
+    """Reaction of a policy to a change."""
 
     rate: float
     """Iterations a second once the pause is over; 0 if the job cannot run until something comes back."""
     pause: float = 0.0
-    """Seconds without progress. A change in the pause is answered anew; the pause that ends later counts."""
+    """Seconds without progress. A change in the pause is answered again; the pause that ends later counts."""
     redone: float = 0.0
     """Seconds of work from before the change that have to be redone, at the rate that it was done with."""
     why: str = ""
@@ -69,7 +69,7 @@ class Policy(Protocol):
         ...
 
     def react(self, change: Change) -> Reaction:
-        """What happens now."""
+        """Reaction to the change."""
         ...
 
 

@@ -18,7 +18,7 @@ _UNBROKEN = 10_000
 _ABOVE = 1.0005
 """A share that shows as more than 100 %."""
 _TINY = 1e-6
-"""What is less is said to be so."""
+"""Values below this are shown as `under 0.000001`."""
 _SHORT = 0.1
 """Hours; what is shorter is said in seconds."""
 _COLUMNS = ("of zero-bubble", "effective time", "GPU-hours lost", "hours still", "iterations", "done twice")
@@ -89,18 +89,18 @@ class LogEntry(NamedTuple):
         return _FROM_CHECKPOINT in self.why
 
     def gpu_hours(self, gpus: int) -> float:
-        """What it cost a job of so many GPUs: the pause, and the work that is done again."""
+        """Cost of the change to a job of so many GPUs: the pause, and the work that is done again."""
         return (self.pause + self.redone) * gpus / 3600
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyOutcome:
-    """What one policy made of the trace."""
+    """Result of one policy on the trace."""
 
     name: str
     """As users write it: `ours`, `recycle`, ..."""
     note: str
-    """What one should know about how it was modelled, or the sentence why it cannot run."""
+    """Assumptions about how the policy was modelled, or the sentence why it cannot run."""
     average: float | None
     """Over the whole span, in the report's unit; None where the policy cannot run this job."""
     share: float | None = None
@@ -120,7 +120,7 @@ class PolicyOutcome:
     """The time that the policy would have needed without failures for the iterations kept, as a share of the
     time that it took."""
     gpu_hours: GpuHours = NOTHING
-    """Where they went."""
+    """GPU-hours by use."""
 
     @property
     def checkpoints_read(self) -> tuple[LogEntry, ...]:
@@ -227,7 +227,7 @@ def _money(amount: float | None) -> str:
 
 
 def paid_words(report: FleetReport) -> Iterator[str]:
-    """What the columns of GPU-hours add up to, and its price."""
+    """Sum of the columns of GPU-hours, and its price."""
     yield (
         f"GPU-hours by use add up to the {report.paid:,.1f} that are paid for{_spares(report)}. Slowed: by "
         "missing workers. Down: machines that are down, and others while the job cannot run."
@@ -259,7 +259,7 @@ def _legend(report: FleetReport) -> str:
 
 
 def _checkpoints_read(report: FleetReport) -> Iterator[str]:
-    """When and why ours went back to a checkpoint, which it seldom does."""
+    """Times and reasons of ours going back to a checkpoint, which it seldom does."""
     found = report.outcomes[0].checkpoints_read
     for entry in found[:_MOST_READS]:
         yield (

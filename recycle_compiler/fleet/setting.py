@@ -18,7 +18,7 @@ from recycle_compiler.planner.baselines import one_f_one_b_period
 from recycle_runtime.plan.plan_choice import Planned
 
 LAYERS_PER_STAGE = 8
-"""Where the job does not say: what a policy may cut anew. GPT-3 3.35B and 6.7B have 7 to 8 on four stages."""
+"""Default layers per stage for policies that re-cut. GPT-3 3.35B and 6.7B have 7 to 8 on four stages."""
 _COPIED_BYTES = 14
 """Per parameter, of what a worker copies: a bf16 weight, its fp32 master, Adam's two moments."""
 _SMALL_MODEL, _LARGE_MODEL = 0.35e9, 6.7e9
@@ -37,7 +37,7 @@ _LEAST_INTERVAL = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ChangeCosts:
-    """What it costs to go on after a change, in seconds unless said otherwise."""
+    """Costs of going on after a change, in seconds unless said otherwise."""
 
     detection: float = 0.103
     """Ours: from the end of a process to the coordinator's knowledge. Measured on an H200, 12 workers
@@ -72,7 +72,7 @@ class ChangeCosts:
     checkpoint_load: float | None = None
     """Seconds to read one back; None: as long as a save."""
     restart: float = 60.0
-    """Seconds until all processes of a job have been started anew and have met; ours, a round number."""
+    """Seconds until all processes of a job have been restarted and have met; ours, a round number."""
     reconfiguration: float | None = None
     """Oobleck: seconds to re-instantiate pipelines; None: 2 to 10 by the model's size, as published."""
     rendezvous: float = 30.0
@@ -125,7 +125,7 @@ class FleetSetting:
     plans: tuple[Planned, ...]
     """Ours, for each number of failures that the bundle has plans for, fewest first."""
     layers: tuple[int, ...]
-    """Layers on each stage, for policies that cut the model anew."""
+    """Layers on each stage, for policies that re-cut the model."""
     costs: ChangeCosts
     one_f_one_b: int
     """Ticks of one iteration of 1F1B on the healthy grid."""
@@ -234,7 +234,7 @@ class FleetSetting:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a user or the text of a job adds to a JobSpec; None where neither says."""
+    """Facts that a user or the text of a job adds to a JobSpec; None where neither gives them."""
 
     layers: tuple[int, ...] | None = None
     """On each stage."""
@@ -276,7 +276,7 @@ class SaidInText(NamedTuple):
 
 
 def read_said(source: str) -> SaidInText:
-    """What is said; nothing where the text cannot be read, since the job itself has been."""
+    """Samples and layers that the text gives; none if it cannot be read, since the job itself has been."""
     report = Mistakes(source, "")
     try:
         sections = read_names(parse_for_format(source, ""), report)

@@ -67,7 +67,7 @@ class StateOption(NamedTuple):
     lost: float = 0.0
     """Share of the time that losses cost."""
     why: str = ""
-    """Why there is no plan."""
+    """Reason why there is no plan."""
 
     @property
     def name(self) -> str:
@@ -79,7 +79,7 @@ class Losses(NamedTuple):
 
     all_holders: float
     and_copy: float
-    """And another machine with them, which may be the one that has a copy."""
+    """Times a year that another machine is lost with all holders, which may be the one that has a copy."""
 
 
 class Failures(NamedTuple):

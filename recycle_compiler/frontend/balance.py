@@ -30,7 +30,7 @@ def balanced_cut(costs: LayerCosts, stages: int) -> Cut | None:
 
 
 def fewest_stages(costs: LayerCosts) -> int | None:
-    """How many stages a worker's memory makes necessary; None where a layer alone does not fit."""
+    """Number of stages that a worker's memory makes necessary; None where a layer alone does not fit."""
     layers = _Layers.of(costs)
     return layers.stages_needed(layers.time[-1])
 
@@ -58,14 +58,14 @@ class _Layers:
         return len(self.time) - 1
 
     def latest_end(self, first: int, most: int) -> int:
-        """How far a stage from this border reaches that takes at most so long."""
+        """Last border of a stage from this border on that takes at most so long and fits into memory."""
         end = bisect_right(self.time, self.time[first] + most) - 1
         if self.capacity is None:
             return end
         return min(end, bisect_right(self.memory, self.memory[first] + self.capacity) - 1)
 
     def earliest_start(self, end: int, most: int) -> int:
-        """How far back a stage up to this border reaches that takes at most so long."""
+        """First border of a stage up to this border that takes at most so long and fits into memory."""
         start = bisect_left(self.time, self.time[end] - most)
         if self.capacity is None:
             return start

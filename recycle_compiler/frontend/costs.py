@@ -9,7 +9,7 @@ from recycle_compiler.ir.layers import LayerCosts
 from recycle_compiler.ir.layout import ring_time
 
 Cut = tuple[int, ...]
-"""How many layers each stage has."""
+"""Number of layers on each stage."""
 
 
 class Variation(NamedTuple):
@@ -40,13 +40,13 @@ class ChunkCosts:
     activation: tuple[int, ...]
     kept_for_weight: tuple[int, ...]
     parameters: tuple[int, ...]
-    """What a worker that moves to the stage must copy, in bytes."""
+    """Bytes that a worker that moves to the stage must copy."""
     resident: tuple[int, ...]
-    """What of the capacity is taken before the first activation."""
+    """Part of the capacity that is taken before the first activation."""
     span: Span = field(compare=False)
-    """Where the job says where its costs come from."""
+    """Span in the job that names the source of its costs."""
     gather: tuple[int, ...] = ()
-    """Where the optimizer's state is sharded: how long new weights take to all workers of the stage."""
+    """Ticks until all workers of the stage have the new weights, where the optimizer's state is sharded."""
     state: tuple[int, ...] = ()
     """Part of the capacity that all shards take; `optimizer` is for all of them too."""
     counts: tuple[int, ...] = ()
@@ -75,7 +75,7 @@ class LayeredCosts(Protocol):
 
     @property
     def costs(self) -> LayerCosts:
-        """What each layer costs; the capacity is not known yet."""
+        """Costs of each layer; the capacity is not known yet."""
         ...
 
     @property
@@ -87,7 +87,7 @@ class LayeredCosts(Protocol):
         ...
 
     def usual_cut(self, stages: int) -> Cut | None:
-        """How such a model is cut where the job does not say; None leaves it to the costs."""
+        """Usual cut of such a model where the job gives none; None leaves it to the costs."""
         ...
 
     def stage_costs(self, cut: Cut, pipelines: int) -> ChunkCosts:
@@ -104,10 +104,10 @@ class MeasuredLayers:
     measured: LayerCosts
     """As given: `reduce` is what so many workers take."""
     reduce_workers: int | None
-    """How many workers the given `reduce` is for; None is very many."""
+    """Number of workers that the given `reduce` is for; None is very many."""
     span: Span = field(compare=False)
     split_ppm: int | None = None
-    """How much longer two halves of a micro-batch take than the whole, in millionths, if measured."""
+    """Extra time of two halves of a micro-batch over the whole, in millionths, if measured."""
     owners: int = 0
     """Of each shard of the optimizer's state; 0 where it is whole."""
     overhead: int = 0

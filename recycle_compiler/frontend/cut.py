@@ -46,7 +46,7 @@ def setting_of(sections: Sections, block: str, key: str) -> SyntaxSetting | None
 
 
 def read_recut(sections: Sections, report: Mistakes) -> bool | None:
-    """True if the job may be cut anew; None where it does not say."""
+    """True if the job may be re-cut; None where it does not say."""
     word = _word_of(sections, "recut", ("on", "off"), report)
     return None if word is None else word == "on"
 
@@ -57,7 +57,7 @@ def read_grouping(sections: Sections, report: Mistakes) -> bool:
 
 
 def _word_of(sections: Sections, key: str, words: tuple[str, str], report: Mistakes) -> str | None:
-    """Which of two words a setting of the parallel block is; None where the job does not say."""
+    """One of two words that a setting of the parallel block holds; None where the job does not say."""
     setting = setting_of(sections, "parallel", key)
     if setting is None:
         return None
@@ -88,7 +88,7 @@ def check_recut(
     capacity: SyntaxSetting | None,
     report: Mistakes,
 ) -> None:
-    """Report what keeps a job in layers from being cut anew, or by the compiler in the beginning."""
+    """Report what keeps a job in layers from being re-cut, or cut by the compiler in the beginning."""
     if shape.is_free and (setting := setting_of(sections, "parallel", "cut")):
         message = "parallel has both `workers` and `cut`"
         hint = "remove one of them: `workers` leaves `cut` to the compiler"
@@ -113,7 +113,7 @@ def read_start(
     shape: GivenShape,
     report: Mistakes,
 ) -> FirstCut | None:
-    """Where a job in layers starts; `capacity` is that of every worker."""
+    """Read the cut that a job in layers starts with; `capacity` is that of every worker."""
     costs = replace(layers.costs, capacity=capacity)
     if shape.is_free:
         start = _free_start(layers, costs, failures, owners, sections, shape, report)
@@ -189,7 +189,7 @@ def _read_given_cut(setting: SyntaxSetting, layers: int, stages: int, report: Mi
 
 
 def _read_redundancy(sections: Sections, most: int | None, noun: str, report: Mistakes) -> int | None:
-    """How many workers hold each layer; never more than there are in the beginning."""
+    """Read the number of workers that hold each layer; never more than there are in the beginning."""
     setting = setting_of(sections, "tolerate", "redundancy")
     if setting is None:
         section = sections.get("tolerate")

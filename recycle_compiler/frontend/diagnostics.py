@@ -1,4 +1,4 @@
-"""Collects what is wrong while a job is read, to be told all at once, and words that messages share."""
+"""Mistakes found while a job is read, reported all at once, and words that messages share."""
 
 import difflib
 from collections.abc import Iterable

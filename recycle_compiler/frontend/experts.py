@@ -1,6 +1,6 @@
 """The `experts` block: room for the experts of mixture layers, which the workers of a stage share.
 
-experts { slots = 2  every = 1 }      two slots of each worker in each mixture layer, filled anew every step
+experts { slots = 2  every = 1 }      two slots of each worker in each mixture layer, filled again every step
 """
 
 from typing import NamedTuple

@@ -124,7 +124,7 @@ def one_line(piece: Entry | Value | Repeat | Braces) -> str:
 
 
 def head_of(block: Block) -> str:
-    """What stands before the braces of a block."""
+    """Text before the braces of a block."""
     if block.file:
         return f'{block.head.text} from "{block.file.text}"'
     return f"{block.head.text} {block.variant.text}" if block.variant else block.head.text
@@ -280,7 +280,7 @@ class _Formatter:
         return width <= WIDTH and not self._comments.are_between(braces.open, braces.close)
 
     def _group_heads(self) -> dict[Span, int]:
-        """How far the head of each block is padded, so that neighbours' braces stand below each other."""
+        """Width that the head of each block is padded to, so that neighbours' braces are aligned."""
         groups: list[list[Block]] = []
         previous: Block | None = None
         for entry in self._job.braces.entries:

@@ -209,7 +209,7 @@ _EMBEDDING, _BLOCK, _HEAD = _Part(0, has_embedding=True), _Part(1), _Part(0, has
 
 
 def _parts(model: GptModel, cut: Cut) -> tuple[_Part, ...]:
-    """What lies on each stage."""
+    """Part of the model on each stage."""
     last = model.layers + 1
     return tuple(
         _Part(end - first - (first == 0) - (end == last + 1), first == 0, end == last + 1)
@@ -388,8 +388,8 @@ class ModelLayers:
 
 
 def tie_time(layers: ModelLayers) -> int:
-    """How much longer it takes to sum the gradient of the token embedding over twice as many workers, those
-    with the embedding and those with the head."""
+    """Extra time of summing the gradient of the token embedding over twice as many workers, those with the
+    embedding and those with the head."""
     model, run = layers.model, layers.run
     size = _divide(GRADIENT_BYTES * model.vocabulary * model.hidden, run.tensor)
     both, one = (

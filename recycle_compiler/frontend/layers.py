@@ -66,7 +66,7 @@ def read_layers_block(
 
 
 def _read_count(section: Section, report: Mistakes) -> int | None:
-    """How many layers there are: as `count` says, or as many as the first list has values."""
+    """Number of layers: as `count` says, or as many as the first list has values."""
     if setting := section.settings.get("count"):
         return read_whole(setting, report, 1, MOST_LAYERS)
     if section.names("count"):

@@ -15,7 +15,7 @@ from recycle_compiler.ir.job import JobSpec
 
 MOST_BYTES = 1 << 20
 _MOST_WORDS = 100_000
-"""What is read in a second or two; a job of a thousand stages has some ten thousand."""
+"""Limit on words and signs, read in a second or two; a job of a thousand stages has some ten thousand."""
 _COMMENT = re.compile(r"#[^\n]*")
 _WORD = re.compile(r"[\w.-]+|[^\w\s]")
 

@@ -40,7 +40,7 @@ _MISSING_BEFORE = {
     "NAME": ("COMMA", "LBRACE"),
     "RBRACE": ("RSQB", "NAME", "RSQB"),
 }
-"""What is most often forgotten before a token; an empty NAME stands for any key or value."""
+"""Tokens most often forgotten before a token; an empty NAME stands for any key or value."""
 _ONCE = frozenset({"trailing-text", "no-job"})
 """Mistakes that make the whole rest of the file look wrong."""
 _HEAD = re.compile(r"(?:\s|#[^\n]*\n)*job[ \t]+(?P<name>[^{}#\n]*?)[ \t]*\{")
@@ -244,7 +244,7 @@ def _is_good_head(name: str) -> bool:
 
 
 def _last_key(stack: list[Any]) -> Token:
-    """What stands before the last `=`."""
+    """Token before the last `=`."""
     equal = max(index for index, value in enumerate(stack) if _is_token(value, "EQUAL"))
     return stack[equal - 1]
 
@@ -280,6 +280,6 @@ def _examples() -> dict[tuple[object, ...], ErrorWords]:
 
 
 def _keys(error: Any) -> tuple[tuple[object, ...], ...]:
-    """What an error has in common with an example, the closest first."""
+    """Keys by which an error matches an example, the closest first."""
     state, token = error.state.position, error.token
     return ((state, token.type, str(token)), (state, token.type), (state,))

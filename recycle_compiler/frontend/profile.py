@@ -90,7 +90,7 @@ def read_amounts_or_zero(
 def read_memory(
     section: Section, memory_unit: str, over: Over, report: Mistakes
 ) -> tuple[Values | None, Values | None]:
-    """What is held from F, and what of it stays between I and W: all, where the job does not say."""
+    """Memory held from F, and the part of it that stays between I and W: all, where the job does not say."""
     activation = _activation(section, memory_unit, over, report)
     setting = section.settings.get("kept_for_weight")
     if setting is None:

@@ -81,12 +81,12 @@ class _Measured:
     """The rows of a profile as they stand in the file."""
 
     noun: str
-    """What a row is: a stage, or a layer."""
+    """Noun for a row: a stage, or a layer."""
     rows: list[Any]
     pipelines: int | None
-    """How many workers took part in a reduction; None where the file does not say."""
+    """Number of workers that took part in a reduction; None where the file does not say."""
     split_ppm: int | None
-    """How much longer two halves of a micro-batch take than the whole; None where that was not measured."""
+    """Extra time of two halves over a whole micro-batch, in millionths; None where it was not measured."""
     overhead: int
     """Bytes of a worker's memory that are neither state nor activations."""
 
@@ -278,8 +278,8 @@ def _columns(rows: list[dict[str, int]]) -> Columns:
 
 
 def _with_slots(columns: Columns, held: Columns, state: StateRules) -> Columns:
-    """Where the state is sharded, what was measured of it apart from what every worker has; of experts, that
-    is those in its slots, and their gradients are all that it sends."""
+    """Columns of state measured apart from what every worker has, where the state is sharded; of experts,
+    only those in a worker's slots count, and their gradients are all that it sends."""
     if not (state.owners and all(held["weights"])):
         return {}
     found: dict[str, list[int]] = {"resident": [], "state": [], "reduce": [], "gather": []}

@@ -27,7 +27,7 @@ def read_text(path: Path, most_bytes: int) -> str:
 
 
 def read_bytes(path: Path | None, most_bytes: int) -> bytes:
-    """What a file holds, or stdin where no path is given."""
+    """Content of a file, or of stdin where no path is given."""
     try:
         data = _read_stdin(most_bytes + 1) if path is None else read_bounded(path, most_bytes)
     except TooLargeError:

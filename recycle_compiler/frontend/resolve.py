@@ -204,7 +204,7 @@ def _has_profile_block(sections: Sections) -> bool:
 
 
 def _of_any_worker(capacity: Capacity) -> int | None:
-    """What the smallest worker has; None is unlimited."""
+    """Capacity of the smallest worker; None is unlimited."""
     return min((amount for amount in capacity if amount is not None), default=None)
 
 
@@ -298,7 +298,7 @@ def read_solver(sections: Sections, report: Mistakes) -> SolverOptions | None:
 
 
 def most_failures(stages: int, pipelines: int) -> int:
-    """How many failures a plan can be made for: every stage keeps one live worker.
+    """Number of failures that a plan can be made for: every stage keeps one live worker.
 
     That holds without re-routing too: peers are renamed so that failures share pipelines.
     """
@@ -306,7 +306,7 @@ def most_failures(stages: int, pipelines: int) -> int:
 
 
 def read_failures(sections: Sections, shape: GivenShape, report: Mistakes) -> int | None:
-    """How many workers may fail; none unless the job says so."""
+    """Read the number of workers that may fail; none unless the job says so."""
     section = sections.get("tolerate")
     setting = section.settings.get("failures") if section else None
     if setting is None:

@@ -142,7 +142,7 @@ MEANINGS = {
     "gap": "`gap` is how far from its bound a plan may stay, such as 1%",
     "seed": "`seed` is any whole number up to 2,147,483,647",
 }
-"""What a setting is, for hints."""
+"""Meaning of each setting, for hints."""
 
 
 def blocks_with(key: str) -> list[str]:

@@ -17,7 +17,7 @@ _WORDS = ("off", "auto")
 def read_split(
     sections: Sections, source: ChunkCosts | LayeredCosts | None, *, recut: bool, report: Mistakes
 ) -> int | None:
-    """How much longer two halves take than the whole, in millionths; None if there are no halves."""
+    """Read the extra time of two halves over the whole, in millionths; None if there are no halves."""
     setting = setting_of(sections, "batch", "split")
     if setting is None or (isinstance(setting.value, Name) and setting.value.text == "off"):
         return None

@@ -112,12 +112,12 @@ def name_of(entry: Entry) -> Name:
 
 
 def start_of(entry: Entry) -> Span:
-    """Where the first token of an entry stands."""
+    """Span of the first token of an entry."""
     return name_of(entry).span
 
 
 def end_of(entry: Entry) -> Span:
-    """Where the last token of an entry stands."""
+    """Span of the last token of an entry."""
     if isinstance(entry, SyntaxSetting):
         return end_of_value(entry.value)
     if isinstance(entry, Name):
@@ -129,7 +129,7 @@ def end_of(entry: Entry) -> Span:
 
 
 def end_of_value(value: Value | Repeat) -> Span:
-    """Where the last token of a value stands; a list or a unit may end on a later line."""
+    """Span of the last token of a value; a list or a unit may end on a later line."""
     if isinstance(value, Listing):
         return value.close
     if isinstance(value, Repeat):

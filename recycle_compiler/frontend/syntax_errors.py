@@ -209,7 +209,7 @@ _SPOILS_LINE = frozenset("\"'/")
 
 
 def words_for_character(character: str) -> ErrorWords:
-    """What to say about a character that begins nothing in this language."""
+    """Message for a character that begins nothing in this language."""
     return _CHARACTERS.get(character, _ANY_CHARACTER)
 
 

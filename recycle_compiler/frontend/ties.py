@@ -16,7 +16,7 @@ from recycle_compiler.frontend.values import Over, items_of, meaning_of, read_ti
 
 
 class Ties(NamedTuple):
-    """What a job says of them."""
+    """Layers or stages that share parameters, as a job gives them."""
 
     tied: tuple[int, ...] = ()
     """Numbers of layers, or of stages."""

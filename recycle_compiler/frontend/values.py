@@ -22,7 +22,7 @@ _Item = TypeVar("_Item")
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """What a list has one value for each of: the stages of a job, or its layers."""
+    """Stages of a job, or its layers: a list has one value for each."""
 
     count: int | None
     """None where the job got it wrong."""
@@ -111,14 +111,14 @@ def meaning_of(key: str) -> str:
 
 
 def items_of(value: Value) -> tuple[Quantity | Name, ...] | None:
-    """What may be one value for all stages or a list of them, each item once; None when it is text."""
+    """Items of one value for all stages or of a list of values, each item once; None when it is text."""
     if isinstance(value, Listing):
         return tuple(item.item if isinstance(item, Repeat) else item for item in value.items)
     return (value,) if isinstance(value, Quantity | Name) else None
 
 
 def read_repeats(setting: SyntaxSetting, report: Mistakes) -> tuple[int, ...] | None:
-    """How often each item of a list stands in it."""
+    """Number of times that each item of a list stands in it."""
     items = setting.value.items if isinstance(setting.value, Listing) else ()
     times = [_read_times_of(item, report) if isinstance(item, Repeat) else 1 for item in items]
     known = tuple(one for one in times if one is not None)
@@ -185,7 +185,7 @@ def check_range(number: int, least: int, scale: int, key: str, value: Quantity, 
 
 
 def item_span(setting: SyntaxSetting, index: int) -> Span:
-    """Where the value of one stage or layer stands."""
+    """Span of the value of one stage or layer."""
     value = setting.value
     for item in value.items if isinstance(value, Listing) else ():
         index -= int(item.times.digits) if isinstance(item, Repeat) else 1
@@ -226,7 +226,7 @@ def read_duration(setting: SyntaxSetting, least: int, most: int, report: Mistake
 
 
 def memory_unit_of(settings: list[SyntaxSetting]) -> str:
-    """What a job counts memory in: bytes as soon as one amount has such a unit."""
+    """Unit in which a job counts memory: bytes as soon as one amount has such a unit."""
     for setting in settings:
         for item in items_of(setting.value) or ():
             if isinstance(item, Quantity) and item.unit and item.unit.text in MEMORY_UNITS:

@@ -35,7 +35,7 @@ def failure_set(workers: Iterable[tuple[int, int]]) -> FailureSet:
 
 
 def failed_per_stage(failed: FailureSet, stages: int) -> tuple[int, ...]:
-    """How many workers of each stage have failed: all that matters, since peers are interchangeable."""
+    """Number of failed workers of each stage: all that matters, since peers are interchangeable."""
     counts = [0] * stages
     for worker in failed:
         counts[worker.stage] += 1

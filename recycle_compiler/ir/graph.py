@@ -87,7 +87,7 @@ def memory_of(job: JobSpec, ops: OpTable) -> tuple[Column, Column]:
 
 
 def data_edges(job: JobSpec, ops: OpTable) -> Edges:
-    """What the ops of a micro-batch hand to each other, for ops in any order.
+    """Edges between the ops of a micro-batch that hand data to each other, for ops in any order.
 
     F follows the F of the chunk before, a backward the backward of the next chunk (on the last one its own
     F), and W its I.
@@ -127,7 +127,7 @@ def _goes_forward(graph: Graph) -> bool:
 
 
 def _left_in_cycles(count: int, before: Column, after: Column) -> NDArray[np.bool_]:
-    """Which ops remain when ops without a predecessor are taken away, again and again."""
+    """Ops that remain when ops without a predecessor are removed, again and again."""
     left = np.ones(count, dtype=bool)
     while True:
         blocked = np.zeros(count, dtype=bool)

@@ -252,7 +252,7 @@ class EndingStarts(NamedTuple):
 
 
 def ending_starts(job: JobSpec, last: Sequence[int]) -> EndingStarts:
-    """When the sum of each chunk begins, and the step of each chunk on each stage that holds it.
+    """Start of the sum of each chunk, and of the step of each chunk on each stage that holds it.
 
     `last` has when the work of each stage ends. Without stagger all wait for each other.
     """

@@ -17,13 +17,13 @@ Its text is lines of exact integers: the head of every IR text, and what a bundl
 
 Where stages do not hold one chunk each, in order, `chunks 0 1 1 0` says which stage holds each chunk. A job
 in layers also has `cut 3 2 3`, the layers of each chunk, `redundancy 2`, and the lines of `ir/layers.py` if
-it can be cut anew; `split 40000` if micro-batches may be split in two, `parts 2` where they are; `free 32`
+it can be re-cut; `split 40000` if micro-batches may be split in two, `parts 2` where they are; `free 32`
 if the compiler chooses where its 32 workers start. Where layers share parameters, `tied 0 9` names them and
 `tied_reduce 400` is what their sum takes. Where groups of pipelines have cuts of their own, `groups 0,0 1,2`
 says for each group which stage holds each chunk, and `shares 30 2` how many micro-batches each group has;
 `grouping off` if no plan may have them. Where the optimizer's state is sharded, it has the lines of
 `ir/sharding.py`; `spread 200000 50000` where op times vary, by micro-batch and by chance; `experts 2 1` where
-peers share experts: slots of each worker, and after how many steps experts are placed anew.
+peers share experts: slots of each worker, and after how many steps experts are placed again.
 """
 
 from bisect import bisect_right
@@ -77,9 +77,9 @@ class JobSpec:
     microbatches: int
     """Per pipeline."""
     unit: str
-    """What users write times in: a key of TICKS_PER_UNIT."""
+    """Unit in which users write times: a key of TICKS_PER_UNIT."""
     memory_unit: str
-    """What users write memory in: a key of MEMORY_SCALE."""
+    """Unit in which users write memory: a key of MEMORY_SCALE."""
     forward: tuple[int, ...]
     backward_input: tuple[int, ...]
     backward_weight: tuple[int, ...]
@@ -90,7 +90,7 @@ class JobSpec:
     activation: tuple[int, ...]
     """Held from the start of F."""
     kept_for_weight: tuple[int, ...]
-    """What of the activation stays between the end of I and the end of W."""
+    """Part of the activation that stays between the end of I and the end of W."""
     capacity: tuple[int | None, ...]
     """For activations, per worker; None is unlimited."""
     parameters: tuple[int, ...]
@@ -102,14 +102,14 @@ class JobSpec:
     chunk_stages: tuple[int, ...] = ()
     """The stage whose workers hold each chunk. Left empty, every stage holds one chunk, in order."""
     cut: tuple[int, ...] = ()
-    """How many layers each chunk has; empty where the job gives whole stages only."""
+    """Number of layers of each chunk; empty where the job gives whole stages only."""
     layer_costs: LayerCosts | None = None
-    """What other cuts cost; None where the cut stays."""
+    """Costs of other cuts; None where the cut stays."""
     redundancy: int = DEFAULT_REDUNDANCY
-    """How many workers must hold every layer under another cut."""
+    """Number of workers that must hold every layer under another cut."""
     split_ppm: int | None = None
-    """How much longer the two halves of a micro-batch take than the whole, in millionths; None where
-    micro-batches are never split."""
+    """Extra time of the two halves of a micro-batch over the whole, in millionths; None where micro-batches
+    are never split."""
     spread_ppm: int = 0
     """Standard deviation of the op times of a micro-batch around what they should be, all of them longer or
     shorter together, as with sequences of unlike lengths; in millionths."""
@@ -121,7 +121,7 @@ class JobSpec:
     tied: tuple[int, ...] = ()
     """Layers that share parameters, chunks where the job gives whole stages; none, or two and more."""
     tied_reduce: int = 0
-    """How long it takes to sum the gradients of what they share; `reduce` of a tied chunk includes it."""
+    """Ticks that summing the gradients of tied layers takes; `reduce` of a tied chunk includes them."""
     free_workers: int = 0
     """Of a job that leaves stages and pipelines to the compiler, the number of its workers; else 0. Its
     cut and grid are then only the first that fit, and some cells of the grid may have no worker."""
@@ -131,10 +131,10 @@ class JobSpec:
     grouping: bool = True
     """True if plans may put pipelines into groups with cuts of their own; of a job in layers."""
     groups: tuple[tuple[int, ...], ...] = ()
-    """Where groups of pipelines have cuts of their own: for each group the stage that holds each chunk, first
-    that of `chunk_stages`. Empty where all pipelines have one cut."""
+    """Stage that holds each chunk, for each group of pipelines with a cut of its own, first that of
+    `chunk_stages`. Empty where all pipelines have one cut."""
     shares: tuple[int, ...] = ()
-    """How many micro-batches each group has: the first so many are those of the first group, and so on."""
+    """Number of micro-batches of each group: the first so many are those of the first group, and so on."""
     sharding: Sharding | None = None
     """Sharing of the optimizer's state; None: every worker has the whole state. `optimizer` and
     `capacity` are then those of the workers that are left."""
@@ -151,7 +151,7 @@ class JobSpec:
     state_counts: tuple[int, ...] = ()
     """Parameters of each chunk whose state is shared out, where workers have fewer: not all experts."""
     placed_every: int = 0
-    """Steps after which experts are placed anew; 0: never."""
+    """Steps after which experts are placed again; 0: never."""
 
     def __post_init__(self) -> None:
         if not self.chunk_stages:
@@ -159,7 +159,7 @@ class JobSpec:
 
     @property
     def chunks(self) -> int:
-        """How many contiguous ranges of layers the model is cut into; micro-batches pass them in order."""
+        """Number of contiguous ranges of layers in the cut; micro-batches pass them in order."""
         return len(self.chunk_stages)
 
     @property
@@ -405,7 +405,7 @@ def reduction_ends(job: JobSpec) -> tuple[int, ...]:
 
 
 def step_ends(job: JobSpec, summed: Mapping[int, int]) -> dict[int, int]:
-    """When the workers of each stage have stepped all their chunks and have the weights of all of them.
+    """Time at which the workers of each stage have stepped all their chunks and have all their weights.
 
     `summed` has when each stage has its last sum; stages that it does not name are left out. A worker steps
     its chunks in order. Weights go to all holders of a chunk at once, when the last of them has stepped it.
@@ -433,7 +433,7 @@ class TextError(Exception):
     line: int
     what: str
     word: int | None = None
-    """Which word of the line, counted from 0; None: all of it."""
+    """Number of the wrong word in the line, from 0; None: all of the line."""
     hint: str | None = None
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Costs of each layer of a model: what a job must know to be cut anew.
+"""Costs of each layer of a model: what a job must know to be re-cut.
 
 A layer is the smallest part of the model that a cut can move: a transformer block, the embedding, the head.
 Its text is lines of exact integers within the text of a job:
@@ -46,11 +46,11 @@ class LayerCosts:
     parameters: tuple[int, ...]
     """Bytes that a worker taking over this layer must copy, optimizer state included; 0 when not known."""
     resident: tuple[int, ...]
-    """What the layer's weights, gradients and optimizer state take of a worker's capacity."""
+    """Part of a worker's capacity that the layer's weights, gradients and optimizer state take."""
     capacity: int | None
     """Of a whole worker, for state and activations; None is unlimited."""
     gather: tuple[int, ...] = ()
-    """Where the optimizer's state is sharded: what very many workers take to get the layer's new weights."""
+    """Ticks until very many workers have the layer's new weights, where optimizer state is sharded."""
     state: tuple[int, ...] = ()
     """Capacity that all shards of the layer take, beside `resident`. `optimizer` is for all of
     them too."""
@@ -64,7 +64,7 @@ class LayerCosts:
 
     @property
     def count(self) -> int:
-        """How many layers there are."""
+        """Number of layers."""
         return len(self.forward)
 
     def verify(self) -> Iterator[str]:

@@ -74,7 +74,7 @@ def layout_of(job: JobSpec, failed: FailureSet) -> Layout | None:
 
 
 def own_layout(job: JobSpec) -> Layout:
-    """Where the job starts."""
+    """Layout that the job starts with."""
     return Layout(job.cut, (job.pipelines,) * job.stages)
 
 

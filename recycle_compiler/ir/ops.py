@@ -114,7 +114,7 @@ def concatenate(tables: list[OpTable]) -> OpTable:
 
 
 def op_duration(job: JobSpec, kind: OpKind, chunk: int) -> int:
-    """How long the job says that an op of this kind takes."""
+    """Ticks that an op of this kind takes by the job."""
     forward, back, weight = job.forward[chunk], job.backward_input[chunk], job.backward_weight[chunk]
     durations = {
         OpKind.F: forward,

@@ -48,14 +48,14 @@ def with_overlap(job: JobSpec, ops: OpTable) -> OpTable:
 
 
 def overlapped_on(job: JobSpec, ops: OpTable, stage: int) -> int:
-    """What each worker of a stage computes of its W while rounds exchange tokens."""
+    """Ticks of W that each worker of a stage computes while rounds exchange tokens."""
     rows = (PART[ops.kind] == _WEIGHT) & (ops.worker // job.pipelines == stage)
     whole = np.array(job.backward_weight, dtype=np.int64)[ops.chunk[rows]]
     return int((whole - ops.duration[rows]).sum()) // max(1, len(np.unique(ops.worker[rows])))
 
 
 def always_left(job: JobSpec, chunk: int) -> int:
-    """What is left at least of a W of this chunk, whatever of it is computed while rounds exchange tokens."""
+    """Least ticks left of a W of this chunk, whatever of it is computed while rounds exchange tokens."""
     if not any(job.exchange):
         return job.backward_weight[chunk]
     room = max(job.exchange[other] for other in job.held[job.chunk_stages[chunk]])

@@ -35,10 +35,10 @@ class Schedule:
     ops: OpTable
     start: Column
     release: tuple[int, ...]
-    """When the window of each stage opens."""
+    """Start of the window of each stage."""
     claims: Claims
     edges: tuple[WorkEdge, ...] = ()
-    """What ops wait for beside the data that every job hands on."""
+    """Edges beside those of the data that every job hands on."""
 
     @property
     def end(self) -> Column:

@@ -18,7 +18,7 @@ class Claims:
     lower_bound: int
     """No plan for this failure state has a shorter period."""
     reason: str
-    """Which bound binds, in words: `load of stage 2`."""
+    """Binding lower bound, in words: `load of stage 2`."""
     cut_short: bool = False
     """The time limit struck before the planner was done."""
     bound_over_cuts: int = 0
@@ -30,7 +30,7 @@ class Claims:
 
     @property
     def gap(self) -> float:
-        """How far above its bound the period is, as a share of the bound."""
+        """Distance of the period from its bound, as a share of the bound."""
         return (self.period - self.lower_bound) / self.lower_bound
 
 
@@ -41,7 +41,7 @@ class Streams:
     job: JobSpec
     failed: FailureSet
     release: tuple[int, ...]
-    """When the window of each stage opens, in ticks: its first op starts no earlier."""
+    """Start of the window of each stage, in ticks: its first op starts no earlier."""
     claims: Claims
     workers: tuple[Worker, ...]
     """Live workers, sorted by stage, then pipeline."""

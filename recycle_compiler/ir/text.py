@@ -67,7 +67,7 @@ def parse_time(word: str, ticks_per_unit: int) -> int:
 
 _TIME = re.compile(r"-?[0-9]{1,30}(\.[0-9]{1,30})?")
 _MOST_TICKS = 1 << 60
-"""What all ops of a job take together at most."""
+"""Largest total time of all ops of a job."""
 
 
 def print_release(release: Sequence[int], unit: int) -> str:
@@ -84,7 +84,7 @@ def print_claims(claims: Claims, unit: int) -> str:
 
 
 def parse_claims(words: Sequence[str], unit: int) -> Claims:
-    """What follows the word `claims`."""
+    """Parse the words after `claims`."""
     names, values, rest = words[0:8:2], words[1:8:2], words[8:]
     over_cuts = 0
     if rest[:1] == ["over_cuts"]:

@@ -35,7 +35,7 @@ _NEEDED = {
     "B{0} or I{0}": (OpKind.B, OpKind.I),
     "W{0}": (OpKind.B, OpKind.W),
 }
-"""What every micro-batch has on every chunk, and the kinds of which one is enough."""
+"""Ops that every micro-batch has on every chunk, and the kinds of which one is enough."""
 
 
 class WrittenOps:
@@ -93,7 +93,7 @@ class WrittenOps:
         return TextError(last_line, f"{what}: none has a line", 0, _WHOLE)
 
     def _misplaced(self, op: Op, worker: Worker) -> str | None:
-        """Why not: the worker does not hold the chunk, or the micro-batch is one of another group."""
+        """Reason why the worker cannot have the op, by its chunk or its group; None if it can."""
         stages = self._holders[op.chunk]
         if worker.stage not in stages:
             return "is on a chunk that the worker does not hold"
@@ -107,5 +107,5 @@ class WrittenOps:
         return bisect_right(self._ends, pipeline * self._job.microbatches + microbatch)
 
     def _stage(self, pipeline: int, microbatch: int, chunk: int) -> int:
-        """Where the micro-batch is on this chunk."""
+        """Stage of the micro-batch on this chunk."""
         return self._holders[chunk][self._group(pipeline, microbatch)]

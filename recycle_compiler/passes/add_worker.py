@@ -46,7 +46,7 @@ class AddWorker(Pass[Streams, Schedule]):
 
     name = "add-worker"
     wanted: FailureSet = ()
-    """Where several stages gain as much, these failures stay; else those where least can still be gained."""
+    """Failures that stay where stages gain as much; else those where least can still be gained stay."""
 
     def run(self, streams: Streams) -> Schedule:
         job, claims = streams.job, streams.claims

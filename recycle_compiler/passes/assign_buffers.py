@@ -22,7 +22,7 @@ from recycle_compiler.passes.pipeline import Pass
 from recycle_runtime.plan.isa import CONSUMES, NONE, RECEIVES, SERVES, USES_BUFFER, Opcode
 
 _NOTHING, _TAKES, _GIVES, _FOLLOWS = range(4)
-"""What an instruction does: it takes a number unless it has one, gives it back, or comes right after that."""
+"""Actions on a number: none, take one unless there is one, give it back, come right after giving back."""
 _FREES = frozenset(
     {Opcode.BACKWARD, Opcode.BACKWARD_WEIGHT, Opcode.SERVE_BACKWARD, Opcode.SERVE_BACKWARD_WEIGHT}
 )

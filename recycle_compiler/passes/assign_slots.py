@@ -31,7 +31,7 @@ class AssignSlots(Pass[Graph, Schedule]):
     guard: Guard | None = field(default=None, compare=False)
     """None gives this plan all of the job's time limit. No option that changes a plan: it is not printed."""
     slow: SlowWorkers = ()
-    """Whose ops take longer than the job says."""
+    """Workers whose ops take longer than the job says."""
     seed: int | None = None
     """Of the search, in place of the job's."""
 

@@ -146,7 +146,7 @@ def _alone(job: JobSpec, group: Group, opens: tuple[int, ...], plan: PlanAlone) 
 
 
 def _opens(job: JobSpec, group: Group, ends: tuple[int, ...]) -> tuple[int, ...]:
-    """How much later than the first each stage opens, so that all have a period of time until they step.
+    """Ticks that each stage opens later than the first, so that all have a period until they step.
 
     `ends` has when the sum of each chunk ends.
     """

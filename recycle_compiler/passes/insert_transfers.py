@@ -97,7 +97,7 @@ class InsertTransfers(Pass[Schedule, Streams]):
 
 
 def _among_equals(schedule: Schedule, rows: _Rows) -> Column:
-    """The order of a worker's instructions at one time: by rank, pipeline, micro-batch, chunk and opcode."""
+    """Sort key of a worker's instructions at one time: by rank, pipeline, micro-batch, chunk and opcode."""
     job, place = schedule.job, rows.rank
     # One number, since sorting by one key is faster than by five; NONE comes before all others.
     for column, size in (

@@ -36,7 +36,7 @@ class Pass(ABC, Generic[In, Out]):
 
     @abstractmethod
     def run(self, before: In, /) -> Out:
-        """What the pass makes of a value."""
+        """Apply the pass to a value."""
 
     def __rshift__(self, following: "Pass[Out, Next] | Pipeline[Out, Next]") -> "Pipeline[In, Next]":
         alone: Pipeline[In, Out] = Pipeline((self,))
@@ -71,7 +71,7 @@ class PassDone:
     """Counts the passes of a pipeline from 1."""
     done: AnyPass
     value: Level
-    """What the pass made."""
+    """Result of the pass."""
     rest: tuple[AnyPass, ...]
     """The passes that follow."""
 
@@ -86,7 +86,7 @@ class PassError(AssertionError):
         super().__init__(f"{rest[0].name}: {what}")
         self._arguments = (what, before, rest)
         self.before = before
-        """What the pass was given."""
+        """Input of the pass."""
         self.rest = rest
         """The pass and those that would have followed."""
 

@@ -53,7 +53,7 @@ class RouteMicrobatches(Pass[Graph, Graph]):
 
     name = "route-microbatches"
     slow: SlowWorkers = ()
-    """Who should have fewer than its peers."""
+    """Workers that should have fewer micro-batches than their peers."""
 
     def run(self, graph: Graph) -> Graph:
         if graph.job.slots:
@@ -124,7 +124,7 @@ def _rest_in_turn(job: JobSpec, alive: tuple[int, ...], share: list[int]) -> NDA
 
 
 def _turns(share: list[int]) -> NDArray[np.int64]:
-    """Whose turn it is: index i comes share[i] times, at equal distances."""
+    """Owners in turn: index i comes share[i] times, at equal distances."""
     owner = np.repeat(np.arange(len(share)), share)
     nth = np.concatenate([np.arange(one) for one in share])
     return owner[np.lexsort((owner, (2 * nth + 1) * _FINE // np.array(share)[owner]))]

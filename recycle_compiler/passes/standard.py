@@ -18,7 +18,7 @@ from recycle_compiler.passes.stagger_optimizer import StaggerOptimizer
 GRAPH_PASSES: Pipeline[Target, Graph] = (
     NormalizeFailures() >> BuildGraph() >> SplitBackward() >> StaggerOptimizer() >> RouteMicrobatches()
 )
-"""What must happen, and where."""
+"""Passes that decide which ops there are and where they run."""
 
 LOWERING_PASSES: Pipeline[Schedule, Streams] = CanonicalizeSchedule() >> InsertTransfers() >> AssignBuffers()
 """From times to instructions."""

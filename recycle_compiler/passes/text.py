@@ -228,7 +228,7 @@ def _parse_fields(text: str, kind: type) -> object:
 
 
 def _items(text: str, brackets: str) -> Iterator[str]:
-    """What stands between commas within brackets, where brackets within are whole."""
+    """Items between commas within brackets; brackets within an item are kept whole."""
     if len(text) < 2 or text[0] + text[-1] != brackets:
         raise ValueError(f"expected `{brackets[0]}...{brackets[1]}`, got `{text[:40]}`")
     depth, begin = 0, 1

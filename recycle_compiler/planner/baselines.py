@@ -59,19 +59,19 @@ Counts = tuple[int, ...]
 """Failed workers on each stage."""
 ALL = Techniques()
 Order = list[tuple[int, int]]
-"""What one worker runs: kinds and micro-batches."""
+"""Ops of one worker in order: kinds and micro-batches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Textbook:
-    """What a schedule of the literature costs; times in ticks."""
+    """Costs of a schedule of the literature; times in ticks."""
 
     name: str
     makespan: int
     period: int
     """With one barrier for all before the optimizer."""
     staggered_period: int
-    """When each stage reduces and steps on its own."""
+    """Period if each stage reduces and steps on its own."""
     memory: tuple[int, ...]
     """For each stage, the most that its worker holds."""
 
@@ -174,7 +174,7 @@ def _flat(problem: Problem, orders: list[Order]) -> Ints:
 
 
 def _held(problem: Problem, stage: int, order: Order) -> Iterator[int]:
-    """What a worker holds while each of its ops runs."""
+    """Memory that a worker holds while each of its ops runs."""
     activation, kept = problem.activation[stage], problem.kept[stage]
     held = 0
     for kind, _ in order:
@@ -269,7 +269,7 @@ def problem_with(job: JobSpec, counts: Counts, techniques: Techniques = ALL) -> 
 
 
 def _rules(problem: Problem, few: bool) -> Iterator[GreedyRule]:
-    """What varies: how far a stage runs ahead, whether it puts off W, and patience for a better op."""
+    """Rules to try, by how far a stage runs ahead, whether it puts off W, and patience for a better op."""
     defers, waits = ((NO_LIMIT,), (0,)) if few else ((NO_LIMIT, 0), (0, 100))
     for ahead, defer, patience in product((0, 1, 2, problem.chunks), defers, waits):
         yield rule_of(problem, RuleSetting(ahead, defer, patience=(patience, patience)))

@@ -31,7 +31,7 @@ _MOST_WORKERS = 192
 
 
 class RecutChoice(NamedTuple):
-    """What was found."""
+    """Plans and bounds that the search over cuts and groups found."""
 
     made: list[RecutPlans]
     """Under one cut."""

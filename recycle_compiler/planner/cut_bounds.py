@@ -39,9 +39,9 @@ class StageTable:
     """period[range, choice]: what a stage of these layers imposes with this many workers."""
 
     first: Ints
-    """Of each range, its first layer."""
+    """First layer of each range."""
     end: Ints
-    """And the first beyond it."""
+    """First layer beyond each range."""
     workers: Ints
     """Of each choice, from the fewest. Numbers between give no worker a smaller share and are left out."""
     period: Ints
@@ -98,7 +98,7 @@ def _useful_counts(units: int, least: int, most: int) -> Ints:
 
 
 def _ranges(job: JobSpec, costs: LayerCosts, first: Ints, end: Ints, most: Ints) -> _Ranges:
-    """Where state is sharded, a range has a value for each of `most`, the workers that share it at most."""
+    """Columns of ranges; if state is sharded, one for each of `most`, the workers that share it at most."""
 
     def shared(values: Ints) -> Ints:
         # Divided first, since the products may not fit into 64 bits; rounded down, which keeps bounds valid.
@@ -158,7 +158,7 @@ def _periods(job: JobSpec, of: _Ranges, workers: Ints, share: Ints, units: int) 
 
 
 class ShareTable:
-    """What a stage of each range of layers imposes by the share of its busiest worker, whatever its peers.
+    """Lower bounds of a stage of each range of layers by the share of its busiest worker, whatever its peers.
 
     Rows are ranges, in the order of a StageTable. A longer share never takes less time.
     """
@@ -199,7 +199,7 @@ class ShareTable:
         return self.within(busy, tail, limit, finish)
 
     def spans(self, share: Ints) -> tuple[Ints, Ints]:
-        """How long such a worker takes up to its sums, and all from the first op of the model to the last."""
+        """Time of such a worker up to its sums, and from the first op of the model to the last."""
         busy, to_last = _busy(self._of, share, self.units)
         tail = np.where(self._of.way_up > 0, self._of.down + to_last + self._of.way_up, 0)
         return (busy if self._stagger else self._of.down + busy), tail
@@ -263,7 +263,7 @@ def _holdable(of: _Ranges, units: int) -> Ints:
 
 
 def _busy(of: _Ranges, share: Ints, units: int) -> tuple[Ints, Ints]:
-    """How long a worker with such a share takes at least, idle time included; and up to its last backward."""
+    """Least time of a worker with such a share, idle time included; and its work up to its last backward."""
     holdable = _holdable(of, units)
     in_memory = np.minimum(share, holdable)
     work = share * (of.forward + of.backward + of.weight)

@@ -25,7 +25,7 @@ _NONE = 1 << 28
 _NEAR = 10_000
 """A bound is found to one part in so many."""
 _MOST_SHARES = 64
-"""Shares of a worker that are told apart where few holders sum faster than many."""
+"""Shares of a worker that are distinguished where few holders sum faster than many."""
 
 
 class Fewest(NamedTuple):
@@ -50,7 +50,7 @@ class TwoGroups:
         self._known: dict[int, int] = {}
 
     def least_period(self, workers: int, at_least: int, at_most: int) -> int:
-        """What no two groups of so many workers go below; `at_most` if that is no less."""
+        """Lower bound on the period of two groups of so many workers; `at_most` if the bound is no less."""
         if self.both(at_most - 1) > workers:
             return at_most
         low, high = at_least - 1, at_most - 1

@@ -73,7 +73,7 @@ class GroupedPlan:
 
 
 class GroupedRecut(NamedTuple):
-    """What a bundle has of a layout in groups."""
+    """Plans of a bundle for a layout in groups."""
 
     layout: GroupedLayout
     plans: tuple[Streams, ...]
@@ -106,7 +106,7 @@ class GroupShare(NamedTuple):
 
 
 def why_no_groups(job: JobSpec) -> str | None:
-    """Why pipelines of a job cannot be in groups, in words; None if they can."""
+    """Reason why pipelines of a job cannot be in groups, in words; None if they can."""
     if not can_recut(job):
         return "it keeps its own cut"
     return "some of its layers share parameters" if job.tied else None
@@ -274,7 +274,7 @@ def _pairs(job: JobSpec, workers: int, share: GroupShare, guard: Guard) -> list[
 
 
 def _expected(job: JobSpec, layout: GroupedLayout, alone: tuple[int, int]) -> int:
-    """What groups take together that take so long alone, with sums of very many holders."""
+    """Period of groups together, from those of each alone, in which sums are of very many holders."""
     costs = job.layer_costs
     assert costs is not None, "a job in layers"
     holders = [0] * costs.count

@@ -44,7 +44,7 @@ class LayoutChoice:
 
 
 def roughness(layout: Layout) -> int:
-    """How much neighbouring stages differ in layers.
+    """Sum of the differences in layers between neighbouring stages.
 
     A stage after smaller ones gets micro-batches in smaller portions than it works in, and waits for them.
     """
@@ -68,7 +68,7 @@ class Layouts:
         self._choice = np.searchsorted(self._table.workers, every, side="right") - 1
 
     def least_period(self, workers: int, at_least: int = 0) -> int | None:
-        """What no plan of any layout with so many workers goes below; None if there is no layout.
+        """Lower bound on the period of any layout with so many workers; None if there is no layout.
 
         It may be known to be `at_least` something.
         """
@@ -125,7 +125,7 @@ class Layouts:
         )
 
     def period(self, layout: Layout) -> int:
-        """What no plan of this layout goes below, by the table."""
+        """Lower bound on the period of this layout, by the table."""
         choices = self._choice[np.array(layout.workers, dtype=np.int64)]
         return int(self._table.period[self._ranges_of(layout.layers), choices].max())
 
@@ -205,7 +205,7 @@ class Layouts:
         return self._filled(layers[::-1], counts[::-1], workers)
 
     def _filled(self, layers: list[int], counts: list[int], workers: int) -> Layout:
-        """What is left over goes to the slowest stage, as long as that can use it."""
+        """Layout whose remaining workers go to the slowest stage, as long as that can use them."""
         ranges = self._ranges_of(layers)
         workers_of = np.array(counts, dtype=np.int64)
         periods = self._table.period[ranges, self._choice[workers_of]]

@@ -47,7 +47,7 @@ class FailureCosts(NamedTuple):
 
 
 def measure_costs(job: JobSpec, failures: int, run: Run, guard: Guard) -> FailureCosts:
-    """What failures cost on each stage alone, as far as placing this many failures can need it."""
+    """Costs of failures on each stage alone, as far as placing this many failures can need them."""
     problem = problem_of(GRAPH_PASSES.run(Target(job, ())))
     bounds = stage_costs(problem, failures, job)
     if problem.ops > Sizes.LARGE:
@@ -130,7 +130,7 @@ def _quick_plan(job: JobSpec, healthy: Problem, counts: Counts, effort: Effort, 
 
 
 def _bound(job: JobSpec, costs: FailureCosts, counts: Counts) -> int:
-    """What no plan with these failures goes below: all of them together, not stage by stage."""
+    """Lower bound on the period with these failures: all of them together, not stage by stage."""
     hosts = Target(job, normal_form(counts, job.pipelines)).hosts
     problem = with_ends_of(replace(costs.healthy, hosts=hosts), job.left_by(counts))
     return lower_bound(problem).period if _has_room(problem) else NO_ROOM

@@ -5,7 +5,7 @@
     ranked      quick plans of the best few, since bounds mislead where memory is tight
     planned     whole plans of the best of these, and of those that move few bytes from one number of failures
                 to the next; with each a plan that covers one more failure on any stage
-    again       where the fastest is far above what is known of all cuts, its search begins anew a few times;
+    again       where the fastest is far above what is known of all cuts, its search begins again a few times;
                 that for no failures is searched at length
     chosen      for each number of failures the fastest, and one of those within 1 % of it, so that the fewest
                 bytes move between the layouts for one failure more and one fewer
@@ -40,11 +40,11 @@ _CLIMBED = 6
 _MOST_BOUNDS = 400
 """Bounds of layouts that are computed at most for one number of failures."""
 _FEW_BOUNDS = 7
-"""In a large job bounds are computed for so many of the best layouts and of the smoothest, ..."""
+"""Bounds computed in a large job for the best layouts, and as many for the smoothest."""
 _FEWER_BOUNDS = 5
-"""... or, where it has more than `_COUNTS` workers, for so many, ..."""
+"""Bounds computed like `_FEW_BOUNDS` in a job with more than `_COUNTS` workers."""
 _BOUND_OPS = 600_000
-"""... until their plans have so many ops together."""
+"""Ops of all layouts together at which a large job computes no more bounds."""
 _COMPARED_OPS = 40_000
 """Ops from which on a layout is too deep to be compared with small ones: its bounds take long."""
 _MOST_TRIED = 24
@@ -113,7 +113,7 @@ class Ranked(NamedTuple):
     period: int
     """Of a quick plan."""
     bound: int
-    """What no plan of this layout goes below."""
+    """Lower bound on the period of this layout."""
     layout: Layout
     split: int = 1
 
@@ -127,7 +127,7 @@ Key = tuple[Layout, int]
 
 
 class FoundRecuts(NamedTuple):
-    """What was found."""
+    """Plans and bounds that the search over cuts found."""
 
     made: list[RecutPlans]
     """Layouts that some number of failures chose; those with most workers first."""
@@ -148,7 +148,7 @@ Own = Mapping[int, Streams]
 
 
 def why_own_cut(job: JobSpec) -> str | None:
-    """Why a job in layers keeps its own cut, in words; None if other cuts are worth looking for."""
+    """Reason why a job in layers keeps its own cut, in words; None if other cuts are worth looking for."""
     costs = job.layer_costs
     assert costs is not None, "a job in layers"
     if costs.count > MOST_LAYERS:
@@ -371,7 +371,7 @@ def is_large(job: JobSpec, layout: Layout) -> bool:
 
 
 Least = dict[int, int]
-"""What no plan of any cut goes below, for each way to split micro-batches that has a cut at all."""
+"""Lower bound on the period of any cut, for each way to split micro-batches that has a cut at all."""
 
 
 def _least_periods(job: JobSpec, counts: Sequence[int]) -> dict[int, Least]:
@@ -695,7 +695,7 @@ def _shifted(values: tuple[int, ...], here: int, there: int) -> tuple[int, ...]:
 
 
 def quick_plan(job: JobSpec, layout: Layout, guard: Guard) -> Claims:
-    """What a quick plan of a layout claims."""
+    """Claims of a quick plan of a layout."""
     derived = job_of_layout(job, layout)
     if not has_room(derived):
         return Claims(FAR, FAR, FAR, "memory")
@@ -777,7 +777,7 @@ def least_moved(choices: Sequence[Sequence[Ranked]], layer_bytes: tuple[int, ...
 
 @lru_cache(maxsize=4096)
 def bytes_between(more: Layout, fewer: Layout, layer_bytes: tuple[int, ...]) -> int:
-    """What has to move from a layout to one with fewer workers, if those that fail are not needed there."""
+    """Bytes to move from a layout to one with fewer workers, if those that fail are not needed there."""
     if more == fewer:
         return 0
     held = {

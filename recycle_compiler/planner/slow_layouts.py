@@ -50,7 +50,7 @@ _PLANNED = 2
 """Layouts that get a whole plan; of a large job one."""
 
 Factors = tuple[Fraction, ...]
-"""How many times longer each slow worker takes, from the slowest."""
+"""Slowdown factor of each slow worker, from the slowest."""
 
 
 class SlowLayout(NamedTuple):
@@ -65,7 +65,7 @@ class SlowLayout(NamedTuple):
         return all(2 * self.stages.count(stage) <= self.layout.workers[stage] for stage in set(self.stages))
 
     def cells(self, factors: Factors) -> SlowWorkers:
-        """Where the slow workers stand: the last of their stages."""
+        """Cells of the slow workers: the last of their stages."""
         seen: dict[int, int] = {}
         found: list[SlowWorker] = []
         for stage, factor in zip(self.stages, factors, strict=True):
@@ -195,7 +195,7 @@ class _Search:
         return one.is_balanced and min(workers) >= self._job.redundancy and max(workers) <= self._units
 
     def _bound(self, one: SlowLayout) -> int:
-        """What the layout imposes, with the shares that its slow workers leave to others."""
+        """Lower bound on the period of the layout, with the shares that its slow workers leave to others."""
         if one not in self._bounds:
             self._bounds[one] = layout_period(self._job, one.layout, self._shares(one))
         return self._bounds[one]

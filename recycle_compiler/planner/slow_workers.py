@@ -201,7 +201,7 @@ class _Search:
         return tuple(one._replace(share=share) for one, share in zip(self.slow, shares, strict=True))
 
     def _try(self, shares: Shares) -> int:
-        """How long a step takes with these shares and a quick plan."""
+        """Time of a step with these shares and a quick plan."""
         if shares not in self._quick:
             schedule = self._passes(shares, self._effort.quick()).run(self._graph)
             self._quick[shares] = slow_step(schedule, bearable(self.slow))

@@ -38,7 +38,7 @@ class ProcessError(Exception):
 
 @contextmanager
 def running(processes: int) -> Generator[Run]:
-    """How to run tasks while the context is open. Functions and tasks must be ones that pickle."""
+    """Function that runs tasks while the context is open. Functions and tasks must be ones that pickle."""
     if processes == 1:
         yield map
         return

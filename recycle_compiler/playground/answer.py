@@ -88,7 +88,7 @@ def _bars(job: JobSpec, settings: Settings) -> Iterator[Bar]:
 
 
 def _memory_note(job: JobSpec, memory: tuple[int, ...]) -> str:
-    """Where a schedule of the literature does not fit."""
+    """Note that a schedule of the literature does not fit into memory; empty if it does."""
     over = [
         (need / limit, need, limit)
         for need, limit in zip(memory, job.capacity, strict=True)

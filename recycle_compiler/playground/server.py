@@ -42,7 +42,7 @@ class Turns:
             return self._last
 
     def pieces(self, turn: int, make: Callable[[], Iterator[Piece]]) -> Iterator[Piece]:
-        """What is made, until somebody asks for something newer."""
+        """Pieces of an answer, until somebody asks for something newer."""
         with self._planning:
             for piece in make() if turn == self._last else ():
                 yield piece

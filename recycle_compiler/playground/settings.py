@@ -27,7 +27,7 @@ PER_STAGE = (
 TECHNIQUES = ("adaptive", "decouple", "stagger")
 MOST = {"stages": 64, "pipelines": 64, "microbatches": 256}
 MOST_OPS = 60_000
-"""What is planned while somebody waits."""
+"""Ops of the largest job that is planned while somebody waits."""
 _MOST_NUMBER = 1e15
 _MOST_NAME = 100
 _MOST_SHOWN = 40
@@ -151,7 +151,7 @@ def settings_of(job: JobSpec) -> Settings:
 
 
 def read_settings(value: Any) -> Settings:
-    """What a page has sent; SettingsError if it is not of the right form."""
+    """Settings that a page has sent; SettingsError if they are not of the right form."""
     if not isinstance(value, dict):
         raise SettingsError("settings must be an object")
     found = cast(dict[str, Any], value)

@@ -9,7 +9,7 @@ from recycle_compiler.scheduling.problem import Ints
 
 
 class Goal(NamedTuple):
-    """What a search is after."""
+    """Goal of a search."""
 
     enough: int
     """A period at which it ends."""
@@ -80,7 +80,7 @@ def clock_ns() -> int:
 
 
 class Visits:
-    """What steps of a search cost, in visits: to time an op in an order is one visit, about 40 ns compiled.
+    """Costs of search steps in visits: to time an op in an order is one visit, about 40 ns compiled.
 
     Measured on plans of some ten thousand ops; for each op of the plan, if nothing else is said.
     """

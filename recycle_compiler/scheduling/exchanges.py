@@ -35,7 +35,7 @@ class Placed:
     order: Ints
     end: Ints
     first: Ints
-    """When each pool starts, as `Clock` counts it."""
+    """Start of each pool, as `Clock` counts it."""
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -43,7 +43,7 @@ class Placed:
 
 
 def placed_by_rule(clock: Clock, priority: Ints, rule: GreedyRule, goal: Goal) -> Placed | None:
-    """What list scheduling makes of a rule; None where it finds no way on."""
+    """Order that list scheduling makes of a rule, with its times; None if the rule leads to no schedule."""
     found = clock.loops.schedule(priority, rule)
     return None if found is None else _placed(clock, *found, goal)
 

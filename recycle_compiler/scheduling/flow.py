@@ -102,7 +102,7 @@ def least_step(problem: Problem) -> int:
 
 
 def _returns(problem: Problem, step: int) -> Ints:
-    """How long after its F a backward of each chunk starts: when it can be there and finds its place."""
+    """Ticks from the F of a chunk to its backward: until the backward has its input and its place."""
     found: list[int] = []
     soonest = problem.forward[-1]
     for chunk in reversed(range(problem.chunks)):

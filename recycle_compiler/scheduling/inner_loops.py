@@ -22,14 +22,14 @@ FAR = 1 << 60
 SOONER = 1 << 58
 NEVER = 1 << 62
 EXTRA = True
-"""Whether ops may have more edges than a group has room for, or differ from others of their seat.
+"""True if ops may have more edges than a group has room for, or ops of a replica differ.
 
 Loops made for plain graphs skip all that.
 """
 
 
 class OpGroup(NamedTuple):
-    """What ops that are alike have in common. Other ops are given by how far away they are, 0 is none."""
+    """Values that ops of a group have in common. Other ops are given by how far away they are, 0 is none."""
 
     duration: int
     takes: int
@@ -49,8 +49,8 @@ class OpGroup(NamedTuple):
 
 
 @dataclass(slots=True)
-class Seat:
-    """A chunk on a worker: its rule, and what it has come to."""
+class ReplicaState:
+    """Replica of a chunk on a worker: its rule, and its state so far."""
 
     needs: int
     """Room that the worker must have before it takes an F."""
@@ -64,7 +64,7 @@ class Seat:
     hosted: int
     """Micro-batches."""
     entry: int
-    """Where its next F that waits for nothing stands among all of them."""
+    """Index in `entering` of its next F that waits for nothing."""
     in_flight: int = 0
     """Micro-batches between F and the end of backward."""
     entered: int = 0
@@ -72,11 +72,11 @@ class Seat:
 
 
 @dataclass(slots=True)
-class Desk:
-    """A worker: its seats, and what it has come to."""
+class WorkerState:
+    """A worker: its replicas, and its state so far."""
 
-    first_seat: int
-    end_seat: int
+    first_replica: int
+    end_replica: int
     """The first of the next worker."""
     capacity: int
     """Below 0: no limit."""
@@ -89,7 +89,7 @@ class Desk:
 # One loop, so that numba can compile it and plain Python pays for no calls.
 def list_schedule(  # noqa: C901
     workers: int,
-    seats: int,
+    replicas: int,
     width: int,
     most: int,
     worker_of: Any,
@@ -110,23 +110,23 @@ def list_schedule(  # noqa: C901
     count: Any,
     order: Any,
     end_of: Any,
-    seat_rows: Any,
-    desks: Any,
+    replica_rows: Any,
+    worker_rows: Any,
     events: Any,
 ) -> int:
     """Place ops as time goes on: a worker that is free takes the waiting op with the lowest priority value.
 
-    A chunk on a worker is a seat: rows of `seat_rows` are seats, those of `desks` workers, and
-    `worker_of[queue]` is the worker of a queue, `kind * seats + seat`.
+    Each chunk on a worker is a replica, a row of `replica_rows`; each worker is a row of `worker_rows`;
+    `worker_of[queue]` is the worker of a queue, `kind * replicas + replica`.
     `missing[op]` is how many ops it waits for. `least[kind]` is the lowest priority value of a kind. Groups
     are those of queues, or of ops where those of a queue are not all alike.
 
-    `entering` from a seat's `entry` on are the F that wait for nothing, as the seat takes them, then -1. F is
-    not taken while the worker has no room for what the seat `needs`, while `limit` micro-batches are between
-    F and the end of backward, or while more than `defer` W are put off. While fewer than `depth` of them
-    are there, and for the last `burst` of the `hosted` F, F goes first, or if there is no room for it, W. A
-    worker about to start an op waits instead when a better one is known to arrive within `patience` percent
-    of that op's duration, `at_end` once all F of the seat have run.
+    `entering` from a replica's `entry` on are the F that wait for nothing, as the replica takes them, then
+    -1. F is not taken while the worker has no room for what the replica `needs`, while `limit` micro-batches
+    are between F and the end of backward, or while more than `defer` W are put off. While fewer than `depth`
+    of them are there, and for the last `burst` of the `hosted` F, F goes first, or if there is no room for
+    it, W. A worker about to start an op waits instead when a better one is known to arrive within `patience`
+    percent of that op's duration, `at_end` once all F of the replica have run.
 
     The events are a heap of numbers, a time with the worker in its last bits: Python's own heap on a list,
     and `tree_push` and `tree_pop` where this is compiled. Of a queue the first `count[queue]` of its `most`
@@ -138,15 +138,15 @@ def list_schedule(  # noqa: C901
         bits += 1
     mask = (1 << bits) - 1
     # Many F could start at once; a queue holds only the next of them.
-    for seat in range(seats):
-        op = entering[seat_rows[seat].entry]
+    for replica in range(replicas):
+        op = entering[replica_rows[replica].entry]
         if op >= 0:
-            waiting[seat * most] = op
-            arrival[seat * most] = 0
-            rank[seat * most] = priority[op]
-            count[seat] = 1
-            begins = worker_of[seat]
-            heappush(events, (desks[begins].busy_until << bits) + begins)
+            waiting[replica * most] = op
+            arrival[replica * most] = 0
+            rank[replica * most] = priority[op]
+            count[replica] = 1
+            begins = worker_of[replica]
+            heappush(events, (worker_rows[begins].busy_until << bits) + begins)
     total = 0
     while True:
         event = heappop(events)
@@ -154,35 +154,35 @@ def list_schedule(  # noqa: C901
             break
         now = event >> bits
         worker = event & mask
-        desk = desks[worker]
-        if desk.busy_until > now:
+        worker_row = worker_rows[worker]
+        if worker_row.busy_until > now:
             continue
         best_key = FAR
         best_op = -1
         best_place = -1
-        best_seat = -1
+        best_replica = -1
         best_queue = -1
         soon_key = FAR
         soon_time = FAR
-        seat = desk.first_seat
+        replica = worker_row.first_replica
         while True:
-            row = seat_rows[seat]
-            room = desk.capacity < 0 or desk.held + row.needs <= desk.capacity
+            row = replica_rows[replica]
+            room = worker_row.capacity < 0 or worker_row.held + row.needs <= worker_row.capacity
             if row.in_flight >= row.limit:
                 room = False
-            if count[WEIGHT * seats + seat] > row.defer:
+            if count[WEIGHT * replicas + replica] > row.defer:
                 room = False
             # F first, or if there is no room for it, the W that makes room.
             urgent = -1
             if row.in_flight < row.depth or row.entered + row.burst >= row.hosted:
                 if room:
                     urgent = FORWARD
-                elif count[seat] > 0:
+                elif count[replica] > 0:
                     urgent = WEIGHT
             for kind in range(3):
                 if kind == FORWARD and not room:
                     continue
-                queue = kind * seats + seat
+                queue = kind * replicas + replica
                 bonus = SOONER if kind == urgent else 0
                 if least[kind] - bonus > best_key:
                     continue
@@ -194,62 +194,62 @@ def list_schedule(  # noqa: C901
                             best_key = key
                             best_op = op
                             best_place = place
-                            best_seat = seat
+                            best_replica = replica
                             best_queue = queue
                     elif key < soon_key:
                         soon_key = key
                         soon_time = arrival[place]
-            seat += 1
-            if seat == desk.end_seat:
+            replica += 1
+            if replica == worker_row.end_replica:
                 break
         starts = best_op >= 0
         if starts:
-            row = seat_rows[best_seat]
+            row = replica_rows[best_replica]
             waits = row.patience if row.entered < row.hosted else row.at_end
             length = groups[group_of[best_op if EXTRA else best_queue]].duration
             starts = not (soon_key < best_key and (soon_time - now) * 100 <= waits * length)
         if not starts:
             # Wake up when the next op comes.
             soon_time = FAR
-            for seat in range(desk.first_seat, desk.end_seat):
+            for replica in range(worker_row.first_replica, worker_row.end_replica):
                 for kind in range(3):
-                    queue = kind * seats + seat
+                    queue = kind * replicas + replica
                     for place in range(queue * most, queue * most + count[queue]):
                         if now < arrival[place] < soon_time:
                             soon_time = arrival[place]
             if soon_time < FAR:
                 heappush(events, (soon_time << bits) + worker)
             continue
-        seat = best_seat
+        replica = best_replica
         count[best_queue] -= 1
         last = best_queue * most + count[best_queue]
         waiting[best_place] = waiting[last]
         arrival[best_place] = arrival[last]
         rank[best_place] = rank[last]
-        order[worker * width + desk.placed] = best_op
-        desk.placed += 1
+        order[worker * width + worker_row.placed] = best_op
+        worker_row.placed += 1
         total += 1
         group = groups[group_of[best_op if EXTRA else best_queue]]
         end = now + group.duration
         end_of[best_op] = end
-        desk.busy_until = end
+        worker_row.busy_until = end
         heappush(events, (end << bits) + worker)
         # Nothing else starts here before the end, so memory that is free then may be given back now.
-        desk.held += group.change
-        row = seat_rows[seat]
-        if best_queue == seat:
+        worker_row.held += group.change
+        row = replica_rows[replica]
+        if best_queue == replica:
             row.in_flight += 1
             row.entered += 1
             if best_op == entering[row.entry]:
                 row.entry += 1
                 op = entering[row.entry]
                 if op >= 0:
-                    place = seat * most + count[seat]
+                    place = replica * most + count[replica]
                     waiting[place] = op
                     arrival[place] = 0
                     rank[place] = priority[op]
-                    count[seat] += 1
-        elif best_queue < WEIGHT * seats:
+                    count[replica] += 1
+        elif best_queue < WEIGHT * replicas:
             row.in_flight -= 1
         away = group.follower
         time = end + group.follower_lag
@@ -271,7 +271,7 @@ def list_schedule(  # noqa: C901
                 count[queue] += 1
                 other = worker_of[queue]
                 # A worker that is busy then will look for itself when it is done.
-                if other != worker and desks[other].busy_until <= time:
+                if other != worker and worker_rows[other].busy_until <= time:
                     heappush(events, (time << bits) + other)
             away = second
             if second != 0:

@@ -47,7 +47,7 @@ _PATIENCE = 100
 _PATIENCES = (0, 50, 100, 300)
 """Of the list scheduler, in percent of an op."""
 _REACHES = (5, 16, 32, 64)
-"""How far they are, in sixteenths of a mean op."""
+"""Largest disturbances of op times, in sixteenths of a mean op."""
 
 
 def improve(clock: Clock, starts: list[Timed], bound: int, moves: int, noise: Noise, budget: Budget) -> Timed:

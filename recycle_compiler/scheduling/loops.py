@@ -11,7 +11,7 @@ import numpy as np
 from recycle_compiler.compiled import compile_function
 from recycle_compiler.scheduling import inner_loops, moves, tabu
 from recycle_compiler.scheduling.budget import Sizes
-from recycle_compiler.scheduling.inner_loops import Desk, OpGroup, Seat
+from recycle_compiler.scheduling.inner_loops import OpGroup, ReplicaState, WorkerState
 from recycle_compiler.scheduling.problem import Ints, Problem
 from recycle_compiler.scheduling.rules import GreedyRule
 
@@ -20,22 +20,22 @@ _TOGETHER = 16
 
 
 class Where(NamedTuple):
-    """Which neighbours may be swapped."""
+    """Selection of neighbours that may be swapped."""
 
     first_pool: int
     last_pool: int
     since: int = 0
     """Only ops that start from then on."""
     gain: int = 0
-    """What a swap has to bring, in ticks."""
+    """Least gain of a swap, in ticks."""
     odds: int = 100
     """In percent: how many of those that could be swapped are."""
     seed: int = 1
-    """Which of them."""
+    """Seed of the choice among possible swaps."""
 
 
 class MoveBudget(NamedTuple):
-    """How ops are moved along their workers."""
+    """Limits of a search that moves ops along their workers."""
 
     budget: int
     """Ops that may be timed."""
@@ -51,7 +51,7 @@ class MoveBudget(NamedTuple):
 
 
 class Searching(NamedTuple):
-    """How a tabu search goes on."""
+    """Limits of a tabu search."""
 
     budget: int
     """Ops that may be timed."""
@@ -66,8 +66,8 @@ class Searching(NamedTuple):
     seed: int = 1
 
 
-class _Seats(NamedTuple):
-    """A chunk on a worker is a seat; they are sorted by worker, then by chunk."""
+class _Replicas(NamedTuple):
+    """Replicas of chunks, one for each chunk on a worker, sorted by worker, then by chunk."""
 
     worker: Ints
     chunk: Ints
@@ -79,7 +79,7 @@ class _Seats(NamedTuple):
 
 
 class _Prepared(NamedTuple):
-    """What list scheduling has to know of priorities: many rules are tried with the same ones."""
+    """Priorities in the form that list scheduling needs: many rules are tried with the same ones."""
 
     priority: Ints
     values: Any
@@ -87,9 +87,9 @@ class _Prepared(NamedTuple):
     least: Any
     """Of every kind."""
     entering: Any
-    """The F that wait for nothing, as their seats take them."""
+    """The F that wait for nothing, as their replicas take them."""
     entry: Ints
-    """Where those of each seat begin."""
+    """Index in `entering` of the first F of each replica."""
 
 
 class PoolReach(NamedTuple):
@@ -107,7 +107,7 @@ class PoolReach(NamedTuple):
 
 
 class Loops:
-    """What the loops need to know about a problem, in the form they run fastest on."""
+    """Problem in the form that the loops run fastest on."""
 
     def __init__(self, problem: Problem, compiled: bool = False) -> None:
         """Compiled where that pays: in a large problem, or if a caller says that it has long to do."""
@@ -118,14 +118,14 @@ class Loops:
         self.workers = problem.workers
         self.size = len(tasks.duration)
         """Op numbers."""
-        seats = _seats_of(problem)
+        replicas = _replicas_of(problem)
         present = _present(problem)
         self._length = np.bincount(tasks.worker[present], minlength=self.workers)
-        self._most = int(seats.hosted.max())
-        self.width = 3 * int(np.bincount(seats.worker, seats.hosted, minlength=self.workers).max())
-        self._seats = seats
+        self._most = int(replicas.hosted.max())
+        self.width = 3 * int(np.bincount(replicas.worker, replicas.hosted, minlength=self.workers).max())
+        self._replicas = replicas
         self._prepared: _Prepared | None = None
-        self._lists_of_seats(seats)
+        self._lists_of_replicas(replicas)
         self._rows_of_ops(problem)
         self._capacity = self._native(np.array(problem.worker_capacity, dtype=np.int64))
         hosts = problem.pool_hosts
@@ -140,18 +140,19 @@ class Loops:
         self.late = problem.late if problem.staggered else np.zeros(self.workers, dtype=np.int64)
         """By how much longer than its pool each worker takes to reduce and step."""
 
-    def _lists_of_seats(self, seats: _Seats) -> None:
-        firsts = np.searchsorted(seats.worker, np.arange(self.workers + 1))
+    def _lists_of_replicas(self, replicas: _Replicas) -> None:
+        firsts = np.searchsorted(replicas.worker, np.arange(self.workers + 1))
         capacity = np.array(self.problem.worker_capacity, dtype=np.int64)
         self._opens = np.zeros(self.workers, dtype=np.int64)
         for opens, workers in zip(self.problem.opens, self.problem.pool_hosts, strict=False):
             self._opens[list(workers)] = opens
-        self._desks = (firsts[:-1], firsts[1:], capacity, np.zeros(self.workers, dtype=np.int64), self._opens)
-        self._worker_of = self._native(np.tile(seats.worker, 3))
-        self._queues = tuple(self._scratch(3 * len(seats.worker) * self._most) for _ in range(3))
+        held = np.zeros(self.workers, dtype=np.int64)
+        self._worker_columns = (firsts[:-1], firsts[1:], capacity, held, self._opens)
+        self._worker_of = self._native(np.tile(replicas.worker, 3))
+        self._queues = tuple(self._scratch(3 * len(replicas.worker) * self._most) for _ in range(3))
 
     def _rows_of_ops(self, problem: Problem) -> None:
-        """What the loops know of every op, and what of its edges finds no place there."""
+        """Set up the data of every op, and the edges that find no place there."""
         tasks, worker, edges = problem.tasks, problem.tasks.worker, problem.tasks.edges
         before, after, lag = edges
         crossing = worker[before] != worker[after]
@@ -171,8 +172,8 @@ class Loops:
             facts += [np.where(other >= 0, other - ops, 0).astype(np.int64), ticks]
         group, first = _grouped(facts, problem)
         self._groups = self._table([column[first] for column in facts])
-        queue = np.repeat(np.arange(3), self.size // 3) * len(self._seats.worker) + self._seats.of_op
-        of_queue = np.zeros(3 * len(self._seats.worker), dtype=np.int64)
+        queue = np.repeat(np.arange(3), self.size // 3) * len(self._replicas.worker) + self._replicas.of_op
+        of_queue = np.zeros(3 * len(self._replicas.worker), dtype=np.int64)
         of_queue[queue] = group
         differ = bool((of_queue[queue] != group).any())
         self._extra = differ or len(more) > 0 or len(further) > 0 or len(others) > 0
@@ -186,14 +187,14 @@ class Loops:
         self._wakes_more = self._lists(before[others], worker[after[others]])
         self._worker_of_op = self._native(worker)
         entries = np.flatnonzero(self.waits_for[: self.size // 3] == 0)
-        seat = self._seats.of_op[entries]
-        seats = np.arange(len(self._seats.worker))
-        firsts = np.searchsorted(np.sort(seat), seats) + seats
-        # One place more for each seat before, for the -1 that ends its list.
-        self._entries = (entries, seat, np.arange(len(entries)) + np.sort(seat), firsts)
+        replica = self._replicas.of_op[entries]
+        replicas = np.arange(len(self._replicas.worker))
+        firsts = np.searchsorted(np.sort(replica), replicas) + replicas
+        # One place more for each replica before, for the -1 that ends its list.
+        self._entries = (entries, replica, np.arange(len(entries)) + np.sort(replica), firsts)
 
     def _lists(self, owner: Ints, *columns: Ints) -> tuple[Any, ...]:
-        """Where the entries of each op begin, and the columns in that order."""
+        """Index of the first entry of each op, and the columns in that order."""
         order = np.argsort(owner, kind="stable")
         firsts = np.searchsorted(owner[order], np.arange(self.size + 1))
         return self._native(firsts), *(self._native(column[order]) for column in columns)
@@ -204,8 +205,8 @@ class Loops:
             return list(map(OpGroup, *(column.tolist() for column in columns)))
         return _records(OpGroup._fields, columns)
 
-    def _rows(self, kind: type[Seat] | type[Desk], columns: Sequence[Ints]) -> Any:
-        """Seats or workers as rows that a loop may change."""
+    def _rows(self, kind: type[ReplicaState] | type[WorkerState], columns: Sequence[Ints]) -> Any:
+        """Replicas or workers as rows that a loop may change."""
         if not self._compiled:
             return list(map(kind, *(column.tolist() for column in columns)))
         return _records([field.name for field in fields(kind)], columns)
@@ -216,7 +217,7 @@ class Loops:
 
     @property
     def has_more_edges(self) -> bool:
-        """True if ops may have more edges than a group has room for, or differ from others of their seat."""
+        """True if ops may have more edges than a group has room for, or ops of a replica differ."""
         return self._extra
 
     @property
@@ -239,19 +240,20 @@ class Loops:
 
         An op may end later than the order needs: its worker may have waited for one that then came later.
         """
-        problem, chunk = self.problem, self._seats.chunk
-        seats = len(chunk)
+        problem, chunk = self.problem, self._replicas.chunk
+        replicas = len(chunk)
         order = self._scratch(self.workers * self.width, -1)
         end = self._scratch(self.size, -1)
         if self._prepared is None or self._prepared.priority is not priority:
             self._prepared = self._prepare(priority)
         prepared = self._prepared
         rules = (column[chunk] for column in rule)
-        values = (self._seats.needs, *rules, self._seats.hosted, prepared.entry)
-        seat_rows, desks = self._rows(Seat, values), self._rows(Desk, self._desks)
+        values = (self._replicas.needs, *rules, self._replicas.hosted, prepared.entry)
+        replica_rows = self._rows(ReplicaState, values)
+        worker_rows = self._rows(WorkerState, self._worker_columns)
         total = self._functions[0](
             self.workers,
-            seats,
+            replicas,
             self.width,
             self._most,
             self._worker_of,
@@ -265,17 +267,17 @@ class Loops:
             self._native(self.waits_for.copy()) if self._extra else self._scratch(0),
             self._scratch(self.size if self._extra else 0),
             *self._queues,
-            self._scratch(3 * seats),
+            self._scratch(3 * replicas),
             order,
             end,
-            seat_rows,
-            desks,
+            replica_rows,
+            worker_rows,
             self._no_events(),
         )
         if total < problem.ops:
             assert self._extra, f"list scheduling placed {total} of {problem.ops} ops"
             return None
-        busy = desks["busy_until"].copy() if self._compiled else [desk.busy_until for desk in desks]
+        busy = worker_rows["busy_until"].copy() if self._compiled else [row.busy_until for row in worker_rows]
         return _array(order), _array(end), _array(busy)
 
     def _no_events(self) -> Any:
@@ -292,9 +294,9 @@ class Loops:
         return tree
 
     def _prepare(self, priority: Ints) -> "_Prepared":
-        ops, seat, place, firsts = self._entries
+        ops, replica, place, firsts = self._entries
         entering = np.full(len(ops) + len(firsts), -1, dtype=np.int64)
-        entering[place] = ops[np.lexsort((priority.ravel()[ops], seat))]
+        entering[place] = ops[np.lexsort((priority.ravel()[ops], replica))]
         values, least = priority.ravel(), priority.min(axis=(1, 2))
         return _Prepared(priority, self._native(values), self._native(least), self._native(entering), firsts)
 
@@ -337,7 +339,7 @@ class Loops:
         return _array(first), _array(last)
 
     def reach(self, order: Ints, end: Ints, free: Ints) -> "PoolReach":
-        """What the ends of an order that is timed, of ops and workers, have to do with when pools open."""
+        """Dependence of the ends of a timed order, of ops and workers, on the opening of pools."""
         busy = np.flatnonzero(order[:: self.width] >= 0)
         ops = order[busy * self.width]
         first, last = self._after_releases(order, end)
@@ -476,7 +478,7 @@ class Loops:
 
     @property
     def _graph(self) -> tuple[Any, ...]:
-        """What loops that move single ops know of the problem."""
+        """Arguments of the loops that move single ops."""
         assert not self._extra, "moves know nothing of further edges"
         sizes, groups = (self.workers, self.width), (self._group_of, self._groups)
         return *sizes, *groups, self._worker_of_op, self._capacity, self._native(self._length)
@@ -484,8 +486,8 @@ class Loops:
     def _before_moves(
         self, changed: Any, order: Ints, end: Ints, release: Ints, deadline: Ints
     ) -> tuple[Any, ...]:
-        """When workers may begin and have to end, an order to be `changed`, and the times and places of its
-        ops."""
+        """Times at which workers may begin and have to end, an order to be `changed`, and the times and
+        places of its ops."""
         ops = np.flatnonzero(order >= 0)
         place_of = np.zeros(self.size, dtype=np.int64)
         place_of[order[ops]] = ops
@@ -495,7 +497,7 @@ class Loops:
         return self._native(opens), self._native(ends), changed, *places
 
     def _held(self, order: Ints) -> Ints:
-        """What its worker holds as each op starts."""
+        """Memory that its worker holds as each op starts."""
         tasks = self.problem.tasks
         rows = order.reshape(self.workers, self.width)
         change = np.where(rows >= 0, (tasks.takes - tasks.frees)[rows], 0)
@@ -548,19 +550,19 @@ def _present(problem: Problem) -> Ints:
     return np.flatnonzero(there)
 
 
-def _seats_of(problem: Problem) -> _Seats:
+def _replicas_of(problem: Problem) -> _Replicas:
     forwards = slice(problem.units * problem.chunks)
     chunk = np.arange(problem.units * problem.chunks) % problem.chunks
     place = problem.tasks.worker[forwards] * problem.chunks + chunk
-    seats, of_op, hosted = np.unique(place, return_inverse=True, return_counts=True)
-    worker, chunk = np.divmod(seats, problem.chunks)
-    needs = np.zeros(len(seats), dtype=np.int64)
+    replicas, of_op, hosted = np.unique(place, return_inverse=True, return_counts=True)
+    worker, chunk = np.divmod(replicas, problem.chunks)
+    needs = np.zeros(len(replicas), dtype=np.int64)
     np.maximum.at(needs, of_op, problem.tasks.takes[forwards])
     # What comes later to the same worker must find room, or nothing would ever be given back.
-    for seat in reversed(range(len(seats) - 1)):
-        if worker[seat] == worker[seat + 1]:
-            needs[seat] += needs[seat + 1]
-    return _Seats(worker, chunk, np.tile(of_op, 3), hosted, needs)
+    for replica in reversed(range(len(replicas) - 1)):
+        if worker[replica] == worker[replica + 1]:
+            needs[replica] += needs[replica + 1]
+    return _Replicas(worker, chunk, np.tile(of_op, 3), hosted, needs)
 
 
 def _array(values: Any) -> Ints:

@@ -26,14 +26,14 @@ class _Kind(NamedTuple):
     aim: int
     """In percent of the way from what is aimed at to what is enough."""
     warmth: int
-    """How much later than the best orders may be, in percent of a mean op."""
+    """Lateness over the best orders that is kept at first, in percent of a mean op."""
 
 
 _KINDS = (_Kind(50, 30), _Kind(50, 100), _Kind(100, 300))
 _LEAST_TIMED = 300_000
 """Ops that are timed in a run of a plan that is not large."""
 _TIMED = 5
-"""And in a large one, for each of its ops."""
+"""Ops that are timed in a run of a large plan, for each of its ops."""
 _MOST_RUNS = 6
 _GAIN = 20
 """More runs follow while all of one kind together get nearer by one part in so many."""
@@ -72,11 +72,11 @@ def reorder(clock: Clock, order: Ints, goal: Goal, noise: Noise, budget: Budget)
 
 
 _SEARCHED = 2_000
-"""Ops that are timed in a tabu search, for each of the plan's, ..."""
+"""Ops that are timed in a tabu search, for each op of the plan."""
 _MOST_SEARCHED = 5_000_000
-"""... up to so many in all; ..."""
+"""Ops that are timed in a tabu search at most, in all."""
 _SEARCHED_IN_LARGE = 400
-"""... but so many for each of a large plan's."""
+"""Ops that are timed in a tabu search at least, for each op of a large plan."""
 _MOST_SEARCHES = 6
 _WAYS = (Searching(0, 0), Searching(0, 0, reach=12, sample=100, tenure=15))
 _WAYS_IN_LARGE = tuple(

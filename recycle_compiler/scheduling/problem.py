@@ -46,7 +46,7 @@ class Tasks(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Problem:
-    """What must be timed. Tuples have one value per chunk unless they say otherwise; times in ticks.
+    """Ops to be timed. Tuples have one value per chunk unless they say otherwise; times in ticks.
 
     Bounds and the MILP argue about chunks: their times here are the shortest of their ops. Whether that is
     the whole truth says `is_uniform`.
@@ -70,7 +70,7 @@ class Problem:
     optimizer: tuple[int, ...]
     activation: tuple[int, ...]
     kept: tuple[int, ...]
-    """What of an activation stays after `backward` until W is done; 0 where the chunk is not split."""
+    """Part of an activation that stays after `backward` until W is done; 0 where the chunk is not split."""
     capacity: tuple[int, ...]
     """Of the chunk's workers: UNLIMITED or an amount."""
     hosts: tuple[tuple[int, ...], ...]
@@ -95,10 +95,10 @@ class Problem:
     meets: bool = False
     """All workers of a chunk run every op of it together, in rounds."""
     unhidden: tuple[int, ...] = ()
-    """What the last W of each chunk takes more than `weight`, which no round follows in whose exchanges it
-    could be computed; empty where all W take the same."""
+    """Ticks of the last W of each chunk beyond `weight`, since no round follows in whose exchanges they could
+    be computed; empty where all W take the same."""
     opens: tuple[int, ...] = ()
-    """When each pool may begin at the soonest, where some have to wait; bounds know nothing of it."""
+    """Earliest start of each pool, where some have to wait; bounds ignore it."""
 
     @property
     def units(self) -> int:
@@ -106,7 +106,7 @@ class Problem:
 
     @property
     def ops(self) -> int:
-        """How many ops must be timed."""
+        """Number of ops to be timed."""
         return self.units * (2 * self.chunks + sum(self.split))
 
     @property
@@ -155,7 +155,7 @@ class Problem:
 
     @property
     def closing(self) -> int:
-        """How long it takes to reduce and step behind one barrier for all."""
+        """Ticks that it takes to reduce and step behind one barrier for all."""
         return max(self.pool_finish)
 
     def holdable(self, chunk: int) -> int:
@@ -340,7 +340,7 @@ def _check_ends(graph: Graph, chosen: NDArray[np.bool_]) -> None:
 
 
 def _weights(graph: Graph) -> NDArray[np.bool_]:
-    """Which [unit, chunk] have a W."""
+    """Mask of the [unit, chunk] that have a W."""
     job, ops = graph.job, graph.ops
     weights = np.zeros((job.pipelines, job.microbatches, job.chunks), dtype=np.bool_)
     chosen = ops.kind == OpKind.W
@@ -382,7 +382,7 @@ def _transfers(job: JobSpec, edges: Edges) -> tuple[int, ...]:
 
 
 def _hosts(graph: Graph) -> tuple[tuple[int, ...], ...]:
-    """Who may run each chunk: those that the failures leave, and whoever a pass has chosen beside them."""
+    """Workers that may run each chunk: those that the failures leave, and those that a pass has added."""
     ops, workers = graph.ops, graph.job.workers
     forward = ops.kind == OpKind.F
     used: list[int] = np.unique(ops.chunk[forward] * workers + ops.worker[forward]).tolist()

@@ -68,7 +68,7 @@ def is_dealt_in_turn(problem: Problem) -> bool:
 
 
 def _mostly_home(home: Ints, turn: Ints, workers: tuple[int, ...]) -> Ints:
-    """Who runs each micro-batch on one chunk: its home, or where that has failed the others in turn."""
+    """Worker of each micro-batch on one chunk: its home, or where that has failed the others in turn."""
     away = np.flatnonzero(~np.isin(home, workers))
     away = away[np.lexsort((home[away], turn[away]))]
     found = home.copy()

@@ -34,21 +34,21 @@ class GreedyRule(NamedTuple):
     depth: Ints
     """F goes first while fewer micro-batches than this are between F and the end of backward."""
     patience: Ints
-    """How long to wait for a better op, in percent of the op that could start now."""
+    """Longest wait for a better op, in percent of the op that could start now."""
     patience_at_end: Ints
     """The same, once all F of the worker have run."""
     burst: Ints
-    """How many F of a worker, its last ones, go before everything else."""
+    """Number of a worker's last F that go before everything else."""
 
 
 class RuleSetting(NamedTuple):
     """A rule in a few numbers."""
 
     ahead: int = NO_LIMIT
-    """How far beyond 1F1B's depth a worker may run, if memory allows."""
+    """Micro-batches that a worker may run beyond 1F1B's depth, if memory allows."""
     defer: int = NO_LIMIT
     depth: tuple[int, int] = (-NO_LIMIT, -NO_LIMIT)
-    """How far beyond 1F1B's depth F goes first: on the busiest stages, and on the others."""
+    """Micro-batches beyond 1F1B's depth until which F goes first: on the busiest stages, on the others."""
     patience: tuple[int, int] = (0, 0)
     """On the busiest stages, and on the others."""
     patience_at_end: int = 0
@@ -99,7 +99,7 @@ def greedy_priority(problem: Problem, last_first: bool = False) -> Ints:
 
 
 def holdable(problem: Problem) -> Ints:
-    """How many activations of each chunk its worker can hold."""
+    """Number of activations of each chunk that its worker can hold."""
     return np.array([problem.holdable(chunk) for chunk in range(problem.chunks)], dtype=np.int64)
 
 

@@ -53,7 +53,7 @@ def schedule_from(graph: Graph, problem: Problem, plan: SearchedPlan) -> Schedul
 
 
 def finish_starts(ops: OpTable, worked: Column) -> Column:
-    """When reductions and optimizer steps start: when all work of their window is done, one after the other.
+    """Start of reductions and optimizer steps: when all work of their window is done, one after the other.
 
     A worker reduces all its chunks before it steps, so that peers stay together whoever steps slower. Where
     state is sharded, the weights of a chunk follow its step.

@@ -22,18 +22,18 @@ from recycle_compiler.scheduling.timing import Clock, Timed
 from recycle_compiler.scheduling.tuning import Tuning, tune, tune_by_one_pipeline, tune_elsewhere
 
 _LITTLE = 500
-"""A period that is above what is enough by less than one part in so many is nearly good enough, ..."""
+"""Inverse share: a period above what is enough by less than this share is nearly good enough."""
 _MUCH = 50
-"""... and by more than one part in so many far from it."""
+"""Inverse share: a period above what is enough by more than this share is far from good enough."""
 _WORK_TOGETHER = 3_600_000_000
-"""Visits that all plans of a job may need if none is good enough sooner, ..."""
+"""Visits that all plans of a job may need together if none is good enough sooner."""
 _LEAST_WORK = 20_000_000
-"""... but each of them may need so many."""
+"""Visits that each plan may need at least, however many share the work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much work may go into one plan, in units that do not depend on the machine."""
+    """Limits of the work on one plan, in units that do not depend on the machine."""
 
     rules: int = 48
     """Of the grid for small plans."""
@@ -69,7 +69,7 @@ class Effort:
     """Visits (`budget.py`) after which the search ends, whatever else is left: about a minute where loops are
     compiled. Most plans end long before."""
     placements: int = 2
-    """How many ways to place failures on stages are tried with a quick plan each."""
+    """Ways to place failures on stages that are tried with a quick plan each."""
 
     def shared(self, plans: int) -> "Effort":
         """For one of so many plans that are made together."""
@@ -210,8 +210,8 @@ def _at_length(
     noise: Noise,
     budget: Budget,
 ) -> tuple[Clock, list[Timed]]:
-    """What a tabu search makes of the best schedule, or of one that is lifted from one pipeline; for plans
-    that are neither good enough nor large."""
+    """Schedules after a tabu search from the best one, or from one that is lifted from one pipeline; for
+    plans that are neither good enough nor large."""
     most = effort.searched_ops * _times_as_large(starts[0].period - goal.enough, goal)
     is_due = effort.rounds > 1 and clock.problem.ops <= most
     if not is_due or clock.loops.has_more_edges or budget.is_spent():
@@ -224,7 +224,7 @@ def _at_length(
 
 
 def _times_as_large(missing: int, goal: Goal) -> int:
-    """How large plans may be that are searched at length, if they miss what is enough by so much."""
+    """Factor on `searched_ops` for plans that miss what is enough by so much."""
     is_little = missing <= goal.enough // _LITTLE
     if missing <= 0 or goal.enough == goal.aim:
         return 0 if is_little else 1

@@ -11,7 +11,7 @@ from recycle_compiler.ir.failure import Worker
 _FINEST = 1_000_000
 """The largest denominator of a factor."""
 _ABSURD = 1_000
-"""Who is slower than this is planned as if it were this slow: times must stay in their range."""
+"""Largest factor that is planned with; slower workers count as this slow, so that times stay in range."""
 
 
 class SlowWorker(NamedTuple):
@@ -20,7 +20,7 @@ class SlowWorker(NamedTuple):
     worker: Worker
     factor: Fraction
     share: int | None = None
-    """How many micro-batches it has; None is as many as it has time for."""
+    """Number of the worker's micro-batches; None is as many as it has time for."""
 
     def stretched(self, ticks: int) -> int:
         return round(ticks * self.factor)
@@ -46,7 +46,7 @@ def bearable(slow: SlowWorkers) -> SlowWorkers:
 
 
 def stage_shares(total: int, alive: Sequence[int], stage: int, slow: SlowWorkers) -> list[int]:
-    """How many of its micro-batches each live worker of a stage has, in the order of `alive`.
+    """Number of a stage's micro-batches for each of its live workers, in the order of `alive`.
 
     What no slow worker is given is shared so that the last of the others is done as soon as can be.
     """

@@ -34,7 +34,7 @@ def time_again(
     coarse: int,
     bits: int,
 ) -> int:
-    """Time the queued ops anew, and all whose ends change with theirs, soonest first; returns how many."""
+    """Time the queued ops again, and all whose ends change with theirs, soonest first; returns how many."""
     mask = (1 << bits) - 1
     timed = 0
     while count > 0:

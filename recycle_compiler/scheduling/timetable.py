@@ -96,7 +96,7 @@ def _compiled() -> Any:
 
 
 def free_from(begins: Any, ends: Any, count: Any, time: int, length: int) -> int:
-    """When a worker is idle for so long, from this time on; it is busy `count` times, one after the other."""
+    """Earliest time, from `time` on, when a worker that is busy `count` times is idle for so long."""
     low, high = 0, count
     while low < high:
         middle = (low + high) // 2

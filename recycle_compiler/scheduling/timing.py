@@ -21,7 +21,7 @@ class Timed:
     start: Ints
     """start[kind, unit, chunk]; -1 for the W of a chunk that is not split."""
     release: tuple[int, ...]
-    """When each pool opens."""
+    """Opening time of each pool."""
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -81,7 +81,7 @@ class Clock:
         return self._timed(order, self.loops.unopened)
 
     def order_of(self, start: Ints) -> Ints:
-        """The order of ops on every worker, from start[kind, unit, chunk] (-1 where there is no such op)."""
+        """Ops of every worker in order, from start[kind, unit, chunk] (-1 where there is no such op)."""
         flat = start.ravel()
         ops = np.flatnonzero(flat >= 0)
         worker = self.problem.tasks.worker[ops]
@@ -98,7 +98,7 @@ class Clock:
         return late.reshape(self._shape)
 
     def deadlines(self, first: Ints, period: int) -> Ints:
-        """When the ops of each pool must be done in this period, with the start of its first op given."""
+        """Latest end of the ops of each pool in this period, with the start of its first op given."""
         first, _, finish = self._joined(first, first)
         deadlines = first + period - finish
         if not self.problem.is_tied:
@@ -108,7 +108,7 @@ class Clock:
         return together[self._windows_of_pools]
 
     def deadlines_of(self, timed: Timed, period: int) -> Ints:
-        """When the ops of each pool must be done in this period, where pools open as they do here."""
+        """Latest end of the ops of each pool in this period, where pools open as they do here."""
         first, _ = self._windows(timed.start)
         return self.deadlines(first, period)
 
@@ -196,11 +196,11 @@ class Clock:
 
 
 _DIRECT = 4
-"""So often an order is timed anew when pools open at other times; then it is asked what depends on what."""
+"""Times that an order is timed again for other openings of pools; then its dependence on them is computed."""
 
 
 class Opening:
-    """When the workers of one order begin and end, as its pools open at one time or another.
+    """Begin and end of the workers of one order, as its pools open at one time or another.
 
     Each beginning and end is the latest of what the releases of single pools bring about, and of what is so
     whenever they open. Some passes through all ops tell these apart; after that a question costs no pass any

@@ -4,7 +4,7 @@ A few settings that have proven good come first, then changes of the best one by
 from plan to plan, and neighbours of a good setting are good more often than others. Then, in rounds that
 begin with different settings, some chunks at a time get values of their own, and at the end of a round ops
 that are late change places with the op before them (`exchanges.py`). Going on for longer in one round helps
-less than beginning anew.
+less than beginning again.
 
 Where rules alone are not enough, the best schedule first goes back and forth in time (`mirror.py`), with
 exchanges after each turn. Where two rounds are not enough, timetables (`timetable.py`) are tried, with routes
@@ -56,7 +56,7 @@ _DEPTHS = ((1, 0), (0, 0), (2, 0), (1, 1), (0, 1), (1, -1), (0, -1), (2, 2))
 _BURSTS = (0, 6, 12, 25, 37, 50, 75, 100)
 _AHEAD = (3, 6, 8, NO_LIMIT)
 _SPANS = (1, 1, 2, 3, 5, 8)
-"""How many chunks are changed together."""
+"""Numbers of chunks that are changed together."""
 _ALIGNED = 60
 """Percent of the changes that take in all chunks of a run that has equally many workers."""
 _FLOW_PATIENCES = (0, 50, 75)
@@ -70,26 +70,25 @@ _FAR_FLOW = 150
 _SHIFTS = (1, 2, 4, 8, 16)
 """In quarters of a cycle."""
 _PUSHES = (50, 70, 90)
-"""Patience backwards in time, turn by turn."""
+"""Patience of placing ops backwards in time, in percent, turn by turn."""
 _PULLS = (50, 65, 80)
-"""And forwards again."""
+"""Patiences of placing ops forwards again, in percent."""
 _TURNS = 24
-"""Back and forth in time, ..."""
+"""Turns of placing ops back and forth in time."""
 _FAR_PUSHED = 85
-"""... but no more than one with each patience where they leave more than this percentage of what rules miss
-the aim by, ..."""
+"""Percentage of the distance to the aim; turns end after one with each patience if more of it is left."""
 _TRIES_OF_TURN = 16
-"""... with so many exchanges after each of them."""
+"""Exchanges after each turn back and forth in time."""
 _REROUTED = 2
 """Rounds with other routes."""
 _FAR_ROUTES = 102
 """They are worth it if rules miss the aim there by no more than this percentage of what they miss usually."""
 _PACES = (1000, 930, 980, 850, 900, 960, 995, 1005, 1010)
-"""Of timetables, in thousandths of what workers and memory allow on average. Where the first of them ..."""
+"""Paces of timetables, in thousandths of what workers and memory allow on average."""
 _PROBES = 3
-"""... so many, ..."""
+"""Paces after which no others are tried if timetables are far from the aim."""
 _FAR_PROBES = 250
-"""... miss the aim by more than this percentage of what rules miss, the others are not tried."""
+"""Percentage of the rules' distance to the aim beyond which a timetable counts as far from the aim."""
 _TIMETABLE_PATIENCES = (50, 75, 100)
 """The last one is not for plans of many ops."""
 _KEPT_OF_PACE = 2
@@ -104,9 +103,9 @@ _NEAR = (8, 4)
 """Single ops are moved where a period is so many times as far from the aim as one that is enough: in most
 plans, and in those of many ops."""
 _FAR_AWAY = 6
-"""Where it is further away than this after some rounds, ..."""
+"""Multiple of the distance from aim to enough; a large plan further from the aim is hopeless."""
 _HOPEFUL = 2
-"""... after so many, no more follow in a large plan: they would not make it good enough."""
+"""Rounds after which tuning of a hopeless plan ends: more would not make it good enough."""
 _KEPT = 8
 """Of the rules that were tried, so many stay in memory."""
 _IDLE_TRIES = 200
@@ -114,12 +113,12 @@ _IDLE_TRIES = 200
 
 
 class Tuning(NamedTuple):
-    """How much work may go into a large plan."""
+    """Limits of the work on a large plan."""
 
     settings: int
     """Rules to try first, the same for all chunks."""
     rounds: int
-    """How often the rest is done."""
+    """Number of times that the rest is done."""
     changes: int
     """Rules to try in a round, with other values for some chunks."""
     exchanges: int
@@ -156,7 +155,7 @@ class _ByRules(NamedTuple):
 
 
 class _Begin(NamedTuple):
-    """What a round with routes of its own begins with."""
+    """Start of a round with routes of its own."""
 
     tuner: "_Tuner"
     tried: _Tried
@@ -267,8 +266,8 @@ def tune_by_timetable(
 def tune_by_one_pipeline(
     usual: Clock, goal: Goal, effort: Tuning, noise: Noise, budget: Budget
 ) -> Timed | None:
-    """What comes of the schedule of one pipeline, searched at length, when all others do the same; None where
-    pipelines are not alike."""
+    """Schedule of one pipeline, searched at length, that all others repeat; None where pipelines are not
+    alike."""
     problem = one_pipeline(usual.problem) if budget.has("one pipeline") else None
     if problem is None:
         return None
@@ -336,8 +335,8 @@ class _Tuner:
         return best.placed
 
     def begins(self, effort: Tuning, number: int) -> list[_Tried]:
-        """What the next rounds begin with: the best of other settings than before, and then a flow, the best
-        one of all or, with a higher number, the one after so many others."""
+        """Starts of the next rounds: the best of other settings than before, and then a flow, the best one of
+        all or, with a higher number, the one after so many others."""
         found = self.settings(effort.settings)
         if effort.rounds < _ANEW or not found or self.is_done(found[0].placed.period):
             return found
@@ -384,7 +383,7 @@ class _Tuner:
         return best
 
     def by_times(self, priority: Ints, patiences: tuple[int, ...]) -> list[_Tried]:
-        """What comes of it when ops start as near to these times as they can, best first."""
+        """Orders whose ops start as near to these times as they can, best first."""
         rules = (free_rule(self.clock.problem, patience) for patience in patiences)
         tries = (self._try(rule, priority, is_flow=True) for rule in rules)
         return sorted((one for one in tries if one is not None), key=lambda tried: tried.placed.rank)

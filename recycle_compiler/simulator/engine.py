@@ -31,7 +31,7 @@ class Ops:
     """Everything that takes time, in columns: a row for each, by worker, in the order in which it runs."""
 
     worker: Column
-    """Which of the outcome's workers."""
+    """Index of the op's worker among the outcome's workers."""
     opcode: Column
     chunk: Column
     pipeline: Column
@@ -49,7 +49,7 @@ class SimulatedRun:
     """By stage, then pipeline."""
     ops: Ops
     ends: tuple[int, ...]
-    """When the last worker was done with each iteration."""
+    """Time at which the last worker was done with each iteration."""
     period: float
     """Of an iteration in the long run. Exact without jitter, else the mean over those that were run."""
     spread: float
@@ -59,11 +59,11 @@ class SimulatedRun:
     peak_memory: tuple[tuple[Worker, int], ...]
     """The most of activations that each worker holds."""
     busy: tuple[tuple[Worker, float], ...]
-    """What each worker works in an iteration, sums over peers and optimizer steps included."""
+    """Time that each worker works in an iteration, sums over peers and optimizer steps included."""
 
     @property
     def idle(self) -> tuple[tuple[Worker, float], ...]:
-        """What is left of the period."""
+        """Rest of the period for each worker."""
         return tuple((worker, self.period - time) for worker, time in self.busy)
 
 

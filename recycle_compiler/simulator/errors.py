@@ -53,7 +53,7 @@ class DeadlockError(StuckStreamsError):
 
 
 _DOWN = (Opcode.SEND_ACTIVATION, Opcode.RECV_ACTIVATION, Opcode.FORWARD)
-"""What has to do with activations, not gradients."""
+"""Opcodes that handle activations, not gradients."""
 _AFTER = (
     (Opcode.SEND_ACTIVATION, (Opcode.FORWARD,)),
     (Opcode.SEND_GRADIENT, (Opcode.BACKWARD, Opcode.BACKWARD_INPUT)),
@@ -61,7 +61,7 @@ _AFTER = (
     (Opcode.BACKWARD_INPUT, (Opcode.FORWARD,)),
     (Opcode.BACKWARD_WEIGHT, (Opcode.BACKWARD_INPUT,)),
 )
-"""What works on a micro-batch only after one of these has, in the same stream."""
+"""Opcodes that work on a micro-batch only after one of these has, in the same stream."""
 
 
 def check_labels(streams: EngineStreams, wiring: Wiring, job: JobSpec) -> None:

@@ -23,7 +23,7 @@ class Iteration(NamedTuple):
     """Record of one iteration."""
 
     clock: Column
-    """When each worker was done."""
+    """Time at which each worker was done."""
     origin: Column
     """The worker whose start that moment goes back to, without any slack in between."""
     start: Column

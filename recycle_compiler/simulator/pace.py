@@ -71,7 +71,7 @@ def pace_of(
 
 
 def _drawn_once(wiring: Wiring) -> Column:
-    """Which step's random number each step uses: its own, or that of the first of those who sum together."""
+    """Step whose random number each step uses: itself, or the first of those that sum together."""
     number = np.arange(len(wiring))
     together = np.flatnonzero(wiring.kind == GATHER)
     _, first, which = np.unique(wiring.gathering[together], return_index=True, return_inverse=True)

@@ -62,7 +62,7 @@ class EngineStreams:
         return np.array([worker.stage for worker in self.workers], dtype=np.int64)
 
     def is_any(self, opcodes: Sequence[Opcode] | frozenset[Opcode]) -> Mask:
-        """Which rows have one of these opcodes."""
+        """Mask of the rows with one of these opcodes."""
         wanted = np.zeros(max(Opcode) + 1, dtype=np.bool_)
         wanted[list(opcodes)] = True
         return wanted[self.opcode]

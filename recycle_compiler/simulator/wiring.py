@@ -42,7 +42,7 @@ class Wiring:
     bounds: Column
     """Steps bounds[i] to bounds[i + 1] are those of worker i."""
     members: Column
-    """Where in the roster the workers of each gathering begin, and where they have ended, in turn."""
+    """Begin and end in the roster of the workers of each gathering, in turn."""
     roster: Column
     """All workers, and after them those that hold tied chunks, or those of each chunk, where they differ."""
     send_of_receive: Column
@@ -163,7 +163,7 @@ def _gatherings(streams: EngineStreams, job: JobSpec, gathers: Mask) -> tuple[Co
 
 
 def _members_of_groups(streams: EngineStreams, job: JobSpec, groups: Column) -> Column:
-    """Where in the roster those stand who take part: all, then the holders of each chunk after the other."""
+    """Begin and end in the roster of each group: all workers, then the holders of each chunk."""
     everybody = len(streams.stages)
     holders = [int(np.isin(streams.stages, stages).sum()) for stages in job.holders]
     bounds = np.cumsum([0, everybody, *holders])

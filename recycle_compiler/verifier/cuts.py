@@ -18,11 +18,11 @@ from recycle_compiler.verifier.report import PlanReport, VerifierRule, Violation
 from recycle_compiler.verifier.shards import part_of_all, reduce_time
 
 _SAME = ("name", "tensor", "unit", "memory_unit", "techniques", "redundancy", "tied", "tied_reduce", "owners")
-"""What a cut leaves as it is."""
+"""Fields that are the same under another cut."""
 _TIMES = ("forward", "backward_input", "backward_weight")
-"""What takes half as long, and a little more, where micro-batches are split in two."""
+"""Fields that take half as long, and a little more, where micro-batches are split in two."""
 _HALVES = ("transfer", "activation", "kept_for_weight")
-"""What is half as much there."""
+"""Fields that are half as large where micro-batches are split in two."""
 _SUMS = (
     "forward",
     "backward_input",
@@ -94,7 +94,7 @@ def _of_cut(rule: VerifierRule, message: str) -> Violation:
 
 
 def _other_model(job: JobSpec, costs: LayerCosts, other: JobSpec) -> Iterator[str]:
-    """What another cut of a job has in common with it."""
+    """Differences between a job and another cut of it in values that they must share."""
     for name in _SAME:
         if getattr(other, name) != getattr(job, name):
             yield f"has {name.replace('_', ' ')} {getattr(other, name)}, the job has {getattr(job, name)}"
@@ -121,7 +121,7 @@ def _units(job: JobSpec) -> int:
 
 
 def _of_halves(costs: LayerCosts, over_ppm: int) -> LayerCosts:
-    """What layers cost for half of a micro-batch, rounded up: times are longer by so many millionths."""
+    """Costs of layers for half of a micro-batch, rounded up: times are longer by so many millionths."""
     changed = {
         name: [-(-time * (10**6 + over_ppm) // (2 * 10**6)) for time in getattr(costs, name)]
         for name in _TIMES

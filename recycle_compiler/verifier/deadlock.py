@@ -37,7 +37,7 @@ class WaitingSteps:
     channel: list[int]
     """The ordered pair of workers that a message travels on, or the group that gathers."""
     rank: list[int]
-    """Which message of its channel, which gathering of its group; from 0."""
+    """Number of the message in its channel, or of the gathering in its group; from 0."""
     other: list[int]
     """The worker at the other end of a message, or MISSING."""
     bounds: list[int]
@@ -180,7 +180,7 @@ def _steps(plan: CheckedPlan, both: tuple[Direction, Direction]) -> WaitingSteps
 
 
 def _group_of_chunk(plan: CheckedPlan) -> Column:
-    """Who meets when a chunk is reduced."""
+    """Group of workers that meet when a chunk is reduced, by chunk."""
     job = plan.job
     groups = [job.chunks + 1 if chunk in job.tied_chunks else chunk + 1 for chunk in range(job.chunks)]
     return np.array(groups, dtype=np.int64)

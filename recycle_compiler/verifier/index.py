@@ -13,7 +13,7 @@ _SHAPE = (
     *("stages", "pipelines", "tensor", "microbatches", "chunk_stages"),
     *("cut", "tied_chunks", "groups", "owners", "slots", "placed_every"),
 )
-"""What the index of a bundle and its job both say."""
+"""Fields that both the index of a bundle and its job have."""
 _LARGEST_GRID = 1_000_000
 """More workers than any job has; keeps a nonsensical header from asking for gigabytes."""
 
@@ -55,7 +55,7 @@ def verify_index(source: PlanSource) -> Iterator[Violation]:
 
 
 def failure_state_errors(failed: tuple[tuple[int, int], ...], job: JobSpec) -> Iterator[str]:
-    """What keeps these from being a set of workers of the job."""
+    """Reasons why the failed workers are not a set of workers of the job."""
     if len(set(failed)) != len(failed):
         yield "a failed worker is named twice"
     for pipeline, stage in failed:

@@ -169,7 +169,7 @@ def channels(plan: CheckedPlan, both: tuple[Direction, Direction]) -> tuple[Colu
 
 
 def rank_within(keys: Column) -> Column:
-    """How many equal keys stand before each."""
+    """Number of equal keys before each."""
     order = np.argsort(keys, kind="stable")
     places = np.arange(len(keys))
     fresh = np.ones(len(keys), dtype=np.bool_)

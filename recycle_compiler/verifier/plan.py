@@ -63,7 +63,7 @@ class StreamTable:
         return len(self.opcode)
 
     def is_any(self, *opcodes: Opcode) -> Mask:
-        """Which rows have one of these opcodes."""
+        """Mask of the rows with one of these opcodes."""
         wanted = np.zeros(max(Opcode) + 1, dtype=np.bool_)
         wanted[list(opcodes)] = True
         return wanted[self.opcode]
@@ -142,7 +142,7 @@ class PlanClaims(Protocol):
 
     @property
     def release(self) -> Sequence[int]:
-        """When the window of each stage opens."""
+        """Start of the window of each stage."""
         ...
 
     @property
@@ -156,12 +156,12 @@ class PlanClaims(Protocol):
 
     @property
     def reason(self) -> str:
-        """Which bound binds, in words."""
+        """Binding lower bound, in words."""
         ...
 
     @property
     def bound_over_cuts(self) -> int:
-        """What no plan of any cut for as many workers goes below; 0 when that is not known."""
+        """Lower bound on the period of any cut for as many workers; 0 when it is not known."""
         ...
 
 
@@ -187,7 +187,7 @@ class PlanSource(Protocol):
 
     @property
     def cut(self) -> Sequence[int]:
-        """How many layers each chunk has; none when the job gives whole stages only."""
+        """Number of layers of each chunk; none when the job gives whole stages only."""
         ...
 
     @property
@@ -212,7 +212,7 @@ class PlanSource(Protocol):
 
     @property
     def placed_every(self) -> int:
-        """Steps after which experts are placed anew; 0: never."""
+        """Steps after which experts are placed again; 0: never."""
         ...
 
     @property
@@ -233,7 +233,7 @@ class PlanSource(Protocol):
         ...
 
     def length(self, plan_index: int, worker: tuple[int, int], /) -> int:
-        """How many instructions the stream of a worker has."""
+        """Number of instructions in the stream of a worker."""
         ...
 
     def stream(self, plan_index: int, worker: tuple[int, int], /) -> Sequence[Instruction]: ...
@@ -299,7 +299,7 @@ class CheckedPlan:
         return self.job.held[stage]
 
     def hop_lags(self, before: Column, after: Column, border: Column) -> Column:
-        """How long messages between these rows take, over the border behind each chunk.
+        """Time that messages between these rows take, over the border behind each chunk.
 
         In a job in groups, neighbouring chunks of one worker are one stage, and nothing is sent between them.
         """
@@ -334,7 +334,7 @@ def cells(mask: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
 
 
 def live_hosts(job: JobSpec, failed: tuple[tuple[int, int], ...]) -> tuple[int, ...]:
-    """How many workers of each stage may run micro-batches.
+    """Number of workers of each stage that may run micro-batches.
 
     Without adaptive pipelining only whole pipelines work. Peers are interchangeable, so the survivors make
     as many of those as the stage with most failures has workers left.

@@ -163,7 +163,7 @@ def _stuck(plan: CheckedPlan, rows: Column, producer: Column, end: Column) -> It
 
 
 def _finish(plan: CheckedPlan, rows: Column, end: Column) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """When the workers of each stage start to reduce their chunks, and when they have stepped all of them."""
+    """Start of each stage's reductions, and the end of its workers' steps of all chunks."""
     job = plan.job
     stage = plan.table.stage[rows]
     last = [int(end[stage == each].max(initial=0)) for each in range(job.stages)]

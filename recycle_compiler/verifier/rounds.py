@@ -33,7 +33,7 @@ class RoundMeetings:
     line: Column
     """Twice the chunk, and one more for backwards."""
     rank: Column
-    """Which round of its line it is for its worker, from 0."""
+    """Number of the row's round in its line, for its worker, from 0."""
     number: Column
     """The same for all who meet."""
     size: list[int]
@@ -41,7 +41,7 @@ class RoundMeetings:
 
 
 def meetings(plan: CheckedPlan) -> RoundMeetings:
-    """Who meets whom in a round; nobody does where peers share no experts."""
+    """Workers that meet in each round; none where peers share no experts."""
     table, job = plan.table, plan.job
     line, rank, number = (np.full(len(table), MISSING, dtype=np.int64) for _ in range(3))
     if not job.slots:

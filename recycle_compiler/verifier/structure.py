@@ -34,7 +34,7 @@ _WITH_NEXT = (Opcode.SEND_ACTIVATION, Opcode.RECV_GRADIENT)
 
 
 def check_fields(table: StreamTable, job: JobSpec, index: int) -> tuple[list[Violation], Mask]:
-    """What is out of range, and which rows the other checks can work with."""
+    """Fields out of range, and the rows that the other checks can work with."""
     known = (table.opcode >= min(Opcode)) & (table.opcode <= max(Opcode))
     violations = [
         _violation(table, index, VerifierRule.FIELD_RANGE, row, f"unknown opcode {table.opcode[row]}")
@@ -139,7 +139,7 @@ def _count(plan: CheckedPlan, opcode: Opcode) -> Grid:
 
 
 def _follows(plan: CheckedPlan, earlier: str, before: Grid, later: str, after: Grid) -> Iterator[Violation]:
-    """Where both are there, `after` must stand behind `before` in the same stream."""
+    """Violations where `after` does not stand behind `before` in the same stream, if both are there."""
     both = (before >= 0) & (after >= 0)
     worker = plan.table.worker
     # The last row stands in for MISSING; `both` masks it out.
@@ -197,7 +197,7 @@ def _loads(plan: CheckedPlan) -> Iterator[Violation]:
 
 
 def _groups(plan: CheckedPlan) -> Iterator[Violation]:
-    """Where groups have cuts of their own, a micro-batch keeps to its group, and to one worker of a stage."""
+    """Violations where a micro-batch leaves its group, or one worker of a stage, if groups have own cuts."""
     job, table = plan.job, plan.table
     if not job.groups:
         return

@@ -177,7 +177,7 @@ def replayed_makespan(timeline: ReplayedTimes) -> int:
 
 
 def replayed_period(plan: CheckedPlan, timeline: ReplayedTimes) -> int:
-    """What one iteration costs when iterations follow each other."""
+    """Period of iterations that follow each other."""
     job = plan.job
     if not job.techniques.stagger:
         return max(timeline.optimizer_end) - int(timeline.start.min())
@@ -205,7 +205,7 @@ def check_claims(plan: CheckedPlan, timeline: ReplayedTimes) -> Iterator[Violati
 
 
 def _reason(plan: CheckedPlan) -> Iterator[Violation]:
-    """What binds is a line of words, and the stages and chunks that it names are there."""
+    """Violations in the reason of the bound: a line of words that names existing stages and chunks."""
     reason = plan.claims.reason
     if not reason.isprintable() or not 0 < len(reason) <= _LONGEST_REASON:
         yield plan.overall(VerifierRule.CLAIM_REASON, "the reason of its bound is no line of words")
@@ -238,7 +238,7 @@ def _load(plan: CheckedPlan) -> Iterator[Violation]:
 
 
 def _units_of(plan: CheckedPlan, stage: int) -> int:
-    """How many micro-batches pass a stage: all, or those of its group."""
+    """Number of micro-batches that pass a stage: all, or those of its group."""
     for group, share in zip(plan.job.groups, plan.job.shares, strict=True):
         if stage in group:
             return share

@@ -122,7 +122,7 @@ class Box:
     is_guest: bool
     """True if the micro-batch belongs to another pipeline than the worker."""
     chunk: int | None = None
-    """Where the number of its chunk is not that of its worker's stage."""
+    """Chunk of the op, if its number is not that of its worker's stage."""
 
     @property
     def label(self) -> str:
@@ -172,7 +172,7 @@ class GridColumns:
 
 
 def boxes_by_worker(schedule: Schedule) -> dict[Worker, list[Box]]:
-    """What each live worker runs, in order; ops that take no time are not drawn."""
+    """Boxes that each live worker runs, in order; ops that take no time are not drawn."""
     job, failed = schedule.job, set(schedule.failed)
     everyone = (Worker(pipeline, stage) for pipeline in range(job.pipelines) for stage in range(job.stages))
     boxes: dict[Worker, list[Box]] = {worker: [] for worker in everyone if worker not in failed}
@@ -264,7 +264,7 @@ def _wrapped(texts: Iterable[tuple[str, str]], width: int) -> Iterator[GridLine]
 
 
 def _header(schedule: Schedule) -> Iterator[tuple[str, str]]:
-    """What the plan is and takes, each with its style."""
+    """Header lines about the plan and its times, each with its style."""
     job, claims = schedule.job, schedule.claims
     yield from ((text, "bold") for text in heading(schedule))
     proof = f"optimal ({claims.reason})"

@@ -57,7 +57,7 @@ def _of_groups(schedule: Schedule, layout: GroupedLayout) -> Iterator[str]:
 
 
 def no_plan(schedule: Schedule) -> str:
-    """Which plans the bound of a plan is about, as in "no plan is faster"."""
+    """Plans that the bound of a plan covers, as in "no plan is faster"."""
     job, claims = schedule.job, schedule.claims
     over = claims.bound_over_cuts
     if not (over or job.cut):
@@ -68,7 +68,7 @@ def no_plan(schedule: Schedule) -> str:
 
 
 def no_plan_of_any_cut(schedule: Schedule) -> str:
-    """Which plans the bound over all cuts is about, as in "no plan is faster"."""
+    """Plans that the bound over all cuts covers, as in "no plan is faster"."""
     job = schedule.job
     # A plan under one cut does not say whether groups were looked for.
     groups = " or, if groups were planned, in two groups" if job.grouping else ""
@@ -78,12 +78,12 @@ def no_plan_of_any_cut(schedule: Schedule) -> str:
 
 
 def holders_text(job: JobSpec) -> str:
-    """Which cuts a bound over all cuts is about, as in "no plan with every layer on 2 or more"."""
+    """Cuts that a bound over all cuts covers, as in "no plan with every layer on 2 or more"."""
     return f" with every layer on {job.redundancy} or more" if job.redundancy > 1 else ""
 
 
 def workers_text(schedule: Schedule) -> str:
-    """How many workers a plan has."""
+    """Number of workers of a plan, in words."""
     return plural(schedule.job.workers - len(schedule.failed), "worker")
 
 

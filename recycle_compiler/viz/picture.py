@@ -1,6 +1,6 @@
 """A plan as an SVG picture: a row for every worker, time to the right.
 
-Kinds differ in lightness as well as in hue, so they can be told apart in print and by those who see fewer
+Kinds differ in lightness as well as in hue, so they can be distinguished in print and by those who see fewer
 colours. Micro-batches of other pipelines have a frame, failed workers are hatched, and two measures below
 the rows show how long the longest stage is busy and what no plan can go below. One file serves light and
 dark pages. Large plans are drawn as one shape for every kind and worker.
@@ -226,7 +226,7 @@ def _measures(schedule: Schedule, scale: PixelScale, y: float) -> Iterator[dict[
 
 
 def busiest_start(schedule: Schedule) -> int:
-    """When the window opens that is as long as the period."""
+    """Start of the window that is as long as the period."""
     job = schedule.job
     compute = schedule.is_compute
     if not job.techniques.stagger:

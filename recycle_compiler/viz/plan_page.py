@@ -37,9 +37,9 @@ class DrawnRun(NamedTuple):
     start: NDArray[np.float64]
     end: NDArray[np.float64]
     period: float
-    """What the step took."""
+    """Duration of the step, in ticks."""
     words: str
-    """Which step of what, and how it was measured."""
+    """Description of the step, of its run, and of how it was measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def page_frame() -> dict[str, Any]:
 def document_of(
     schedule: Schedule, failures: int | None = None, run: DrawnRun | None = None
 ) -> dict[str, Any]:
-    """What a page has to know of a plan, or of a step of its run."""
+    """JSON document of a plan, or of a step of its run, for a page."""
     claims = schedule.claims
     head: dict[str, Any] = {
         "title": list(heading(schedule)),

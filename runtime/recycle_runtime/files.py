@@ -49,7 +49,7 @@ class TooLargeError(OSError):
 
 
 def read_bounded(path: str | Path, most: int) -> bytes:
-    """What a file holds, of whatever kind; never more than `most` bytes, and no wait for nobody.
+    """Content of a file of any kind; never more than `most` bytes, and no wait for a pipe without a writer.
 
     TooLargeError if there is more; OSError if it cannot be read. Devices may have no end, and a pipe may have
     no one who writes to it.
@@ -160,12 +160,12 @@ def check_writable(path: Path) -> None:
 
 
 def reason(error: OSError) -> str:
-    """Why the system refused, in lower case."""
+    """Reason of a system error, in lower case."""
     return (error.strerror or str(error)).lower()
 
 
 def sentence(error: OSError) -> str:
-    """What went wrong with which file."""
+    """Sentence for a system error, with its file."""
     if isinstance(error, WriteError):
         return str(error)
     return f"{error.filename}: {reason(error)}" if error.filename else reason(error)
@@ -225,7 +225,7 @@ def _mode_of(path: Path) -> int | None:
 
 
 def _new_mode() -> int:
-    """What a new file gets; mkstemp alone would make it private."""
+    """Mode of a new file; mkstemp alone would make it private."""
     mask = os.umask(0)
     os.umask(mask)
     return 0o666 & ~mask

@@ -64,7 +64,7 @@ def forget() -> None:
 
 
 def settings() -> LogSettings:
-    """What was configured last."""
+    """Settings that were configured last."""
     return _settings
 
 
@@ -113,7 +113,7 @@ class _Stderr(logging.StreamHandler):  # pyright: ignore[reportMissingTypeArgume
 
 
 class _LogFile(logging.FileHandler):
-    """What cannot be written is told once, on stderr: a full disk ends no job for its log."""
+    """Log file whose write errors are reported once, on stderr: a full disk ends no job for its log."""
 
     _is_told = False
 

@@ -38,7 +38,7 @@ class PathStep:
     start: int
     end: int
     stage: int
-    """Where it happens; of a transfer, where it arrives."""
+    """Stage where the step happens; of a transfer, the stage where it arrives."""
     worker: Worker | None = None
     first: str = ""
     last: str = ""
@@ -56,7 +56,7 @@ class CriticalPath:
     """One period without a hole; times in ticks, as in the schedule."""
 
     stage: int
-    """Whose window it fills."""
+    """Stage whose window the path fills."""
     closed: bool
     """It begins with the op that opens this window: no other timing of these orders is faster."""
     steps: tuple[PathStep, ...]
@@ -69,7 +69,7 @@ class CriticalPath:
         return sum(step.ticks for step in self.steps if step.kind is kind)
 
     def computed_on(self, stage: int) -> int:
-        """What of the path is work of this stage."""
+        """Ticks of the path that are work of this stage."""
         return sum(step.ticks for step in self.steps if step.kind is StepKind.COMPUTE and step.stage == stage)
 
 
@@ -151,7 +151,7 @@ def _walk(timeline: Timeline, stage: int) -> list[_Link]:
 
 
 def _cause(timeline: Timeline, link: _Link) -> _Link | None:
-    """What let this op start when it did."""
+    """Op before this one in the chain, which let it start when it did; None if the chain begins here."""
     row = link.row
     start, stage = int(timeline.start[row]), int(timeline.ops.chunk[row])
     before, source = int(timeline.before[row]), int(timeline.source[row])
@@ -185,7 +185,7 @@ def _steps(timeline: Timeline, stage: int, links: list[_Link]) -> tuple[PathStep
 
 
 def _between(timeline: Timeline, previous: _Link | None, link: _Link, start: int, end: int) -> PathStep:
-    """What fills the time between two ops of the chain."""
+    """Step that fills the time between two ops of the chain."""
     stage = int(timeline.ops.chunk[link.row])
     if previous is None:
         return PathStep(StepKind.NOTHING, start, end, stage)

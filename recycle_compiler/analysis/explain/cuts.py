@@ -61,10 +61,10 @@ class CutFacts:
     bound: int
     """Of this layout."""
     bound_over_cuts: int
-    """What no plan goes below with as many workers; 0 when it is not known. Where the planner has looked at
-    groups of pipelines, it is about two of them too."""
+    """Lower bound on the period of any cut with as many workers; 0 when it is not known. Where the planner
+    has looked at groups of pipelines, the bound covers two of them too."""
     bound_one_cut: int
-    """What no plan under one cut goes below with as many workers; 0 when it is not known."""
+    """Lower bound on the period under one cut with as many workers; 0 when it is not known."""
     own: Neighbour | None
     """The plan under the own cut for as many failures; None if the bundle has none."""
     fewer: Neighbour | None
@@ -72,7 +72,7 @@ class CutFacts:
     moves: tuple[BorderMove, ...]
     """Over every border, by border."""
     one_more: int | None
-    """What no plan of any cut with one worker more goes below; None if there is no such cut."""
+    """Lower bound on the period of any cut with one worker more; None if there is no such cut."""
     where_one_more: tuple[int, int]
     """Under this cut, the stage where one worker more helps most, and the bound with it."""
 
@@ -117,7 +117,7 @@ def cut_facts(bundle: Bundle | None, job: JobSpec, schedule: Schedule, failures:
 
 
 def least_periods(job: JobSpec, workers: int) -> Iterator[int]:
-    """What no plan with micro-batches whole, and with them in halves, goes below."""
+    """Lower bounds on the period with whole micro-batches, and with halves."""
     for variant in variants(job).values():
         least = Layouts(variant, workers).least_period(workers)
         if least is not None:
@@ -125,7 +125,7 @@ def least_periods(job: JobSpec, workers: int) -> Iterator[int]:
 
 
 def bound_over_one_cut(bundle: Bundle | None, job: JobSpec, failures: int) -> int:
-    """What no plan under one cut goes below with so many failures; 0 when it is not known.
+    """Lower bound on the period under one cut with so many failures; 0 when it is not known.
 
     The own cut may leave a layer on fewer workers than others have to.
     """

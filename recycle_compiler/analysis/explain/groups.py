@@ -42,7 +42,7 @@ class OneGroup:
     share: int
     """Micro-batches."""
     bound: int
-    """What they take at least; in ticks."""
+    """Lower bound on the group's period, in ticks."""
     reason: str
 
 
@@ -80,16 +80,16 @@ class GroupFacts:
     one_cut: Neighbour | None
     """The fastest plan under one cut for as many failures; None if the bundle has none."""
     bound_one_cut: int
-    """What no plan under one cut goes below with as many workers; 0 when it is not known."""
+    """Lower bound on the period under one cut with as many workers; 0 when it is not known."""
     bound_two_groups: int
-    """What no two groups go below with as many workers; 0 when it is not known."""
+    """Lower bound on the period of two groups with as many workers; 0 when it is not known."""
     fewer: Neighbour | None
     """The fastest plan for one failure fewer."""
     moves: tuple[ShareMove, ...]
     one_more: tuple[OneWorkerMore, ...]
     """For each group, the best first."""
     one_more_one_cut: int | None
-    """What no plan under one cut with one worker more goes below; None if there is no such cut."""
+    """Lower bound on the period under one cut with one worker more; None if there is no such cut."""
     one_more_two_groups: int | None
     """The same for one cut and two groups; None if there is no such cut."""
 

@@ -37,7 +37,7 @@ class StageTime:
 
     stage: int
     workers: int
-    """How many are alive."""
+    """Number of live workers."""
     window: int
     """From the first op to the end of the optimizer step, for each of them."""
     period: int
@@ -196,7 +196,7 @@ def _after_last_ops(
 
 
 def _missing_work(timeline: Timeline, rows: np.ndarray[tuple[int], np.dtype[np.intp]], stage: int) -> Column:
-    """How much less work each pipeline's worker has than the busiest of the stage."""
+    """Ticks of work that each pipeline's worker has less than the busiest of the stage."""
     pipelines = timeline.pipelines
     work = np.bincount(
         timeline.ops.worker[rows] % pipelines, timeline.ops.duration[rows], minlength=pipelines

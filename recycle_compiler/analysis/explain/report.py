@@ -38,7 +38,7 @@ class Explanation:
     times: tuple[StageTime, ...]
     binding: Proof
     others: tuple[Proof, ...]
-    """What else the bottleneck imposes, largest first."""
+    """Other bounds that the bottleneck imposes, largest first."""
     what_if: WhatIf
     cuts: CutFacts | GroupFacts | None = None
     """Of a job in layers, why it is cut this way."""

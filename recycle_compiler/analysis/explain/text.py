@@ -25,7 +25,7 @@ from recycle_compiler.viz.heading import heading, holders_text, no_plan, stage_l
 from recycle_compiler.viz.memory_table import memory_lines
 
 _MOVES = 4
-"""Changes of the cut that are told; JSON has them all."""
+"""Changes of the cut that are printed; JSON has them all."""
 _MEANING = {
     "ramp-up": "before a worker's first backward",
     "tail": "after its last F, when only backwards and W are left",
@@ -128,7 +128,7 @@ def _bound(explanation: Explanation) -> Iterator[str]:
 
 
 def _cut(explanation: Explanation) -> Iterator[str]:
-    """Why it is cut this way."""
+    """Reasons for the cut, or for the groups of pipelines."""
     cuts = explanation.cuts
     if isinstance(cuts, GroupFacts):
         yield from _why_groups(explanation, cuts)
@@ -153,7 +153,7 @@ def _cut(explanation: Explanation) -> Iterator[str]:
 
 
 def _no_plan_under_one_cut(facts: CutFacts | GroupFacts) -> str:
-    """Which plans the bound over all cuts is about; those with fewer holders of a layer may be faster."""
+    """Plans that the bound over all cuts covers; those with fewer holders of a layer may be faster."""
     return f"no plan for {plural(facts.workers, 'worker')}{holders_text(facts.job)}, under one cut,"
 
 
@@ -167,7 +167,7 @@ def _compared(period: int, bound: int) -> str:
 
 
 def _moves(cuts: CutFacts) -> Iterator[str]:
-    """What a layer or a worker on the other side of a border would do, by bounds."""
+    """Effect of moving a layer or a worker over a border between stages, by bounds."""
     if not cuts.moves:
         return
     ordered = sorted(cuts.moves, key=lambda move: move.bound)
@@ -223,7 +223,7 @@ _COUNTS = {2: "two", 3: "three", 4: "four"}
 
 
 def _why_groups(explanation: Explanation, facts: GroupFacts) -> Iterator[str]:
-    """Why its pipelines are in groups."""
+    """Reasons for the groups of pipelines."""
     job, period = facts.job, explanation.schedule.claims.period
     count = _COUNTS.get(len(facts.groups), str(len(facts.groups)))
     yield f"why {count} groups: {facts.layout} (layers x workers of each stage @ micro-batches)"
@@ -248,7 +248,7 @@ def _why_groups(explanation: Explanation, facts: GroupFacts) -> Iterator[str]:
 
 
 def _shares(facts: GroupFacts) -> Iterator[str]:
-    """How micro-batches are shared, and what one of them elsewhere would do."""
+    """Micro-batches of each group, and the effect of moving one of them to another group."""
     units, workers = sum(facts.layout.shares), sum(facts.layout.workers)
     each = ", ".join(
         f"{group.share / group.workers:.1f} in group {number}" for number, group in enumerate(facts.groups)
@@ -385,7 +385,7 @@ def amount(job: JobSpec, ticks: int) -> str:
 
 
 def _groups(steps: Sequence[PathStep]) -> list[list[PathStep]]:
-    """Steps that are told in one line: ops or a way through several stages, with the transfer to there."""
+    """Steps that are printed in one line: ops or a way through several stages, with the transfer to there."""
     groups: list[list[PathStep]] = []
     index = 0
     while index < len(steps):
@@ -399,7 +399,7 @@ def _groups(steps: Sequence[PathStep]) -> list[list[PathStep]]:
 
 
 def _end_of_way(steps: Sequence[PathStep], begin: int) -> int:
-    """Where the run of steps ends in which one micro-batch moves on from stage to stage."""
+    """End of the run of steps in which one micro-batch moves on from stage to stage."""
     until = begin
     for index in range(begin, len(steps)):
         step = steps[index]

@@ -65,7 +65,7 @@ class Timeline:
     source: Column
     """The row whose result it consumes."""
     lag: Column
-    """How long that result travels."""
+    """Ticks that the result travels."""
     opens: tuple[int, ...]
     """The start of the stage's first op; without stagger, of anybody's."""
     last: tuple[int, ...]
@@ -83,7 +83,7 @@ class Timeline:
 
     @property
     def arrival(self) -> Column:
-        """When the input is there; 0 for ops that need none."""
+        """Time at which the input has arrived; 0 for ops that need none."""
         return np.where(self.source == NOTHING, 0, self.end[self.source] + self.lag)
 
     def workers(self) -> list[tuple[Worker, slice]]:
@@ -109,7 +109,7 @@ class ApartError(ValueError):
 
 
 def timeline_of(schedule: Schedule) -> Timeline:
-    """What each op of a schedule waited for; ApartError if it is no schedule of whole groups."""
+    """Timeline with the op that each op waited for; ApartError if the schedule is not one of whole groups."""
     job = schedule.job
     problems = _problems(schedule)
     makespan, period = measured(schedule)

@@ -15,7 +15,7 @@ from recycle_compiler.scheduling.problem import problem_of
 from recycle_compiler.scheduling.search import Effort
 
 _MORE = (1, 2)
-"""How many activations are added."""
+"""Numbers of activations that are added."""
 PLANS, BOUNDS, NONE = "plans", "bounds", "none"
 _FEW_OPS = 20_000
 """Below, planning a dozen changes takes seconds."""
@@ -121,7 +121,7 @@ class WhatIfOutcome:
 
     @property
     def cost(self) -> int:
-        """What it is judged by: its period or, where no plan was made, its bound."""
+        """Ticks that the change is judged by: its period or, where no plan was made, its bound."""
         return self.period or self.lower_bound
 
 
@@ -150,7 +150,7 @@ class _Reference:
 
 
 def mode_for(schedule: Schedule) -> str:
-    """How much to do by default."""
+    """Default mode: plans for small schedules, bounds for large ones."""
     return PLANS if len(schedule.ops) < _FEW_OPS else BOUNDS
 
 
@@ -225,5 +225,5 @@ def _bound(target: Target) -> int:
 
 
 def _faster(period: int, microbatches: int, new_period: int, new_microbatches: int) -> float:
-    """How many more micro-batches are done in the same time, as a share."""
+    """Gain in micro-batches done in the same time, as a share."""
     return (period * new_microbatches) / (new_period * microbatches) - 1

@@ -77,12 +77,12 @@ class TraceComparison:
 
     @property
     def longer(self) -> float:
-        """What is due to ops that take longer than planned."""
+        """Time due to ops that take longer than planned."""
         return self.typical - self.planned
 
     @property
     def uneven(self) -> float:
-        """What is due to ops that differ from others of their kind."""
+        """Time due to ops that differ from others of their kind."""
         return self.replayed - self.typical
 
     @property

@@ -1,4 +1,4 @@
-"""Dependencies of each op of a plan, and the length of a step when ops take as long as they are told to.
+"""Dependencies of each op of a plan, and the length of a step when ops take given times.
 
 Steps follow each other: a worker begins the next one when its optimizer step has ended, and the reduction of
 a stage begins when the last of its workers is done; where groups of pipelines have cuts of their own, that
@@ -41,11 +41,11 @@ class Network:
     """Of each stage the first of those whose work ends together with its own: itself, unless it is tied."""
     workers: tuple[Worker, ...]
     worker: Column
-    """Which of `workers` runs the op."""
+    """Index in `workers` of the one that runs the op."""
     source: Column
     """The row whose result it consumes."""
     lag: Column
-    """How long that result travels, as planned."""
+    """Ticks that the result travels, as planned."""
     order: tuple[tuple[int, ...], ...]
     """Rows of work, each after all that it waits for: those of a round of peers together, others alone."""
     sums: tuple[Rows, ...]
@@ -53,7 +53,7 @@ class Network:
     steps: Rows
     """The rows of all optimizer steps."""
     gathers: tuple[Rows, ...]
-    """Where state is sharded, the rows in which the workers of each chunk get its weights together."""
+    """Rows in which the workers of each chunk get its weights together, where state is sharded."""
 
     @property
     def stage(self) -> Column:
@@ -110,7 +110,7 @@ def without_end(schedule: Schedule) -> Iterator[str]:
 
 
 def steady_step(network: Network, duration: Floats, lag: Floats) -> float:
-    """How long a step takes when these are the times of its ops and messages, and no op waits for more."""
+    """Duration of a step with these times of its ops and messages, if no op waits for more."""
     return _largest_cycle_mean(_from_end_to_end(network, duration, lag))
 
 
@@ -217,7 +217,7 @@ def _durations(schedule: Schedule, job: JobSpec, slow: Mapping[Worker, float]) -
     for kind, per_chunk in times.items():
         rows = ops.kind == kind
         durations[rows] = per_chunk[ops.chunk[rows]]
-    durations = with_overlap(job, replace(ops, duration=durations)).duration
+    durations = with_overlap(job, replace(ops, duration=durations)).duration.astype(np.float64)
     for worker, factor in slow.items():
         own = (ops.worker == worker_number(worker, job.pipelines)) & ~np.isin(ops.kind, (OpKind.R, OpKind.G))
         durations[own] *= factor
@@ -225,7 +225,7 @@ def _durations(schedule: Schedule, job: JobSpec, slow: Mapping[Worker, float]) -
 
 
 def waiting_inside(network: Network, measured: Measured) -> Floats:
-    """How long each op of each step waited after it had started."""
+    """Time that each op of each step waited after it had started."""
     ready = np.full_like(measured.start, -np.inf)
     fed = np.flatnonzero(network.source != NOTHING)
     ready[:, fed] = measured.end[:, network.source[fed]]

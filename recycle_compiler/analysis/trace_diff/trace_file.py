@@ -33,7 +33,7 @@ class Ran(NamedTuple):
     step: int
     worker: Worker
     start: float
-    """When it began to work: after what it has waited for."""
+    """Start of the op's work, after all that the op has waited for."""
     end: float
     waited: float
     """Before it began."""
@@ -58,12 +58,12 @@ class RunTrace:
     failed: FailureSet | None
     """The workers that did not take part; None if the trace does not say."""
     data: Mapping[tuple[Worker, int], float] = field(default_factory=dict[tuple[Worker, int], float])
-    """What workers waited for data in each step, in microseconds; nothing of those that did not."""
+    """Microseconds that workers waited for data in each step; workers that did not wait have no entry."""
     generations: tuple[TracedGeneration, ...] = ()
     """Empty if the trace does not say."""
 
     def of(self, generation: int) -> "RunTrace":
-        """What one of its generations has run, with the workers named as those of its plan."""
+        """Trace of one generation, with the workers named as those of its plan."""
         first, _, roles = self.generations[generation]
         ends = [later.first for later in self.generations[generation + 1 :]]
         end = min(ends, default=_LARGEST_STEP)

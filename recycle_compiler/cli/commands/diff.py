@@ -144,18 +144,18 @@ def run(arguments: Namespace, output: Output) -> int:
 
 @dataclass(slots=True)
 class _Findings:
-    """Differences: told as it is found, or collected for a file, for JSON or for a page."""
+    """Differences: printed as found, or collected for a file, for JSON or for a page."""
 
     output: Output
     out: str | None
     format: str
     texts: list[str] = field(default_factory=list[str])
-    """What goes into a file."""
+    """Text that goes into the output file."""
     same: bool = True
     document: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def tell(self, text: str) -> None:
-        """Where people read it."""
+        """Print text to stdout, or collect it for the output file."""
         if self.format != "text":
             return
         if to_stdout(self.out):
@@ -164,7 +164,7 @@ class _Findings:
             self.texts.append(text)
 
     def only(self, key: str, items: Sequence[Any], titles: Sequence[str], path: str) -> None:
-        """What one of the files has alone."""
+        """Report items that only one of the files has."""
         self.same &= not items
         self.document[key] = list(items)
         self.tell("".join(f"{title}: only in {path}\n" for title in titles))
@@ -222,7 +222,7 @@ def _compare_cuts(before: DiffSide, after: DiffSide, findings: _Findings) -> Non
 def _compare_fastest(
     before: DiffSide, after: DiffSide, pairs: list[tuple[int, int]], findings: _Findings
 ) -> None:
-    """Where another cut became the fastest."""
+    """Report where another cut became the fastest."""
     changes = list(_cut_changes(before, after, pairs))
     findings.document["fastest_cuts"] = [change_object(change, *jobs) for change, jobs in changes]
     findings.tell("".join(f"{change_line(change, *jobs)}\n" for change, jobs in changes))
@@ -280,7 +280,7 @@ def _compare(before: tuple[Schedule, Streams | None], after: tuple[Schedule, Str
 
 
 def _side(path: str) -> DiffSide:
-    """A bundle, or the text of one schedule; told apart by how they begin."""
+    """A bundle, or the text of one schedule; distinguished by how they begin."""
     beginning = _beginning(path)
     if _is_text(beginning):
         return _text_side(path)
@@ -328,7 +328,7 @@ def _read_text(path: str) -> Schedule:
 
 
 def _compile_error(error: TextError, text: str, path: str) -> CompileError:
-    """What is wrong with a text, where."""
+    """CompileError for a text that cannot be parsed, with its place."""
     lines = text.splitlines()
     span = None
     if 0 < error.line <= len(lines):

@@ -30,7 +30,7 @@ def run(arguments: Namespace, output: Output) -> int:
 
 
 def _runtime() -> list[Finding]:
-    """What the runtime finds, in a process of its own: the compiler never loads torch."""
+    """Findings of the runtime, in a process of its own: the compiler never loads torch."""
     asked = [sys.executable, "-m", "recycle_runtime.cli", "doctor", "--json"]
     advice = "run `recycle-run doctor` to see more"
     try:

@@ -26,7 +26,7 @@ _WORKERS_PER_NODE = 8
 SYSTEMS = ("slurm", "kubernetes", "jobset")
 _CONTAINERS = ("kubernetes", "jobset")
 _MOUNTED = ("/var/lib/recycle", "/tmp", "/dev/shm")
-"""Where their other volumes are."""
+"""Folders of the containers' own volumes, which `--checkpoint` may not be in."""
 
 
 def add_arguments(parser: Arguments) -> None:

@@ -190,7 +190,7 @@ def _plan(arguments: Namespace, job: JobSpec, path: str, output: Output) -> Stre
 def _tell_slow(
     found: SlowPlan, slow: SlowWorkers, layout: AnyLayout | None, arguments: Namespace, output: Output
 ) -> None:
-    """What came of it, for people and for programs."""
+    """Report the plan with slow workers, as text and with `--json` as data."""
     output.say(_with_slow(found, slow))
     if arguments.json:
         each = [
@@ -304,7 +304,7 @@ def _check_factors(factors: Iterable[tuple[str, Fraction]], job: JobSpec) -> Non
 
 
 def _with_slow(found: SlowPlan, slow: SlowWorkers) -> str:
-    """What a step takes, and what the slow workers have to do."""
+    """Text with the time of a step and the micro-batches of the slow workers."""
     job = found.streams.job
     who = ", ".join(f"{one.worker} {float(one.factor):g} times" for one in slow)
     step, equal = time_text(job, found.step), time_text(job, found.equal_step)

@@ -52,7 +52,7 @@ def run(arguments: Namespace, output: Output) -> int:
 
 
 _SAME = ("tensor", "stages", "pipelines", "microbatches", "chunks", "layers", "owners")
-"""What a job and its source have in common; times may come from a profile that has changed since."""
+"""Fields that a job and its source have in common; times may come from a profile that has changed since."""
 _SAME_MODEL = ("tensor", "layers", "units", "owners")
 """The same, where the grid is another one than the source gives: of a free job, and under a layout."""
 

@@ -14,7 +14,7 @@ def add_bundle_argument(parser: Arguments) -> None:
 
 
 def add_output_argument(parser: Arguments, note: str = "") -> None:
-    """Where the result goes."""
+    """Add the option for the output file."""
     parser.add_argument(
         "-o", "--output", dest="out", metavar="FILE", help=f"write to FILE instead of stdout{note}"
     )

@@ -37,7 +37,7 @@ class Picked:
     cut: int | None
     """The number of the other cut that it is under; None for the job's own."""
     failures: int
-    """How many it was asked for; a cut may be for fewer workers than they leave."""
+    """Number of failures that was asked for; a cut may be for fewer workers than they leave."""
 
 
 def add_plan_arguments(parser: ArgumentParser, default_cut: str = FASTEST) -> None:
@@ -111,7 +111,7 @@ def fastest_streams(bundle: Bundle, path: str, index: int) -> Streams:
 
 
 def live_workers(bundle: Bundle, plan: int) -> int:
-    """How many workers a plan of a bundle needs."""
+    """Number of workers that a plan of a bundle needs."""
     return bundle.stages * bundle.pipelines - len(bundle.plans[plan].failed)
 
 
@@ -171,7 +171,7 @@ def _layouts(bundle: Bundle, path: str) -> list[AnyLayout | None]:
 
 
 def _about_cut(picked: Picked, own: Streams) -> str:
-    """What somebody who asked for no cut has to know."""
+    """Note for users who asked for no cut, where the plan is under another one."""
     job = own.job
     halves = ", every micro-batch split in two" if picked.streams.job.parts == 2 else ""
     period, own_period = (time_text(job, one.claims.period) for one in (picked.streams, own))
@@ -183,7 +183,7 @@ def _about_cut(picked: Picked, own: Streams) -> str:
 
 
 def _how_cut(streams: Streams, job: JobSpec) -> str:
-    """What a plan under another cut has in place of the stages of the job."""
+    """Description of the cut that a plan under another cut has in place of the job's stages."""
     if (groups := grouped_layout_of(streams.job, streams.failed)) is not None:
         shares = " and ".join(map(str, groups.shares))
         return (
@@ -196,7 +196,7 @@ def _how_cut(streams: Streams, job: JobSpec) -> str:
 
 
 def _other_stages(cut: tuple[int, ...], own: tuple[int, ...]) -> str:
-    """Which stages a plan under another cut has, and where it differs."""
+    """Description of the stages that a plan under another cut has, and of the job's."""
     if max(len(cut), len(own)) > _FEW_STAGES:
         here, there = f"into {plural(len(cut), 'stage')}", str(len(own))
     else:
@@ -248,7 +248,7 @@ def _index_for(bundle: Bundle, failures: int | None) -> int:
 
 
 def _moves(streams: Streams, wanted: FailureSet) -> dict[Worker, Worker]:
-    """Who takes which failed worker's place so that the plan fits: what a running job would do."""
+    """Place of a failed worker that each mover takes so that the plan fits, as a running job would do it."""
     job = streams.job
     grid = (Worker(pipeline, stage) for stage in range(job.stages) for pipeline in range(job.pipelines))
     live = [worker for worker in grid if worker not in wanted]
@@ -262,7 +262,7 @@ def _after(moves: dict[Worker, Worker], wanted: FailureSet) -> FailureSet:
 
 
 def _advice(streams: Streams, moves: dict[Worker, Worker]) -> str:
-    """How to get from the actual failures to those that the plan is for."""
+    """Instructions for getting from the actual failures to those that the plan is for."""
     planned = failed_per_stage(streams.failed, streams.job.stages)
     becomes = ", ".join(f"worker {mover} becomes {place}" for mover, place in moves.items())
     return (

@@ -153,7 +153,7 @@ class Bamboo:
 
 
 def out_of_memory(job: JobSpec) -> str:
-    """Where a worker has no room for its successor's layers; empty if all have it, or nothing is known.
+    """Message about the first stage without room for its successor's layers; empty if no such is known.
 
     Copies are of the whole state, and so is what is copied.
     """

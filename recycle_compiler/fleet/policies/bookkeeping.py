@@ -42,7 +42,7 @@ class Holders:
         self._stages = stages
         self._serves: dict[Worker, int] = {}
         self._before: dict[Worker, int] = {}
-        """What was in memory when the last copies began."""
+        """Stage that each worker had in memory when the last copies began."""
 
     def fail(self, failed: Collection[Worker], is_copying: bool) -> None:
         """These are gone; copies that are under way are in vain."""
@@ -60,11 +60,11 @@ class Holders:
 
     @property
     def workers(self) -> frozenset[Worker]:
-        """Who has a stage."""
+        """Workers that have a stage."""
         return frozenset(self._serves)
 
     def counts(self) -> Counter[int]:
-        """How many workers have each stage."""
+        """Number of workers that have each stage."""
         return Counter(self._serves.values())
 
     def place(self, live: Collection[Worker], wanted: Sequence[int]) -> list[int]:
@@ -103,7 +103,7 @@ class WorkClock:
         self.worked = 0.0
         """Since the start, or since a checkpoint that was taken or gone back to."""
         self.busy_until = 0.0
-        """When the last pause is over."""
+        """Time at which the last pause ends."""
 
     def pass_to(self, at: float, rate: float) -> None:
         """Time has gone on, at this rate once the pause was over."""
@@ -121,7 +121,7 @@ class WorkClock:
 
     @property
     def since_pause(self) -> float:
-        """How long work has been going on, if it has."""
+        """Seconds of work since the last pause or checkpoint, whichever is later; 0 during a pause."""
         return min(self.worked, max(0.0, self.now - self.busy_until))
 
     def back_to_checkpoint(self) -> float:

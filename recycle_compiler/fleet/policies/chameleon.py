@@ -51,7 +51,7 @@ class _Way(NamedTuple):
     pause: float
     """Seconds, besides noticing a failure."""
     holds: dict[Worker, _Layers]
-    """What each worker has in memory once it goes on."""
+    """Layers that each worker has in memory once the job goes on."""
 
 
 class Chameleon:
@@ -81,7 +81,7 @@ class Chameleon:
         self._way: _Way | None = None
         """None while the job stands still."""
         self._before: dict[Worker, _Layers] = {}
-        """What workers had when the last copies began."""
+        """Layers that workers had when the last copies began."""
 
     def _why_not_double(self) -> str:
         if self._can_double:
@@ -209,7 +209,7 @@ def _own_ranges(setting: FleetSetting, count: int) -> list[_Layers]:
 def _assigned(
     live: Sequence[Worker], held: dict[Worker, _Layers], wanted: Sequence[_Layers]
 ) -> dict[Worker, _Layers]:
-    """Who gets which of the wanted layers: those who have some of them keep them, the others fill up.
+    """Layers of each worker: those who have some of the wanted layers keep them, the others fill up.
 
     Workers are given in order of their pipelines, and one of them after another gets other layers: machines
     that fail together should not hold all copies of some.

@@ -23,7 +23,7 @@ class Elastic:
         """The workers of each pipeline."""
         self._hit: frozenset[int] = frozenset()
         self._current: set[Worker] = set()
-        """Who has the state of its stage as it is now."""
+        """Workers that have the state of their stage as it is now."""
         self._is_forgotten = False
         """True if the state of some stage is in no worker's memory."""
         self._clock = WorkClock(setting.free_checkpoints_every)

@@ -45,7 +45,7 @@ Cut = tuple[int, ...]
 
 
 class Resized:
-    """How long an iteration takes with so many workers on each stage, and which cut does best."""
+    """Duration of an iteration with so many workers on each stage, and the cut that does best."""
 
     def __init__(self, job: JobSpec, layers: Layers) -> None:
         self._job, self._layers = job, layers
@@ -160,7 +160,7 @@ class Elaswave:
         """None while the job stands still."""
         self._moving: _Moving | None = None
         self._joining: list[tuple[float, Worker]] = []
-        """When who will have its layers."""
+        """Time at which each joining worker will have its layers."""
 
     def begin(self, down: frozenset[Worker], spare: int) -> float:
         if self._resized.best((self._job.pipelines,) * self._job.stages) is None:

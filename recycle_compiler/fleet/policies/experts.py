@@ -1,7 +1,7 @@
 """Systems for mixtures of experts, for jobs whose peers share experts.
 
 `expert-parallel` is plain expert parallelism: every expert is on one worker of a stage. A failed worker takes
-its experts along, so all start anew from the last checkpoint, as `restart` does: on whole pipelines, with the
+its experts along, so all restart from the last checkpoint, as `restart` does: on whole pipelines, with the
 experts spread over fewer workers. That their number need not divide by the workers, and that workers need
 room for more of them, is left out, in its favour.
 
@@ -9,7 +9,7 @@ room for more of them, is left out, in its favour.
 workers, so placed that as few groups of workers as possible are all that must not fail together. Here every
 `expert-copies` peers of a stage have the same experts. While each group has a live worker the others go on,
 all of them: it has no pipelines, so its rate is that of 1F1B times live workers / all workers, as if work
-could be spread at once. After every change experts are placed anew. No figure for that pause was at hand: it
+could be spread at once. After every change experts are placed again. No figure for that pause was at hand: it
 gets `communicator`, the shortest that any system publishes, and experts travel for nothing. Where all workers
 of a group fail within one pause, experts are lost and a checkpoint is read; checkpoints cost nothing.
 

@@ -35,7 +35,7 @@ Row = tuple[float, ...]
 
 
 class Pace(NamedTuple):
-    """How micro-batches follow each other in one pipeline, in ticks."""
+    """Distances between micro-batches in one pipeline, in ticks."""
 
     each: float
     """From one to the next, on average."""
@@ -45,7 +45,7 @@ class Pace(NamedTuple):
 
 @dataclass(frozen=True)
 class Layers:
-    """What each layer costs."""
+    """Costs of each layer."""
 
     forward: Row
     backward: Row

@@ -9,7 +9,7 @@ Assumed: traces say which machine failed and not how much of it, so a share of t
 one GPU of a worker, chosen at random by seed, time and worker; all others take the whole worker, and so do
 those of several workers at one moment, whose cause is larger than a GPU. What is left fits the memory of the
 remaining GPUs, power is not raised, and the GPUs left keep their full efficiency. The machine is repaired
-when the trace says so. Groups are formed anew in a restart inside the processes, `swap` seconds, with lost
+when the trace says so. Groups are formed again in a restart inside the processes, `swap` seconds, with lost
 shards from peers: the paper's abstract gives no time. Everything else is as with nvrx. What the runtime of
 recyclec does is `ours-ranks`.
 """

@@ -1,8 +1,8 @@
 """Oobleck: pipelines from templates of several sizes; a failure shrinks its pipeline by a template.
 
 After a failure a pipeline goes on with what it has left, if there is a template for that; else it borrows a
-worker from one that can spare it; else it merges with another. When workers come back, all are put together
-anew. There are two pipelines wherever two fit, so that no failure alone takes layers with it.
+worker from one that can spare it; else it merges with another. When workers come back, all are formed
+again. There are two pipelines wherever two fit, so that no failure alone takes layers with it.
 The batch is split so that pipelines finish together. Every change costs a reconfiguration, in which the
 layers that a worker lacks are copied, and half an iteration. If no worker has some layers, the job goes
 on from a checkpoint; checkpoints cost nothing.
@@ -52,7 +52,7 @@ class Oobleck:
         self._holds: dict[Worker, range] = {}
         """Layers in the memory of each worker, once the last copies are done."""
         self._held: dict[Worker, range] = {}
-        """And until then."""
+        """Layers in the memory of each worker until the last copies are done."""
         self._clock = WorkClock(setting.free_checkpoints_every)
         self._reconfiguration = reconfiguration_seconds(setting)
         least = min(self.templates, default=0)
@@ -183,7 +183,7 @@ def replicated(templates: Mapping[int, Template], workers: int) -> Mapping[int, 
 
 
 def reconfiguration_seconds(setting: FleetSetting) -> float:
-    """What a change costs."""
+    """Seconds that a reconfiguration takes, as given or by the size of the model."""
     given = setting.costs.reconfiguration
     return setting.by_size(_SMALL, _LARGE) if given is None else given
 

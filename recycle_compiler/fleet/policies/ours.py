@@ -1,6 +1,6 @@
 """Ours: the bundle's plans, plans on demand, moves and re-joins, as the runtime does them.
 
-After a failure every worker stops, regroups and begins the step anew, with the best plan that is there for
+After a failure every worker stops, regroups and restarts the step, with the best plan that is there for
 the failures as they are. A better one may come a little later from planning on demand; and workers move to
 other stages where the runtime's own rule says that this pays. Whoever comes back copies its state while the
 others train; that costs two regroupings. If no worker is left on a stage the job starts again from copies in
@@ -10,11 +10,11 @@ owners have what the other one owned: that they owned the same shard is assumed.
 
 A job in layers whose bundle has plans under other cuts moves layers instead of workers, to whichever cut and
 number of workers on each stage is fastest, if that pays. Layers travel while training goes on; then all
-switch between two steps, and who has no place in the plan joins anew. A failure or a return in between makes
+switch between two steps, and who has no place in the plan rejoins. A failure or a return in between makes
 the move come to nothing, and none begins while a worker copies its state. Where more workers are gone than
 the bundle was made for, the fastest cut for those that are left is made on demand. Groups of pipelines are
 cuts like others; when a stage of one group has no worker left, another group goes on alone at once, and who
-is not in it joins anew.
+is not in it rejoins.
 """
 
 import heapq
@@ -49,7 +49,7 @@ class _Moving(NamedTuple):
     """Layers are on their way to another cut."""
 
     arrive: float
-    """When the last are there."""
+    """Time at which the last layers arrive."""
     cut: OurCut
     stages: dict[Worker, int]
     """The new stage of each machine that has a place in it."""
@@ -83,7 +83,7 @@ class Ours:
         self._on_demand = CutsOnDemand(setting)
         self._moving: _Moving | None = None
         self._benched: set[Worker] = set()
-        """Who is there, and finds no cell left in the grid of the cut."""
+        """Live workers that find no cell left in the grid of the cut."""
         self._period = _NEVER
         self._serves: dict[Worker, int] = {}
         """The stage of each machine that has work."""
@@ -92,11 +92,11 @@ class Ours:
         self._standby: dict[Worker, int] = {}
         """The stage of each machine that is being sent its state."""
         self._idle: set[Worker] = set()
-        """Who is there while the job stands still."""
+        """Live workers while the job stands still."""
         self._arrived: set[Worker] = set()
-        """Who has started, and is let in once a failure has been dealt with."""
+        """Workers that have started and are let in once a failure has been dealt with."""
         self._copied: list[tuple[float, Worker]] = []
-        """When who will have its state."""
+        """Time at which each standby will have its state."""
         self._owners_gone: list[tuple[float, int]] = []
         """When an owner of shards failed, and its stage; as long as new ones do not have its state."""
         self._plan_ready = self._weigh_at = _NEVER
@@ -225,7 +225,7 @@ class Ours:
         return Reaction(self._rate, pause, redone, f"{_names(failed)} failed: {words}")
 
     def _go_on_alone(self, failed: frozenset[Worker]) -> Reaction | None:
-        """Where a stage of a group has no worker, with another group; None if there is none."""
+        """Go on with another group where a stage of a group has no worker; None if there is no such group."""
         job = self._cut.job
         found = alone(self._cuts, self._cut, tuple(job.pipelines - gone for gone in self._counts))
         if found is None:
@@ -280,7 +280,7 @@ class Ours:
     # Of its own accord.
 
     def _let_in(self) -> Reaction:
-        """Who has started becomes a standby while it gets its state; layers on their way then go nowhere."""
+        """Make started workers standbys while they get their state; layers on their way then go nowhere."""
         arrived, self._arrived = self._arrived, set()
         if self._neediest(min(arrived)[1]) is None:
             # The cut has no cell for them; another may.

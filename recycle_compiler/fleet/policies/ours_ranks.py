@@ -31,7 +31,7 @@ class OursWithFewerRanks(Ours):
         self._narrow: set[Worker] = set()
         """Machines that have lost a GPU and take part, or are about to."""
         self._starting: list[tuple[float, Worker]] = []
-        """When their processes have started again."""
+        """Times at which restarted processes will be up again."""
         tensor = setting.job.tensor
         self._left = max((ranks for ranks in range(1, tensor) if tensor % ranks == 0), default=0)
         super().__init__(setting)

@@ -40,7 +40,7 @@ class Template(NamedTuple):
     slowest: float
     """Forward and backward of the slowest stage, or longer where memory holds up 1F1B."""
     once: float
-    """What an iteration takes besides one `slowest` for each micro-batch after the first."""
+    """Ticks of an iteration besides one `slowest` for each micro-batch after the first."""
 
     @property
     def workers(self) -> int:
@@ -113,7 +113,7 @@ class Cutter:
         return sum(stages) + steady + sum(stages[slow:])
 
     def _first_ends(self, stages: int) -> NDArray[np.int64]:
-        """Where the slowest stage ends at the earliest, by its number and its first layer; else the end + 1.
+        """Earliest end of the slowest stage, by its number and its first layer; the end + 1 if there is none.
 
         It is slow enough from some end on, since it grows with it and what is left for the stages behind it
         shrinks. So it is searched for by halving.

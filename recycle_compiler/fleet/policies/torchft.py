@@ -28,7 +28,7 @@ class TorchFt:
         self._copy = max(self._job.parameters) / self._costs.copy_rate
         self._replicas: list[frozenset[Worker]] = []
         self._forming: list[tuple[float, frozenset[Worker]]] = []
-        """When who will have started and copied."""
+        """Times at which groups of workers will have started and copied."""
         self._free: set[Worker] = set()
         self._clock = WorkClock(setting.free_checkpoints_every)
         self.note = (
@@ -74,7 +74,7 @@ class TorchFt:
         return Reaction(self._rate, self._costs.replica_join, 0.0, why)
 
     def _from_checkpoint(self, redone: float) -> Reaction:
-        """No replica is left: all machines start anew, if they are enough for one."""
+        """No replica is left: all machines restart, if they are enough for one."""
         for _, group in self._forming:
             self._free |= group
         self._forming = []

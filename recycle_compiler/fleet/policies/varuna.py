@@ -15,7 +15,7 @@ from recycle_compiler.fleet.setting import FleetSetting
 
 
 class Shape(NamedTuple):
-    """What the live workers are arranged to."""
+    """Arrangement of the live workers."""
 
     period: float
     """Ticks."""

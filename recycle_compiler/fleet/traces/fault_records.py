@@ -121,7 +121,7 @@ class _Places:
         return Span(line, column, column + length)
 
     def of_key(self, offset: int, key: str) -> Span:
-        """Where a key of the object at an offset stands; the object's beginning without it."""
+        """Span of a key of the object at an offset; the object's beginning without it."""
         end = self._source.find("}", offset)
         found = self._source.find(f'"{key}"', offset, None if end < 0 else end)
         return self.span(offset) if found < 0 else self.span(found, len(key) + 2)

@@ -111,7 +111,7 @@ class FailureGroup(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """What was asked for; times in seconds."""
+    """Trace that was asked for, as parsed; times in seconds."""
 
     text: str
     kind: str
@@ -123,7 +123,7 @@ class Words:
     """Node and rack, as far as given."""
     burst: Burst | None = None
     source: str = ""
-    """Where published rates are from."""
+    """Origin of published rates."""
     spares: int = 0
 
 
@@ -141,7 +141,7 @@ def is_words(text: str) -> bool:
 
 
 def parse_words(text: str) -> Words:
-    """What the words ask for; CompileError where they are wrong."""
+    """Request that the words stand for; CompileError where they are wrong."""
     report = Mistakes(text, "--trace")
     words = [
         _Word(found.group(), Span(1, found.start() + 1, found.end() + 1)) for found in _WORD.finditer(text)
@@ -278,7 +278,7 @@ def _whole(text: str, span: Span, least: int, report: Mistakes) -> int:
 
 
 class Machines(NamedTuple):
-    """What may fail: the machines of the job, in the order in which they carry its workers."""
+    """Machines that may fail: those of the job, in the order in which they carry its workers."""
 
     number: int
     gpus_each: int
@@ -311,7 +311,7 @@ def generate(words: Words, machines: Machines, span: float, seed: int) -> FleetT
 
 
 class _Happening:
-    """Who is up, while a trace is being made."""
+    """Machines that are up, while a trace is being made."""
 
     def __init__(self, machines: int, names: list[str], span: float) -> None:
         self._names, self._span = names, span
@@ -333,7 +333,7 @@ class _Happening:
         victims: Callable[[], Iterable[int]],
         repair: Callable[[], float | None],
     ) -> Iterator[FleetEvent]:
-        """What happens until the end, if these fall at these moments and are away for so long."""
+        """Events until the end, if failures happen at these moments and machines are away for so long."""
         for moment in moments:
             at = round(moment, _DIGITS)
             if at >= self._span:

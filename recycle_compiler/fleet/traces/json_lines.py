@@ -241,7 +241,7 @@ def _spell(value: Any) -> str:
 
 
 def _find(text: str, value: Any, span: Span, last: bool = False) -> Span:
-    """Where a value stands first, or last, in its line; the whole line where that cannot be said."""
+    """Span of the first, or last, occurrence of a value in its line; the whole line where there is none."""
     for spelled in (json.dumps(value, ensure_ascii=False), str(value).removeprefix("node")):
         begin = text.rfind(spelled) if last else text.find(spelled)
         if spelled and begin >= 0:

@@ -31,7 +31,7 @@ def whole_line(number: int, line: str) -> Span:
 
 
 def fields(number: int, line: str) -> list[LineField]:
-    """What commas separate."""
+    """Fields of a line, separated by commas."""
     found: list[LineField] = []
     column = 0
     for piece in line.split(","):
@@ -64,7 +64,7 @@ class Times:
 
     @property
     def note(self) -> str:
-        """What is to be said about them."""
+        """Note about lines out of order; empty if there are none."""
         if not self._early:
             return ""
         are = "is" if self._early == 1 else "are"

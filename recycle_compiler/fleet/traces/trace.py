@@ -52,9 +52,9 @@ class FleetTrace:
     is_drawn: bool = False
     """True if its machines, spare ones too, were made or drawn from a recorded cluster for the job."""
     about: str = ""
-    """What was chosen for lack of better knowledge, in a few words."""
+    """Assumptions made for lack of better knowledge, in a few words."""
     note: str = ""
-    """What was odd about the file and has been mended, in a sentence."""
+    """Oddities of the file that have been mended, in a sentence."""
 
     def lasting(self, seconds: float) -> "FleetTrace":
         """The same for another span: cut off, or with nothing happening after its end."""
@@ -65,7 +65,7 @@ class FleetTrace:
         """The same where a failed machine is replaced by another after so long, if not repaired before."""
         events: list[FleetEvent] = []
         away: dict[str, float] = {}
-        """When machines that are away will have been replaced."""
+        """Time at which each machine that is away will have been replaced."""
 
         def replace_until(moment: float) -> None:
             for node in sorted(away, key=lambda node: (away[node], node)):
@@ -93,7 +93,7 @@ class FleetTrace:
 
 
 class Draw(NamedTuple):
-    """Which machines of a recorded cluster a job gets."""
+    """Machines of a recorded cluster that a job gets."""
 
     machines: int
     """Number that it needs, spares included."""
@@ -104,7 +104,7 @@ class Draw(NamedTuple):
 
 
 class JobGrid(NamedTuple):
-    """What a reader must know of the job."""
+    """Facts about the job that a reader needs."""
 
     pipelines: int
     stages: int

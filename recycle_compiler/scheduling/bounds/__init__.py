@@ -38,7 +38,7 @@ __all__ = [
 STAGE_BOUNDS: tuple[StageBound, ...] = (Load(), Rounds(), BothEnds())
 """The shortest argument first."""
 BOUNDS_IN_ROUNDS: tuple[StageBound, ...] = (*STAGE_BOUNDS, Meetings())
-"""Where peers meet in rounds."""
+"""Bounds for problems whose peers meet in rounds."""
 _FACTS = (
     *("chunks", "pipelines", "microbatches", "staggered"),
     *("forward", "backward", "weight", "split", "transfer", "finish", "optimizer"),

@@ -29,7 +29,7 @@ from recycle_compiler.scheduling.problem import UNLIMITED, Ints, Problem
 from recycle_compiler.scheduling.ways import head, round_trip, rounds_on, up
 
 _PASSES = 2
-"""How often those that memory holds back return and make room for others."""
+"""Passes over the F that memory holds back: in each, their backwards return and make room for others."""
 
 
 class Earliest(NamedTuple):
@@ -72,7 +72,7 @@ class BothEnds(NamedTuple):
 
 
 def pooled_idle(problem: Problem, stage: int) -> tuple[int, int]:
-    """What the live workers together idle at least, at the start and at the end of the stage's window.
+    """Least idle time of all live workers together, at the start and at the end of the stage's window.
 
     Where one end alone says more than both together, the other counts nothing.
     """
@@ -147,7 +147,7 @@ class _Way(NamedTuple):
     path: int
     """All but the time on that stage."""
     step: int
-    """What a round takes there."""
+    """Ticks of a round on that stage."""
 
 
 def _after_ways(problem: Problem, earliest: Ints, ways: list[_Way]) -> Ints:
@@ -186,7 +186,7 @@ def _rounds_by_memory(problem: Problem, stage: int) -> list[tuple[int, int]]:
 
 
 def _beyond_memory(problem: Problem, stage: int, soonest: int) -> Ints:
-    """When the first, second ... F of a stage start that memory does not hold before the first backward.
+    """Start of the first, second ... F of a stage that memory does not hold before the first backward.
 
     That one starts no sooner than said, and some worker has all its work in between to do.
     """
@@ -199,7 +199,7 @@ def _beyond_memory(problem: Problem, stage: int, soonest: int) -> Ints:
 
 
 def _when_room(problem: Problem, stage: int, backward_done: Ints) -> Ints:
-    """When memory allows the first, second ... F of a stage whose backwards end no sooner than said."""
+    """Time at which memory has room for the first, second ... F of a stage, by the ends of its backwards."""
     capacity, whole, kept = problem.capacity[stage], problem.activation[stage], problem.kept[stage]
     if capacity == UNLIMITED or whole == 0:
         return np.zeros(problem.units, dtype=np.int64)

@@ -25,7 +25,7 @@ from recycle_compiler.scheduling.problem import UNLIMITED, Ints, Problem
 from recycle_compiler.scheduling.ways import ends_before, round_trip, rounds_on, up
 
 _MIDDLES = 8
-"""How many splits of the last micro-batches are tried, into those that still return and those that leave."""
+"""Splits tried of the last micro-batches, into those that still return and those that leave."""
 
 
 class Rounds(NamedTuple):

@@ -37,7 +37,7 @@ def is_small(clock: Clock, period: int) -> bool:
 
 
 class ExactResult(NamedTuple):
-    """What is known at the end."""
+    """Bound and schedule at the end of the search."""
 
     bound: Bound
     best: Timed

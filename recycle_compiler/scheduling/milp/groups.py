@@ -72,7 +72,7 @@ class GrainTimes:
     length: tuple[int, ...]
     """Of each stage's window: what reduction and optimizer leave of the target."""
     opening: tuple[GrainSpan, ...]
-    """When the window of each stage can open; always at 0 unless staggered."""
+    """Grains in which the window of each stage can open; always at 0 unless staggered."""
     spans: tuple[tuple[GrainSpan, ...], ...]
     """spans[stage][kind]: when ops can start."""
 
@@ -84,7 +84,7 @@ class GrainTimes:
 
     @property
     def counts(self) -> int:
-        """How many counts the model has for each group: its size."""
+        """Number of counts that the model has for each group: its size."""
         return sum(max(0, span.last - span.first) for stage in self.spans for span in stage)
 
 

@@ -38,7 +38,7 @@ class Model:
     layout: GrainTimes
 
     def started(self, stage: int, kind: int, group: int, grain: int) -> Any:
-        """How many ops of a group have started by the end of a grain: 0 before their span, all after it."""
+        """Number of a group's ops started by the end of a grain: 0 before their span, all after it."""
         span = self.layout.spans[stage][kind]
         if grain < span.first:
             return 0
@@ -136,7 +136,7 @@ def _ops_follow_their_cause(model: Model) -> Iterator[AtMost]:
 
 
 def _cause(layout: GrainTimes, stage: int, kind: int) -> tuple[int, int, int] | None:
-    """What an op waits for: stage and kind, and the slots from that start to its own."""
+    """Stage and kind of the op that an op waits for, and the slots from that start to its own."""
     duration, transfer = layout.duration, layout.transfer
     if kind == WEIGHT:
         return stage, BACKWARD, duration[stage][BACKWARD]

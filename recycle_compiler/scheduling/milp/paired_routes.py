@@ -32,7 +32,7 @@ def paired(problem: Problem) -> Problem | None:
 
 
 def _shared(usual: Ints, homes: Ints, workers: tuple[int, ...], gone: list[int]) -> Ints:
-    """Who runs each micro-batch on one chunk: everybody as many as usually."""
+    """Worker of each micro-batch on one chunk: everybody runs as many as usually."""
     room = {worker: int((usual == worker).sum()) for worker in workers}
     found = np.full(len(usual), -1, dtype=np.int64)
 

@@ -27,7 +27,7 @@ repn: Any = untyped_repn
 
 
 class Stop(Enum):
-    """Why a search stopped."""
+    """Reason why a search stopped."""
 
     FOUND = "found"
     REFUTED = "no schedule meets the target"
@@ -37,7 +37,7 @@ class Stop(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much a search may do."""
+    """Limits of a search."""
 
     counts: int = 20_000
     """Columns of the model; a larger one is not even stated."""
@@ -51,7 +51,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SolverOutcome:
-    """Why the search stopped, and what it found."""
+    """Result of a search, and the reason why it stopped."""
 
     stop: Stop
     start: Ints | None
@@ -178,7 +178,7 @@ class _Dive:
         self._choices: list[_Choice] = []
 
     def run(self) -> tuple[Stop, Ints | None]:
-        """Why it stopped, and the values of the columns when found."""
+        """Reason why the search stopped, and the values of the columns when found."""
         while True:
             stop = self._relaxation()
             if stop is Stop.REFUTED and self._turn_back():
@@ -275,7 +275,7 @@ def _branch_and_bound(rows: SparseRows, nodes: int, budget: Budget) -> tuple[Sto
 
 
 def _starts(model: Model, columns: list[Any], values: Ints) -> Ints:
-    """When each micro-batch of a group starts: the grain in which the count passes its place in the group."""
+    """Start of each micro-batch of a group: the grain in which the count passes its place in the group."""
     for column, value in zip(columns, values.tolist(), strict=True):
         column.set_value(value, skip_validation=True)
     problem, layout = model.problem, model.layout

@@ -65,8 +65,8 @@ def take_op(
     op: int, line: int, machine: int, first: Any, part: Any, duration: Any, exchange: Any,
     recent: Any, among: Any,
 ) -> int:  # fmt: skip
-    """What an op takes that comes next on a machine: of a W, what the exchanges of the last two rounds leave
-    of it, as far as they came after its own I.
+    """Ticks of the op that comes next on a machine: of a W, those that the exchanges of the last two rounds
+    leave, as far as these came after its own I.
 
     `recent` has of each machine the number of rounds so far and what the exchanges of the last and of the one
     before have room for, `among` the place of every round among those of its machine.
@@ -267,8 +267,8 @@ def improve_order(  # noqa: C901
 ) -> int:  # fmt: skip
     """Move single rounds to and fro; `best` becomes the best order found, with the period that is returned.
 
-    An order is kept that is no worse than the one so many tries before (`past`), by its period, which is told
-    in steps, and what all machines take together. `opens` has openings at which the first order has its
+    An order is kept that is no worse than the one so many tries before (`past`), by its period, within a
+    `step`, and what all machines take together. `opens` has openings at which the first order has its
     period.
     """
     machines = len(bounds) - 1

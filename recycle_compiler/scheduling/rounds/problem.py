@@ -41,7 +41,7 @@ class RoundsProblem:
     duration: Ints
     """Of each line; so are the next three."""
     exchange: Ints
-    """What of a round are exchanges of tokens, in which W are computed; 0 of a weight."""
+    """Ticks of a round that exchange tokens, in which W are computed; 0 of a weight."""
     takes: Ints
     frees: Ints
     capacity: Ints

@@ -42,7 +42,7 @@ class TimedRounds:
     end: Ints
     """Of every op."""
     release: tuple[int, ...]
-    """When each machine opens."""
+    """Opening time of each machine."""
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -102,7 +102,7 @@ class RoundsClock:
         return self._shorten(best, cost)
 
     def place(self, rule: Rule) -> Ints | None:
-        """The order of a list schedule; None if memory leaves it no way on."""
+        """List schedule, as an order of ops; None if memory leaves it no way on."""
         problem = self.problem
         room = [np.zeros(problem.ops, dtype=np.int64) for _ in range(3)]
         order, machines = room[1], problem.machines

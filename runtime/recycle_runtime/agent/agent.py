@@ -63,7 +63,7 @@ _FOLLOW_EVERY = 2.0
 _TAKEN_OUT = "was taken out"
 """End of a process that the coordinator wants to end."""
 _GRACE = 5.0
-"""Seconds that an agent which is told to go waits for word that the whole job ends."""
+"""Seconds that an agent that has to stop waits for word that the whole job ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ class AgentOptions(RunOptions):
     """A folder for the board, and for what a restarted agent has to know."""
     limits: WatchLimits
     address_file: str | None = None
-    """Where the coordinator's address stands, if it may change."""
+    """File with the coordinator's address, which is read again if it may change."""
     memory: str = ""
     """The number of the node's memory: see `node_memory`."""
     sees_exits: bool = False
@@ -90,7 +90,7 @@ def _no_exit(_: int) -> None:
 
 
 class _AskedToGoError(WireError):
-    """There is nobody to connect to, and this process was told to go."""
+    """There is no coordinator to connect to, and this process has to stop."""
 
 
 class JobOverError(WireError):
@@ -98,7 +98,7 @@ class JobOverError(WireError):
 
 
 Work = Callable[[StartProcess, int, Board], int]
-"""Work of a worker process, as it is told, with its line of the board; gives the exit status."""
+"""Work of a worker process, for its options and its line of the board; returns the exit status."""
 
 
 class Agent:
@@ -128,7 +128,7 @@ class Agent:
         self._watch = ProcessWatch(self._board, options.limits, clock, processes=self._kernel, exit_of=exits)
         self._table = ProcessTable(options.state / PROCESSES, options.workers_per_node)
         self._ended: dict[Member, ProcessEnded] = {}
-        """How the last processes ended: what one coordinator has heard the next may not know."""
+        """Ends of the last processes: a new coordinator may not know what the one before it has received."""
         self._is_over = False
         self._asked_to_go: int | None = None
         """By which signal."""
@@ -229,7 +229,7 @@ class Agent:
         return self._line
 
     def _pass_on(self) -> None:
-        """What workers have said. If it is not heard this line is broken, and they hear of that."""
+        """Send messages of workers on. If that fails the connection is broken, and workers notice that."""
         with suppress(WireError):
             if self._line is not None:
                 self._relay.pass_on(self._line.send)
@@ -352,8 +352,8 @@ class Agent:
     # The coordinator.
 
     def _say(self, message: Heartbeat | ProcessEnded) -> None:
-        """Which processes have ended is said again on the next connection: that this one has taken it does
-        not mean that anybody has heard it."""
+        """Send a message, if connected. Ended processes are reported again on the next connection: that this
+        one has taken the message does not mean that the coordinator has received it."""
         with suppress(WireError):
             if self._line is not None:
                 self._line.send(message)

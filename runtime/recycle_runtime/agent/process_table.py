@@ -68,7 +68,7 @@ class ProcessTable:
             self.add(row._replace(member=to))
 
     def remove(self, line: int) -> Member | None:
-        """Who was on that line."""
+        """Remove the process on this line of the board; return which member it was."""
         row = next((row for row in self._rows.values() if row.line == line), None)
         if row is None:
             return None

@@ -38,7 +38,7 @@ class Processes(Protocol):
     def reap(self, pid: int) -> None: ...
 
     def signs(self, pid: int) -> Signs | None:
-        """What the kernel knows about it; None when it is gone."""
+        """Signs of life that the kernel has for a process; None when it is gone."""
         ...
 
     def is_ours(self, pid: int) -> bool:

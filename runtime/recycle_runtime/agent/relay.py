@@ -101,7 +101,7 @@ class Relay:
             connection.drain()
 
     def pass_on(self, send: Callable[[FromWorkers], None]) -> None:
-        """What has been said, in one message; WireError if it is not heard."""
+        """Send collected messages of workers in one message; WireError if the connection fails."""
         said, self._said = self._said, []
         if not said:
             return
@@ -113,7 +113,7 @@ class Relay:
                 send(FromWorkers(Relayed((each,))))
 
     def tell(self, told: Relayed) -> None:
-        """What the coordinator says, to whom it is for; whoever is gone has no need of it."""
+        """Deliver messages of the coordinator to their workers; those that are gone are skipped."""
         for lines, message in told.passed:
             for line in lines:
                 connection = self._connections.get(line)

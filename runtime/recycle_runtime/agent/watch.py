@@ -34,7 +34,7 @@ _MOST_PAUSES = 8.0
 _INSTRUCTIONS = 10.0
 """An instruction may take so many times the longest one seen."""
 _DUMP_SECONDS = 2.0
-"""How long a process may take to say where it is."""
+"""Seconds that a process has for dumping its stack before it is killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +66,11 @@ class Ended(NamedTuple):
     pid: int
     how: str
     fault_at: int
-    """When it injected a fault into itself, in nanoseconds; or 0."""
+    """Time at which it injected a fault into itself, in nanoseconds; or 0."""
     stuck_in: int | None = None
     """The step in which its own work did not come to an end."""
     frames: tuple[tuple[str, int, str], ...] = ()
-    """Where in it, the innermost call last: file, line, function."""
+    """Stack of the process, the innermost call last: file, line, function."""
 
 
 class WatchClock:
@@ -92,16 +92,16 @@ class _Life:
 
     heartbeat: int = 0
     heard: float = 0.0
-    """When the heartbeat was last a new one."""
+    """Time of the last new heartbeat."""
     alive: float = 0.0
-    """When it last showed in any way that it lives."""
+    """Time of the last sign of life of any kind."""
     processor: float = 0.0
     """Seconds of processor time it had used by then."""
     busy: int = 0
     """Looks in a row that found it busy."""
     at: tuple[int, int, int] = (0, 0, 0)
     since: float = 0.0
-    """When it got there, or last waited there."""
+    """Time at which it reached its instruction, or last waited in it."""
 
 
 @dataclass(slots=True)

@@ -184,7 +184,7 @@ def _per_step(shape: CheckpointShape) -> str:
 
 
 def _differences(made: CheckpointShape, before: Origin, now: CheckpointShape, after: Origin) -> str:
-    """What is not as it was, in words that end a sentence; that job and layers fit is known."""
+    """Differences of a checkpoint from the run, to end a sentence; job and layers are known to fit."""
     rows = (
         ("pipelines", str(made.pipelines), str(now.pipelines)),
         ("stages", str(made.stages), str(now.stages)),
@@ -202,7 +202,7 @@ def _cut(origin: Origin) -> str:
 
 
 def _newest_sound(folder: Path, found: list[Complete], damaged: list[str]) -> Complete:
-    """What is wrong with newer ones is added to `damaged`."""
+    """Newest checkpoint whose files are intact; errors of newer ones are added to `damaged`."""
     for complete in found:
         try:
             check_sound(folder / complete.name, complete.manifest)

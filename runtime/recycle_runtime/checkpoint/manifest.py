@@ -158,7 +158,7 @@ class Origin:
     cut: tuple[Natural, ...]
     """Layers of each chunk; empty where the job gives whole stages only."""
     workers: Natural
-    """Who trained when it was made."""
+    """Workers that trained when it was made."""
 
 
 def origin_of(bundle: Bundle) -> Origin:
@@ -172,9 +172,9 @@ class Manifest:
     """Everything beside the parameters."""
 
     step: Natural
-    """How many steps the parameters have seen."""
+    """Number of steps that the parameters have seen."""
     items: Natural
-    """How many micro-batches these steps have taken from the program's sequence."""
+    """Number of micro-batches that these steps have taken from the program's sequence."""
     seed: Natural
     shape: CheckpointShape
     shards: dict[str, Natural]

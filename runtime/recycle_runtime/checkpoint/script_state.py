@@ -22,7 +22,7 @@ class ScriptState(NamedTuple):
     row: StepRow
     """Of the last step that it has."""
     settled: StepSettled | None = None
-    """What became of that step, where it was known."""
+    """Outcome of that step, where it was known."""
     loops: tuple[tuple[int, int], ...] = ()
     """The loops of the script that had begun, and their first steps."""
 

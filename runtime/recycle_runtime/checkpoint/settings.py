@@ -1,4 +1,4 @@
-"""Settings of a run that resumes against those of its checkpoint; differences are told.
+"""Settings of a run that resumes against those of its checkpoint; differences are reported.
 
 A script's arguments may well be others, its number of steps for one. Options of optimizers come from the
 checkpoint, with schedules and all: a learning rate that was changed in the program has no effect.

@@ -232,14 +232,14 @@ class ShardFiles:
             raise self.damaged from None
 
     def entry(self, key: str) -> Any:
-        """What stands under a key of the state, which has no tensors."""
+        """Value under a key of the state, which has no tensors."""
         try:
             return put_together(dict(cast(list[Any], self._tree["dict"]))[key], {})
         except (KeyError, TypeError, ValueError):
             raise self.damaged from None
 
     def tree_of(self, key: str) -> dict[Any, Any]:
-        """What stands under a key of the state, with tensors by name; KeyError if there is no such thing."""
+        """Values with tensors under a key of the state, by name; KeyError if there is no such key."""
         rows = dict(cast(list[Any], self._tree["dict"]))
         return {name: value for name, value in cast(list[Any], rows[key]["dict"])}
 

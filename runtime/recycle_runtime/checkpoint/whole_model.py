@@ -208,7 +208,7 @@ def _expert_names(shard: ShardFiles) -> dict[str, tuple[int, str]]:
 
 
 def _model_names(shard: ShardFiles) -> dict[str, str]:
-    """What the module calls its tensors, and what they are called in the shard."""
+    """Names of the module's tensors, each with its name in the shard."""
     try:
         state = cast(dict[str, Any], shard.tree_of("model"))
         return {name: cast(dict[str, str], value)["tensor"] for name, value in state.items()}

@@ -47,7 +47,7 @@ from recycle_runtime.state.layer_state import (
 from recycle_runtime.state.names import CheckpointError, optimizers_of
 
 _LONGEST = 500
-"""Letters of an error that are told."""
+"""Characters of an error that are sent; the rest is cut off."""
 
 
 def restore(chunk: Chunk, checkpoint: Path, step: int, *, accepts_changes: bool = False) -> list[str]:

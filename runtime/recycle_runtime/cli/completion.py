@@ -157,6 +157,6 @@ def add_shell_argument(parser: Arguments) -> None:
 
 
 def print_completion(program: CommandLine, shell: str, output: Output) -> int:
-    """What the command `completion` of a program does."""
+    """Print the completion script of a program: its command `completion`."""
     output.data(completion(shell, program.name, described(program)))
     return DONE

@@ -13,7 +13,7 @@ class OptionDescription:
     names: tuple[str, ...]
     """As they are written; none for an argument that stands alone."""
     value: str
-    """What stands for its value in the help; empty for an option without one."""
+    """Placeholder of its value in the help; empty for an option without one."""
     words: tuple[str, ...]
     """The values that it may have, where there are few."""
     does: str

@@ -27,9 +27,9 @@ class CommandLine:
     description: str
     version: str
     package: str
-    """Where the modules of the commands are."""
+    """Package with the modules of the commands."""
     commands: Mapping[str, str]
-    """What each command does, in a few words."""
+    """Summary of each command, in a few words."""
 
     def parse(self, argv: Sequence[str] | None) -> argparse.Namespace:
         """The options, and the command's `run`; a usage error exits with 2."""

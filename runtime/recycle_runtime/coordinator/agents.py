@@ -33,7 +33,7 @@ class _Agent:
     def __init__(self, room: int, name: str, heard: float, memory: str = "") -> None:
         self.room, self.name, self.heard, self.memory = room, name, heard, memory
         self.lived = heard
-        """When it certainly lived: what is heard now may have been said while this process did not listen."""
+        """Time at which it certainly lived: a message may be read long after it was sent."""
         self.pids: dict[Member, int] = {}
         """0 until the agent has said it."""
         self.is_shunned = False
@@ -41,7 +41,7 @@ class _Agent:
 
 
 class Agents:
-    """Who runs where. All processes of a worker run on one node."""
+    """Placement of processes on nodes. All processes of a worker run on one node."""
 
     def __init__(
         self, tensor: int, heartbeat_timeout: float = 3.0, now: float = 0.0, share: int | None = None
@@ -120,7 +120,7 @@ class Agents:
                 self._shunned.add(agent.name)
 
     def announce_end(self, seconds: float) -> None:
-        """The job ends in order: agents that are told to go at the same time should stay until then."""
+        """The job ends in order: agents that have to stop at the same time should stay until then."""
         for connection in self._agents:
             connection.send(JobEnding(seconds))
 
@@ -208,11 +208,11 @@ class Agents:
         return [agent.name for agent in self._agents.values()]
 
     def workers_by_node(self) -> list[set[Worker]]:
-        """Who would fail together."""
+        """Workers of each node, which would fail together."""
         return [{member.worker for member in agent.pids} for agent in self._agents.values()]
 
     def nodes(self) -> dict[Worker, str]:
-        """Where each worker runs."""
+        """Name of the node that each worker runs on."""
         return {member.worker: agent.name for agent in self._agents.values() for member in agent.pids}
 
     def memories(self) -> set[str]:
@@ -242,7 +242,7 @@ class Agents:
                 del self._known[member]
 
     def runs(self, worker: Worker) -> bool:
-        """Whether any process of it does, on whichever node."""
+        """True if any process of this worker runs, on whichever node."""
         return any(self.has(Member(worker, rank)) for rank in range(self._tensor))
 
     def _free(self, agent: _Agent) -> int:

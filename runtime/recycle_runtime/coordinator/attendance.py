@@ -92,12 +92,12 @@ class Attendance:
         self._lost_starts = LostStarts(timeout)
         self._reach = Reachability()
         self._to_start = placement_order(job.members.expected)[::-1]
-        """Of the workers that the job begins with, those that no agent has been told of, from the last on."""
+        """Of the workers that the job begins with, those that no agent has an order for, from the last on."""
         self._away = set(failed)
         """Workers that the user wants to do without, until a node arrives while the others train."""
         now = clock.now()
         self._node_at = now
-        """When the last one arrived."""
+        """Time at which the last node arrived."""
         self.deadline = now + start_seconds
         """For those who are waited for."""
         self._returns_by = now + _LAST_RETURN_SECONDS
@@ -113,7 +113,7 @@ class Attendance:
         self._returning: set[Member] = set()
         """Processes of the journal that have not come back to this coordinator yet."""
         self._pids_before: Mapping[Member, int] = {}
-        """Which processes they are, as far as the coordinator before this one has written it down."""
+        """Process ids of members, as far as the previous coordinator has written them to the journal."""
 
     @property
     def _has_ended(self) -> bool:
@@ -125,7 +125,7 @@ class Attendance:
         return bool(self._returning)
 
     def await_nobody(self) -> None:
-        """The job was over, and all processes had been told."""
+        """The job was over, and all processes had been notified."""
         self._returning.clear()
 
     def remember(self, state: Remembered, lines: Lines) -> None:
@@ -204,7 +204,7 @@ class Attendance:
         return message
 
     def _host(self, worker: Worker) -> str:
-        """Where it runs; nothing if no agent says so."""
+        """Host that the worker runs on; empty if no agent reports it."""
         node = self._agents.nodes().get(worker, "")
         return node and host_of(node)
 
@@ -276,7 +276,7 @@ class Attendance:
         return None if node is None else (node, 0)
 
     def _start_lost(self, now: float) -> None:
-        """Those that an agent was told to start, if they have not come and nobody knows of them any more."""
+        """Workers that an agent was ordered to start, but that have not come and that no agent knows."""
         self._lost_starts.note(self._agents.unsure(), now)
         if self._returning:
             return
@@ -427,7 +427,7 @@ class Attendance:
             self._start_expected()
 
     def _was_expected(self, connection: ClientLine, member: Member, pid: int) -> bool:
-        """True if this is the end of a worker process, told for the first time."""
+        """True if this is the first report of the end of a worker process."""
         was_watched = self._agents.gone(connection, member, pid)
         known = self._process_of(member)
         if known is not None:

@@ -39,7 +39,7 @@ class Situation(NamedTuple):
     outlook: Outlook
     costs: CostOfMoves
     is_started: Callable[[Worker], bool] = lambda worker: False
-    """True once an agent has been told to start this worker."""
+    """True once an agent has been ordered to start this worker."""
 
 
 class Candidate(NamedTuple):
@@ -89,7 +89,7 @@ class Recuts:
         """True if the program gives layers, as its workers say."""
         self._has_whole_stages = False
         self._untold = ""
-        """Why the job keeps its cut, as long as nobody has been told."""
+        """Reason why the job keeps its cut, until it has been reported."""
         self._failures = 0
         self._not_before = 0
         """A number of rows of this generation."""
@@ -181,7 +181,7 @@ class Recuts:
         return _ROWS_AFTER_FAILURE * 2 ** min(self._failures, 6)
 
     def news(self) -> list[JobEvent]:
-        """Why the job keeps its cut, once."""
+        """Report once why the job keeps its cut."""
         told, self._untold = self._untold, ""
         return [JobEvent(told)] if told else []
 

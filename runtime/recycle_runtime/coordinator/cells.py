@@ -33,7 +33,7 @@ class Cells:
         return [cell for worker in workers if (cell := self._cells.get(worker)) is not None]
 
     def stage(self, worker: Worker) -> int | None:
-        """Where it works, or would begin to work."""
+        """Stage on which a worker trains, or would begin to train."""
         cell = self._cells.get(worker)
         if cell is not None:
             return cell[1]

@@ -126,9 +126,9 @@ def begin_run(
     accepts_changes: bool = False,
     may_be_finished: bool = False,
 ) -> Beginning:
-    """Where a run begins, written down if it is new; one that is under way goes on as its journal has it.
+    """Start of a run, written to the journal if it is new; a run under way continues as its journal says.
 
-    `copied`: with a copy in memory, whatever checkpoints there are in the folder, if there is one.
+    `copied`: start with a copy in memory, whatever checkpoints there are in the folder, if there is one.
     """
     if before is not None:
         return Beginning(before.restore, before.first_step, before.first_item)

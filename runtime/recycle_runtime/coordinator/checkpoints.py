@@ -1,9 +1,9 @@
 """Checkpoints: when they are taken, and when one is complete.
 
-One checkpoint is under way at a time. Its step is told to one writer for every rank of every stage, early
+One checkpoint is under way at a time. Its step is sent to one writer for every rank of every stage, early
 enough that none has got there; each copies its state when it stands exactly there, and none waits. When
 all have said which shards they have put on disk, the manifest is written. A checkpoint that cannot become
-complete, because a writer died or was told too late, is given up, and another is taken. Files are for others
+complete, because a writer died or got it too late, is given up, and another is taken. Files are for others
 to touch: see `checkpoint_files`. Needs no torch.
 """
 

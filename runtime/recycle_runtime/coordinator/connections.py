@@ -93,7 +93,7 @@ class Connections:
             self._kinds[line] = Kind.DONE
 
     def closed(self, line: ClientLine) -> Member | Kind | None:
-        """Whose connection that was; None if it has been replaced."""
+        """Forget a connection that has closed; return whose it was, None if it has been replaced."""
         kind = self._kinds.pop(line, None)
         self._observers.pop(line, None)
         if isinstance(kind, Member):

@@ -33,7 +33,7 @@ class SmoothedTimes:
         """Until something else is measured."""
 
     def add(self, worker: Worker, times: Mapping[str, float]) -> None:
-        """What a worker has measured in a step; kinds that it did not run are left out."""
+        """Add op times that a worker has measured in a step; kinds that it did not run are left out."""
         self._factors = None
         known = self._seconds.setdefault(worker, {})
         self._samples[worker] = count = self._samples.get(worker, 0) + 1
@@ -62,7 +62,7 @@ class SmoothedTimes:
         return {kind: min(all_) if kind in _OF_PEERS else median_low(all_) for kind, all_ in found.items()}
 
     def factor(self, worker: Worker) -> float | None:
-        """How many times longer than for its peers the same ops take; None if it is not known."""
+        """Time of a worker's ops as a multiple of the time that its peers take; None if it is not known."""
         if self._factors is None:
             self._factors = dict(self._compared())
         return self._factors.get(worker)
@@ -144,9 +144,9 @@ def measured_times(
 
 
 def shift(before: StageTimes, now: StageTimes, microbatches: int) -> tuple[float, int]:
-    """How far ops have moved against each other, as a share of the longest stage's work, and where most.
+    """Largest relative change of a stage's op times, as a share of the longest stage's work, and the stage.
 
-    That everything takes longer by the same factor is no reason to plan anew.
+    A factor that all ops have in common counts for nothing: it is no reason to plan again.
     """
     stages = range(len(before.forward))
     old, new = ([_loads(times, stage, microbatches) for stage in stages] for times in (before, now))

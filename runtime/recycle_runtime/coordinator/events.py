@@ -1,4 +1,4 @@
-"""What happens to a job, and what has to be done about it: the two sides of its state machine.
+"""Events and orders: input and output of the state machine of a job.
 
 Nothing here does anything. Events go into `StateMachine.handle`, orders come out of it, and the service
 carries them out. Needs no torch.
@@ -30,7 +30,7 @@ class Joined:
 
     member: Member
     has_trained: bool = False
-    """Whether it holds something from before, which counts for nothing now."""
+    """True if it holds state from before, which counts for nothing now."""
     asked: int = 0
     """The newest generation that it has heard of, from another coordinator perhaps."""
     ranks: int = 0
@@ -39,14 +39,14 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """A process has found the restarted coordinator; it stops nowhere unless it is told to."""
+    """A process has found the restarted coordinator; it stops nowhere without an order."""
 
     member: Member
     is_training: bool
     """In the generation of the journal."""
     asked: int
     saves: bool = False
-    """Whether it writes its parameters when the job ends."""
+    """True if it writes its parameters when the job ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Reconnected:
     asked: int
     """The newest generation that it has heard of, from another coordinator perhaps."""
     saves: bool = False
-    """Whether it writes its parameters when the job ends."""
+    """True if it writes its parameters when the job ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +82,14 @@ class WorkerFailed:
     worker: Worker
     cause: str
     fault_at: float | None = None
-    """When it happened, if that is known; in seconds of the machine's monotonic clock."""
+    """Time of the injected fault, if that is known; in seconds of the machine's monotonic clock."""
     reason: str = ""
-    """What its own work raised."""
+    """Exception that the worker's own work raised."""
 
 
 @dataclass(frozen=True, slots=True)
 class BeginsAnew:
-    """Before the first step: a worker of which some processes have come is started anew, all of it."""
+    """Before the first step: a worker of which some processes have come is restarted, all of it."""
 
     worker: Worker
     why: str
@@ -102,7 +102,7 @@ class WorkerStuck:
     failed: WorkerFailed
     step: int
     why: str
-    """What to say if the program is at fault."""
+    """Error message if the program is at fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class EndWanted:
 
     why: str
     seconds: float
-    """How long a last checkpoint may take."""
+    """Seconds that a last checkpoint may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class PlanMade:
 
 @dataclass(frozen=True, slots=True)
 class PlanningFailed:
-    """What plans there are have to do."""
+    """No new plan can be made; the job goes on with the plans that it has."""
 
     error: str
 
@@ -258,7 +258,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class TellSettled:
-    """What became of a step is known."""
+    """The outcome of a step is known."""
 
     settled: StepSettled
 
@@ -279,7 +279,7 @@ class BeginGathering:
 
 @dataclass(frozen=True, slots=True)
 class BeginGeneration:
-    """A new generation is ordered: write it down before any process is told."""
+    """A new generation is ordered: write it down before it is sent to any process."""
 
     number: int
     step: int
@@ -382,9 +382,9 @@ class EndJob:
 
     error: str | None
     no_plan: bool
-    """Whether that is why."""
+    """True if the job ends for lack of a plan."""
     is_lost: bool = False
-    """Whether it is because no live worker has the state of a stage."""
+    """True if the job ends because no live worker has the state of a stage."""
 
 
 Order = (

@@ -1,4 +1,4 @@
-"""Where tests reach into a running job: empty in production. Needs no torch."""
+"""Hooks of tests into a running job: empty in production. Needs no torch."""
 
 from collections.abc import Collection
 
@@ -7,13 +7,13 @@ from recycle_runtime.protocol.messages.members import InjectedFault
 
 
 class CoordinatorHooks:
-    """What a coordinator asks and tells while a job runs; `testing.timetable` answers."""
+    """Questions and reports of a coordinator while a job runs; `testing.timetable` answers."""
 
     def resume(self, step: int, workers: Collection[Worker]) -> None:
         """The coordinator was started again: the run goes on from this step, with these workers."""
 
     def faults(self, worker: Worker) -> tuple[InjectedFault, ...]:
-        """What a process that is started now should do to itself."""
+        """Faults that a process that is started now should inject into itself."""
         return ()
 
     def injected(self, worker: Worker, fault: InjectedFault) -> None:

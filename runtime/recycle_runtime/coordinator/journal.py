@@ -91,7 +91,7 @@ class Journal:
 
 
 class Damaged:
-    """Lines that are left out: told once, however many they are."""
+    """Lines that are left out: reported once, however many they are."""
 
     def __init__(self, path: str | Path) -> None:
         self._path, self._first, self._count = path, 0, 0
@@ -155,7 +155,7 @@ def _checked(fields: dict[str, Any], declared: Mapping[str, Field]) -> dict[str,
 
 
 def _take_off_cut_line(path: Path) -> None:
-    """What comes after the last end of a line; nothing has been done because of it."""
+    """Remove an unfinished last line; nothing has been done because of it."""
     if not path.is_file():
         return
     text = path.read_bytes()

@@ -67,17 +67,17 @@ class Remembered(NamedTuple):
 
     generation: int
     step: int
-    """Where that generation began."""
+    """Step at which that generation began."""
     places: tuple[Worker, ...]
-    """Who trains in it."""
+    """Workers that train in it."""
     plan: RunningPlan | None = None
     """The plan that they run, if it was written down."""
     cells: Mapping[Worker, Worker] = MappingProxyType({})
-    """Where they stand in the grid of their plan, if not where their names say."""
+    """Cells of workers in the grid of their plan, if not those of their names."""
     joiners: Mapping[Worker, Worker] = MappingProxyType({})
-    """Who was given its state while they trained, and may have it by now; with their cells."""
+    """Workers that were given state while the others trained, and may have it by now; with their cells."""
     pids: Mapping[Member, int] = MappingProxyType({})
-    """Which processes all of these were, if it was written down."""
+    """Process ids of all of these, if they were written down."""
     job: str = ""
     """The digest of the job, if it was written down."""
     setup: Setup | None = None
@@ -165,7 +165,7 @@ MEMORY = (
 def written_down(
     order: BeginGeneration, job: str, setup: Setup | None, pids: Iterable[tuple[Member, int]]
 ) -> Note:
-    """The line of a generation, before any process is told."""
+    """The line of a generation, before the order is sent to any process."""
     assignment, workers = order.assignment, sorted(order.cells)
     cells = [order.cells[worker] for worker in workers]
     line = Note(

@@ -61,7 +61,7 @@ class LastSaving(Participant):
                 self._note(fields["done"], fields["error"])
 
     def begin(self, steps: int, error: str | None) -> list[Order]:
-        """All steps are made: write that down before any process is told. Nothing if nobody saves."""
+        """All steps are made: write that down before any order is sent. Nothing if nobody saves."""
         job = self.job
         saving: dict[Member, int | None] = {}
         for member, entry in job.roster.entries.items():

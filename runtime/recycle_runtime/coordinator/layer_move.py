@@ -1,12 +1,12 @@
 """Layers on their way to another cut, as the coordinator knows of them. Needs no torch.
 
-    begin       donors and joiners are told; training goes on under the cut there is
+    begin       donors and joiners get orders; training goes on under the current cut
     arrived     every joiner has its layers, and keeps them up to date
     switch      all workers stop between two steps and go on under the new cut
     given up    a worker failed or joined, or layers did not come: all go on under the cut there is
 
 A move belongs to one generation. Whatever begins another one ends it, and if the cut should still change,
-that is weighed anew.
+that is weighed again.
 """
 
 from collections.abc import Collection, Mapping
@@ -46,7 +46,7 @@ class LayerMove:
     """In the job; one that was given up is never confused with the next."""
     began: float = 0.0
     arrived: float = 0.0
-    """When the last layers were there; 0 until then."""
+    """Time at which the last layers had arrived; 0 until then."""
     received: int = 0
     """Bytes, as the processes count them."""
 
@@ -80,7 +80,7 @@ class LayerMove:
         return [member for member in members if member.worker in workers]
 
     def orders(self, generation: int, members: Collection[Member]) -> dict[Member, MoveLayers]:
-        """What each process that has something to do is told."""
+        """Order for each process that gives or takes layers."""
         gives: dict[Worker, list[LayersToMove]] = {}
         takes: dict[Worker, list[LayersToMove]] = {}
         for donor, joiner, layers, shards in _ways(self.recut):
@@ -103,7 +103,7 @@ class LayerMove:
         return tuple(each for _, joiner, _, shards in ways if joiner == worker for each in shards)
 
     def obstacle(self, reports: Mapping[Member, HeldState]) -> str | None:
-        """Why the switch cannot be made with what processes have reported; None if it can."""
+        """Reason why the switch cannot be made with the reported state; None if it can."""
         if self.missing:
             return "not all layers have arrived"
         here = {member.worker for member in reports}

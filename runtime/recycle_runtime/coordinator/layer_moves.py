@@ -65,7 +65,7 @@ class LayerMoves(Participant):
         return [*self._drop(self.job.roster.active()), told]
 
     def begin(self, move: LayerMove) -> list[Answer]:
-        """Layers begin to travel; whoever is told is in the generation that runs."""
+        """Layers begin to travel; all that get orders are in the generation that runs."""
         assert self._generation is not None
         self.move = move
         self.begun += 1

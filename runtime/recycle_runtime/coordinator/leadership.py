@@ -44,12 +44,12 @@ class Term:
 
     number: int
     candidate: int = -1
-    """Who has begun it; -1 if that has not been written yet."""
+    """Number of the candidate that has begun the term; -1 if that has not been written yet."""
     host: str = ""
     boot: str = ""
     """The number of that host's kernel since it has started."""
     renewed: int = 0
-    """How often it has."""
+    """Number of times that the term's lease has been renewed."""
     is_over: bool = False
     """True if the job has ended in it."""
 
@@ -86,7 +86,7 @@ class Leadership:
         self._renewed = 0.0
         self._seen: Term | None = None
         self._since = 0.0
-        """When the newest term was first seen as it is."""
+        """Time at which the newest term was first seen in its current form."""
         self._is_first_look = True
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -193,7 +193,7 @@ def _path(folder: Path, number: int) -> Path:
 
 
 def _term(number: int, fields: Any) -> Term:
-    """What makes no sense counts as not yet written."""
+    """Parse the fields of a term; invalid ones count as not yet written."""
     kinds = {"number": int, "candidate": int, "host": str, "boot": str, "renewed": int, "is_over": bool}
     if not isinstance(fields, dict):
         return Term(number)

@@ -1,10 +1,10 @@
-"""Workers that an agent was told to start and that may never have been. Needs no torch.
+"""Workers that an agent was ordered to start and that may never have been. Needs no torch.
 
-    told to start        the agent has ended, or its connection has, before it has said what runs
-    told half of it      the agent, or the coordinator, has ended between two ranks of a worker
+    ordered              the agent has ended, or its connection has, before it has said what runs
+    half ordered         the agent, or the coordinator, has ended between two ranks of a worker
 
 Its processes may run all the same: they come by themselves, and the next agent of the node says that it has
-them. So there is a pause before somebody is told again.
+them. So there is a pause before the order is given again.
 """
 
 from collections.abc import Iterable

@@ -58,9 +58,9 @@ class JobText:
         self.is_adaptive = "adaptive" in self._fields["techniques"]
         """True if a worker may run micro-batches of others."""
         self.cut = tuple(map(int, self._fields.get("cut", ())))
-        """How many layers each stage has; empty of a job of whole stages."""
+        """Number of layers of each stage; empty for a job of whole stages."""
         self.is_in_layers = "layer_forward" in self._fields
-        """True if it says what each layer costs: the job that a bundle is for, if it can be cut anew."""
+        """True if it says what each layer costs: the job that a bundle is for, if its cut can change."""
         self.parts = int(self._fields.get("parts", ["1"])[0])
         """Into how many parts micro-batches are split."""
         self.owners = int(self._fields.get("owners", ["0"])[0])
@@ -75,7 +75,7 @@ class JobText:
         return min(shards, -(-self.owners * shards // max(1, shards - lost)))
 
     def parameter_bytes(self, stage: int) -> int:
-        """What a worker that moves to this stage copies; 0 if the profile does not say."""
+        """Bytes that a worker that moves to this stage copies; 0 if the profile does not say."""
         sizes = [int(word) for word in self._fields["parameters"]]
         held = (chunk for group, _ in self._groups for chunk, here in enumerate(group) if here == stage)
         return sum(sizes[chunk] for chunk in held)
@@ -87,7 +87,7 @@ class JobText:
 
     @property
     def loads(self) -> StageLoads:
-        """How long each stage takes with the workers that it has."""
+        """Time that each stage takes with the workers that it has."""
         units, each, once = [0] * self.stages, [0] * self.stages, [0] * self.stages
         ops = (self.times.forward, self.times.backward_input, self.times.backward_weight)
         for group, share in self._groups:
@@ -163,7 +163,7 @@ class JobText:
         return StageTimes(**found)
 
     def _of_this_job(self, name: str, measured: int, stage: int, planned: int, under: "JobText") -> int:
-        """What was measured of a stage of another cut, with micro-batches whole and as many peers as here."""
+        """Measured time of a stage of another cut, for whole micro-batches and as many peers as here."""
         if name in _OF_PEERS and under is not self:
             before = getattr(under.times, name)[stage]
             return planned * measured // before if before else planned

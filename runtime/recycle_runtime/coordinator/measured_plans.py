@@ -60,7 +60,7 @@ class MeasuredPlans:
         self._here: PlanBook | None = None
         """The plans of the current cut, once a generation has begun."""
         self._cells: dict[Worker, Worker] = {}
-        """Where each worker stands in its grid; op times are those of cells."""
+        """Cell of each worker in its grid; op times are those of cells."""
         self._compared_at, self._has_slow = -1, False
         """After how many rows workers were compared with their peers, and what was found."""
         self._look_at = _ROWS_FOR_PLANS

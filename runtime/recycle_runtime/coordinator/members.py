@@ -19,7 +19,7 @@ _LOST = HeldState(None, is_fresh=False)
 
 
 class Members:
-    """What follows from the roster, the cells, and where the run begins."""
+    """State derived from the roster, the cells, and the start of the run."""
 
     def __init__(self, roster: Roster, cells: Cells, expected: Iterable[Worker], begins: Beginning) -> None:
         self.roster, self.cells, self.begins = roster, cells, begins
@@ -94,14 +94,14 @@ class Members:
         return [] if self._group_left() is not None else self.cells.empty_stages(self.known)
 
     def _group_left(self) -> tuple[PlanBook, int] | None:
-        """Where a stage of a group has no worker: the plans under which another group goes on alone, and the
-        first stage of that group. None if nothing like that has happened or can be done."""
+        """Plans under which another group goes on alone where a stage of a group has no worker, and the first
+        stage of that group. None if no stage is without workers, or no group can go on."""
         if not (self.cells.book.groups and self.cells.empty_stages(self.known)):
             return None
         return self.cells.alone(self.roster.whole())
 
     def go_on_alone(self) -> None:
-        """A group whose workers are all that is needed; others hold nothing of use, and join anew."""
+        """A group whose workers are all that is needed; others hold nothing of use, and join again."""
         if (found := self._group_left()) is None:
             return
         book, first = found
@@ -115,7 +115,7 @@ class Members:
     # What they hold.
 
     def may_be_ahead(self) -> bool:
-        """True if somebody may have made a step, also if that was not told: who is left has made it then, and
+        """True if somebody may have made a step, reported or not: who is left has made it then, and
         nobody can make it again."""
         if self.restore is not None:
             # While all still have to read a checkpoint, whoever is ahead of it undoes a step.
@@ -183,7 +183,7 @@ class Members:
         return {member: _LOST if member.worker in without else held for member, held in reports.items()}
 
     def _holds(self, member: Member, report: HeldState) -> HeldState:
-        """What it reports of its stage under this cut; with what it was sent for that, until it has begun."""
+        """State that a process reports under this cut, with the layers it was sent, until it has begun."""
         entry, cell = self.roster.entries[member], self.cells.of(member.worker)
         has_layers, ranges = entry.has_layers and report.layers_applied is not None, self.cells.book.ranges
         shards = (*report.shards, *(entry.taken if has_layers else ()))

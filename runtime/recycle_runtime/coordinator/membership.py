@@ -23,23 +23,23 @@ class Entry:
         self.boundary: int | None = None
         """The step before which it waits."""
         self.is_joining = False
-        """Whether it is a standby until it has its state."""
+        """True if it is a standby until it has its state."""
         self.awaits_copy = False
-        """Whether a peer has to send it its state before it can begin with the generation."""
+        """True if a peer has to send it its state before it can begin with the generation."""
         self.is_leaving = False
-        """Whether it trained in an older generation and has not said that it has left."""
+        """True if it trained in an older generation and has not said that it has left."""
         self.is_active = False
-        """Whether it trains in the generation under way."""
+        """True if it trains in the generation under way."""
         self.has_begun = False
-        """Whether it has run an instruction of that generation."""
+        """True if it has run an instruction of that generation."""
         self.has_stepped = False
-        """Whether it has made a step with the layers that it has; the first one may take much longer."""
+        """True if it has made a step with the layers that it has; the first step may take much longer."""
         self.saves = False
-        """Whether it writes its parameters when the job ends."""
+        """True if it writes its parameters when the job ends."""
         self.is_outdated = False
         """It was given up and has come back: what it holds is old until it has been given something newer."""
         self.has_layers = False
-        """Whether the layers that it was sent are what it holds, until it trains with them."""
+        """True if it holds the layers that it was sent, until it trains with them."""
         self.taken: tuple[LayerShards, ...] = ()
         """Shards of optimizer state that came with them."""
         self.others: tuple[HeldState, ...] = ()
@@ -60,13 +60,13 @@ class Entry:
 
     @property
     def has_state(self) -> bool:
-        """Whether it trains, or has when it was last asked."""
+        """True if it trains, or held state when it last reported."""
         if self.is_active or self.is_leaving:
             return not self.is_joining and not self.awaits_copy
         return self.report is not None and self.report.applied is not None and not self.report.is_fresh
 
     def may_be_ahead(self, step: int) -> bool:
-        """Whether it may have made this step."""
+        """True if it may have made this step."""
         if self.is_active or self.is_leaving:
             return True
         return self.report is not None and self.report.applied is not None and self.report.applied > step

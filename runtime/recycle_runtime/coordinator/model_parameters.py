@@ -66,7 +66,7 @@ class ModelParameters(Participant):
         return not was_whole and len(self._said) == self._stages
 
     def hear_gradients(self, stage: int, said: FirstGradients) -> TrainedChunks | None:
-        """What they come to, with the last stage that was missing."""
+        """Add the gradients of a stage; return those of all stages, with the last stage that was missing."""
         was_whole = len(self._gradients) == self._stages
         self._gradients[stage] = said.chunks
         if was_whole or len(self._gradients) < self._stages:
@@ -75,11 +75,11 @@ class ModelParameters(Participant):
         return TrainedChunks(said.step, chunks, "stage" if len(chunks) == self._stages else "chunk")
 
     def mistake(self) -> str | None:
-        """Why this model should not be trained."""
+        """Reason why this model should not be trained; None if there is none."""
         return self._nothing_trained() or self._copies()
 
     def warning(self) -> str | None:
-        """What the user may not know."""
+        """Warning about parameters that the optimizer leaves out."""
         if not (count := sum(said.untrained for said in self._said.values())):
             return None
         return f"warning: the optimizer leaves out {self._named(count)}, which require gradients: {_HINT}"

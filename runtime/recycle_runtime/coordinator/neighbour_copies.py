@@ -40,13 +40,13 @@ _EARLY = 2
 """Steps after the last that is known to be made by all: no worker should be there yet."""
 _EARLIEST = 64
 _LATE = 4
-"""Copies that are due, and steps for each to be made, without one that is complete: then that is told."""
+"""Copies that are due, and steps for each, without a complete one before that is reported."""
 _STEPS_FOR_ONE = 4
 _SLOTS = 2
 _SCRIPT_STEPS = 2
 """Steps after which a script has said what it has kept before, if it ever does."""
 _COST = "cost"
-"""What has been told once."""
+"""Key under which the cost of copies is reported once."""
 
 
 class CompleteCopy(NamedTuple):
@@ -64,7 +64,7 @@ class CompleteCopy(NamedTuple):
 
     @property
     def begins(self) -> Beginning:
-        """Where a job begins that goes on from it."""
+        """Start of a job that resumes from this copy."""
         words = f"resuming with step {self.step} from copies in the memory of nodes"
         return Beginning(self.name, self.step, self.item, words=words)
 
@@ -129,7 +129,7 @@ class CopyGroup(NamedTuple):
         }
 
     def holders(self, writers: Collection[Member]) -> dict[Member, Member]:
-        """Who holds the copy of each writer too: a worker of another stage on another node, each for one."""
+        """Holder of each writer's copy: a worker of another stage on another node, each for one."""
         found: dict[Member, Member] = {}
         for writer in sorted(writers):
             free = [member for member in self.members if member not in found.values()]
@@ -203,7 +203,7 @@ class NeighbourCopies(Participant):
         self._passed = begins.step
         self._told: set[str] = set()
         self._why = "it takes long"
-        """Why the last one was given up, in words."""
+        """Reason why the last copy was given up, in words."""
         self._is_late_told = False
 
     @classmethod
@@ -331,7 +331,7 @@ class NeighbourCopies(Participant):
         return None if attempt is None or self._scripts is None or attempt.script else attempt.step
 
     def hear_scripts(self, state: ScriptState) -> list[Note | Tell]:
-        """What they keep, at the step of the copy under way."""
+        """Add the state that scripts keep, at the step of the copy under way."""
         attempt = self._attempt
         if attempt is None:
             return []
@@ -339,7 +339,7 @@ class NeighbourCopies(Participant):
         return list(self._complete(attempt)) if attempt.is_stored else []
 
     def hear(self, member: Member, message: CopyReply, group: CopyGroup) -> list[Order]:
-        """What a worker says about the copy under way."""
+        """Handle a worker's reply about the copy under way."""
         attempt = self._attempt
         if attempt is None or message.name != attempt.name:
             return []
@@ -414,7 +414,7 @@ class NeighbourCopies(Participant):
 
 
 def _cost(attempt: _Attempt) -> str:
-    """What copies take, told with the first one."""
+    """Cost of copies in size and time, reported with the first one."""
     kept, held = attempt.kept.values(), attempt.held.values()
     size = max(each.size for each in kept)
     pause, seconds = max(each.pause for each in kept), max(each.seconds for each in kept)

@@ -41,9 +41,9 @@ class Memory(NamedTuple):
     journal: Mapping[str, Field] = MappingProxyType({})
     """Fields of lines."""
     again: str = ""
-    """When workers say it again, if they do."""
+    """Occasion on which workers say it again, if they do."""
     lost: str = ""
-    """Why it need not be known any more, where it is neither written down nor said again."""
+    """Reason why it need not be known any more, where it is neither written down nor said again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Asked:
     run: int = 0
     """Times that the job may still go on by itself: tells copies of different runs apart."""
     nodes: Callable[[], Mapping[Worker, str]] = dict
-    """Which node each worker is on."""
+    """Names of the nodes that workers run on."""
     file_thread: Callable[[str], FileThread] = RealFileThread
 
 
@@ -112,7 +112,7 @@ class NewGeneration(NamedTuple):
     with_loss: frozenset[Member]
     """One process of each worker that computes losses."""
     stages: Mapping[Worker, int]
-    """Where each worker works; where groups of pipelines hold all layers, those of the first."""
+    """Stage of each worker; where groups of pipelines hold all layers, the one of the first group."""
     has_shards: bool = False
     """Optimizer state is in shards: no worker holds all of its stage."""
 
@@ -170,11 +170,11 @@ class Participant(ABC):
         """All are asked to leave their group."""
 
     def generation(self, new: NewGeneration) -> Answers:
-        """A generation begins; nobody has been told yet."""
+        """A generation begins; no orders have been sent yet."""
         return ()
 
     def started(self, new: NewGeneration) -> Answers:
-        """The workers of a generation have been told to begin."""
+        """The workers of a generation have been ordered to begin."""
         return ()
 
     def recovered(self, seconds: float) -> Answers:
@@ -200,7 +200,7 @@ class Participant(ABC):
         """A process is gone."""
 
     def miss(self, member: Member) -> None:
-        """The connection of a process was broken: it may not have heard what it was told."""
+        """The connection of a process was broken: it may not have received what was sent."""
 
     def end_with(self, steps: int) -> None:
         """The run has so many steps, as has just become known; all of them are made."""

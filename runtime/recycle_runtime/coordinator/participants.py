@@ -34,7 +34,7 @@ PARTICIPANTS: tuple[type[Participant], ...] = (
     LastSaving,
     LayerMoves,
 )
-"""In the order in which they are told what happens to the job."""
+"""Participants in the order in which they get the events of the job."""
 
 
 class Participants:
@@ -59,7 +59,7 @@ class Participants:
         return iter(self._all)
 
     def not_asked_for(self) -> list[type[Any]]:
-        """Messages for others: processes may answer what a coordinator with other options has told them."""
+        """Messages for others: processes may answer orders of a coordinator with other options."""
         absent = set(PARTICIPANTS).difference(map(type, self._all))
         return [said for kind in absent for memory in kind.memory for said in memory.said]
 

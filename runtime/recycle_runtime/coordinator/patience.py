@@ -68,7 +68,7 @@ class Standstill:
     def __init__(self, patience: Patience, now: float) -> None:
         self._patience, self._longest = patience, 0.0
         self.since = now
-        """When the last step was made, or a script was busy last."""
+        """Time at which the last step was made, or a script was last busy."""
 
     def step(self, now: float, seconds: float) -> None:
         """One was made, and took so long."""

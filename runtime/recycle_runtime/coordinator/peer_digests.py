@@ -12,7 +12,7 @@ from recycle_runtime.protocol.messages.steps import OF_SHARD, PeerDigest
 _SHOWN = 6
 """Fields that are named in a sentence."""
 _LONGEST = 40
-"""Letters of a value that are told."""
+"""Characters of a value that are reported; the rest is cut off."""
 
 
 class _Place(NamedTuple):
@@ -49,12 +49,12 @@ class PeerDigests(Participant):
 
     def __init__(self) -> None:
         self._first: dict[_Place, tuple[Worker, Mapping[str, str]]] = {}
-        """Who has spoken first, and what all peers must say too."""
+        """First worker to report on each place, and the digests that all of its peers must report."""
         self._shards: dict[_Place, dict[str, tuple[Worker, str]]] = {}
         """Of what only owners of a shard say, who has said it first."""
 
     def differs(self, member: Member, stage: int | None, said: PeerDigest) -> str | None:
-        """How a worker differs from a peer that has spoken of the same step; None if it does not."""
+        """Difference between a worker and a peer that has reported on the same step, if any."""
         place = _Place(said.generation, said.step, stage, member.tp_rank)
         common = {name: value for name, value in said.fields.items() if not name.startswith(OF_SHARD)}
         first = self._first.get(place)
@@ -97,6 +97,6 @@ def _hint(step: int) -> str:
 
 
 def _shown(name: str, one: str | None, other: str | None) -> str:
-    """Numbers are told, sums of tensors are not."""
+    """Numbers are reported, sums of tensors are not."""
     values = [value[:_LONGEST] for value in (one, other) if value is not None and not value.startswith("#")]
     return f"{name} ({values[0]}, {values[1]})" if len(values) == 2 else name

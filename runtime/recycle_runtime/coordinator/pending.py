@@ -21,7 +21,7 @@ class BoundaryStop:
         self._tries = 0
 
     def want(self, why: str, step: int) -> bool:
-        """True if nobody has been told yet: then all are, to stop before this step."""
+        """True if no orders have been sent yet: then all get one, to stop before this step."""
         if why not in self.causes:
             self.causes.append(why)
         if self.step is not None:
@@ -31,7 +31,7 @@ class BoundaryStop:
         return True
 
     def is_passed(self, said: Holding, steps: int) -> bool:
-        """True if a process has passed the step: then all are told a later one."""
+        """True if a process has passed the step: then all are sent a later one."""
         if said.request != self._request or self.step is None or not self.step <= said.step < steps:
             return False
         self._tries += 1
@@ -40,7 +40,7 @@ class BoundaryStop:
         return True
 
     def order(self, steps: int) -> Hold:
-        """What a process is told, also again; one that has stopped there says so again too."""
+        """Order to hold, for any process; one that has stopped there answers again too."""
         return Hold(steps if self.step is None else self.step, self._request)
 
     def end(self) -> None:
@@ -75,7 +75,7 @@ class Ending:
     why: str | None = None
     """The user's reason to end it at the next boundary, with a last checkpoint."""
     by: float = float("inf")
-    """When it ends at the latest, then without one."""
+    """Time at which the job ends at the latest, then without a last checkpoint."""
     error: str | None = None
     """Of a job that has ended."""
     has_recalled: bool = False

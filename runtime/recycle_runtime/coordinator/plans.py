@@ -31,7 +31,7 @@ _LOGGER = logging.getLogger(__name__)
 
 FailedWorkers = tuple[Worker, ...]
 _MOST_KILLED = 3
-"""Times that one request is begun anew because somebody, or the lack of memory, has killed the process."""
+"""Times that one request is begun again because somebody, or the lack of memory, has killed the process."""
 
 
 _Place = tuple[Natural, Natural]
@@ -70,7 +70,7 @@ class PlanFiles:
         """Of each bundle; plans for other cuts lie in the first one."""
         self._book, self.notes = book, notes
         self.first = book.bundles[0]
-        """What the job was started with."""
+        """Bundle that the job was started with."""
 
     def recall(self, lines: Lines, running: int = 0) -> None:
         """Take over the plans of the coordinator before this one.
@@ -103,7 +103,7 @@ class PlanFiles:
             self._book.with_bundle(first + fitted).fitted = first + fitted
 
     def _found(self, name: str) -> Path:
-        """Where a file is that was noted under this name, perhaps with the path that the folder had then."""
+        """Path of a file that was noted under this name, perhaps with the path that the folder had then."""
         kept = self._folder / Path(name).name
         return kept if kept.is_file() else self._folder / name
 
@@ -203,7 +203,7 @@ class PlansOnDemand:
         self._killed = 0
         """Number of processes at the last request."""
         self.error = ""
-        """Why the last request came to nothing."""
+        """Error of the last request, if it failed."""
 
     @property
     def is_busy(self) -> bool:
@@ -261,7 +261,7 @@ class PlansOnDemand:
         return None
 
     def take(self) -> list[PlanMade | PlanningFailed | JobEvent]:
-        """What has come of it since, if anything."""
+        """Take the result of the last request, if there is one by now."""
         made = self.made()
         if made is not None and is_of_job(made[1], self._files.first):
             self._files.add(*made)
@@ -299,7 +299,7 @@ def is_of_job(bundle: Bundle, first: Bundle) -> bool:
 
 
 def request_for(book: PlanBook, failed: FailedWorkers) -> Request:
-    """What to plan for these failed cells of a book.
+    """Request for a plan for these failed cells of a book.
 
     Under another cut the layout names the grid: as many workers on each stage as its first plan has, or as
     many as are left where that is more. Peers are interchangeable, so that the last of them count as failed.

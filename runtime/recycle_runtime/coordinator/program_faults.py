@@ -23,7 +23,7 @@ class ProgramFaults:
         self._stuck: dict[int, set[Worker]] = {}
         self._untold: list[tuple[int, Tell]] = []
         """Of which worker's own work has failed, until the step is made without it: then the program was not
-        at fault. If it was, the job ends with that, and it is told then."""
+        at fault. If it was, the job ends with that, and it is reported then."""
         self._fruitless = 0
         self._first_reason = ""
 

@@ -23,7 +23,7 @@ class Programs:
         """Whom the others are compared with."""
 
     def mistake(self, member: Member, left: LeftGroup, hosts: Callable[[Worker], str]) -> str | None:
-        """Why a process cannot train with the others; `hosts` says where one runs, if that is known."""
+        """Reason why a process cannot train with the others; `hosts` gives the host of a worker, if known."""
         if left.plans and left.plans != self._plans:
             return (
                 f"{_called(member, hosts)} has another plan file than the coordinator (plans {left.plans} "

@@ -18,12 +18,12 @@ _LAST_GRACE = 30.0
 
 
 class ReachVerdict(NamedTuple):
-    """What follows."""
+    """Decision on workers whose nodes do not reach each other."""
 
     failed: tuple[tuple[Worker, str], ...]
     """Workers that have to go, and why."""
     error: str | None
-    """Why the job has to end instead."""
+    """Reason why the job has to end instead."""
 
 
 class Reachability:
@@ -32,7 +32,7 @@ class Reachability:
     def __init__(self) -> None:
         self._hosts: dict[Worker, frozenset[str]] = {}
         self._missed: dict[tuple[Worker, str], float] = {}
-        """Who does not get an answer from where, and when it was last said."""
+        """Workers and the hosts that do not answer them, with the time of the last report."""
         self._since: dict[frozenset[str], float] = {}
         """For how long two nodes have missed each other."""
 

@@ -5,13 +5,13 @@ none. After a failure there is nothing to weigh: `PlanBook.assign` has the quick
 left. Everything else that could run is a `Candidate`, in one form whatever its source:
 
     candidates        layers travel to another cut; or workers move to the places of failed ones, in a job
-                      that cannot be cut anew
+                      whose cut cannot change
     measured_plans    plans for measured op times: for workers that are alike, with less or nothing to do for
                       slow ones, or under another cut
 
 The decision: candidates are weighed from the cheapest on. Each is compared with the best before it, the first
 with the plan in use, and is better if what it saves beyond that pays for switching (`JobChange.pays`). The
-best is taken, and whatever was weighed is told in one line.
+best is taken, and all candidates are reported in one line.
 
 Nothing is decided while a change is under way. Meanwhile `next_plan` says which plan could be needed next and
 is missing, in this order:
@@ -67,7 +67,7 @@ class Reconfiguration:
         files: PlanFiles,
         is_started: Callable[[Worker], bool] = lambda worker: False,
     ) -> None:
-        """`is_started` says whether an agent has been told to start a worker."""
+        """`is_started` says whether an agent has been ordered to start a worker."""
         self._job, self._is_started = job, is_started
         self._rate = ChangeRate(options.mtbf)
         self._recuts = Recuts(job.book, options.recut, files.notes)
@@ -252,7 +252,7 @@ def missing_plans(
     """Those that have not been `asked` for.
 
     `live` are cells, and `nodes` those that would fail together. `workers_to_cut_for` are all who are there,
-    in a job that can be cut anew.
+    in a job whose cut can change.
     """
     inexact: list[Request] = []
     for left in _left_after(book, live, nodes):

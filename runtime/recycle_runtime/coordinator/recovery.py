@@ -12,15 +12,15 @@ class Recovery:
     generation: int
     causes: list[str] = field(default_factory=list[str])
     began: float = 0.0
-    """When the coordinator heard of it."""
+    """Time at which the coordinator learned of it."""
     fault_at: float | None = None
-    """When it happened, if that is known."""
+    """Time of the injected fault, if that is known."""
     left: float = 0.0
-    """When all had left the old group and reported their step."""
+    """Time at which all had left the old group and reported their step."""
     going: float = 0.0
-    """When all run in the new one; 0 until then."""
+    """Time at which all run in the new group; 0 until then."""
     step: int = 0
-    """Where training goes on."""
+    """Step from which training goes on."""
     undone: int = 0
     """Count of workers that took a step back."""
     repeated: float = 0.0
@@ -30,7 +30,7 @@ class Recovery:
     """The error of the first worker whose own work failed."""
 
     def told(self) -> Recovered:
-        """The change as observers are told it, with the time of each phase."""
+        """Message to observers about the change, with the time of each phase."""
         start = self.began if self.fault_at is None else self.fault_at
         return Recovered(
             generation=self.generation,

@@ -1,4 +1,4 @@
-"""When a failed worker is started again, and where rather not. Needs no torch.
+"""Restart times of failed workers, and nodes that are avoided. Needs no torch.
 
     it ended          started again after
     once              1 s
@@ -26,7 +26,7 @@ _MOST_DEATHS_OF_ALL = 4
 
 
 class Refill:
-    """What became of the processes of each worker, and when to try again."""
+    """Ends of the processes of each worker, and the time of the next attempt."""
 
     def __init__(self) -> None:
         self._due: dict[Worker, float] = {}

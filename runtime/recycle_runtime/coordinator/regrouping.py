@@ -20,13 +20,13 @@ from recycle_runtime.protocol.messages.members import Member
 
 
 class Standing(NamedTuple):
-    """What all workers have to do before they continue."""
+    """Agreement of all workers before they continue: the step, those that undo one, donors of state."""
 
     step: int
     undo: frozenset[Member]
     """They are one step ahead."""
     donors: dict[Member, Member]
-    """Who gets its state from whom."""
+    """Donor from which each joiner gets its state."""
     sums: Sums | None
     """Of the step before `step`, for those who lack them."""
 
@@ -88,7 +88,7 @@ def stand(
 
 
 def _holders(reports: Mapping[Member, HeldState], step: int) -> dict[Member, int]:
-    """Who has a state of its own that can be used."""
+    """Members with a state of their own that can be used, with the steps that it has seen."""
     return {
         member: report.applied
         for member, report in reports.items()
@@ -155,7 +155,7 @@ class GenerationStart(NamedTuple):
     roles: dict[Worker, Worker]
     """Of all cells, joiners among them."""
     workers: dict[Worker, Worker]
-    """Who stands in each cell."""
+    """Worker in each cell."""
     joiners: frozenset[Worker]
     """They get their state while the other workers train."""
     restore: str | None
@@ -163,12 +163,12 @@ class GenerationStart(NamedTuple):
     steps: int
     """Of the whole run."""
     first_step: int
-    """Where the run began, and the number of its first micro-batch."""
+    """Step at which the run began; `first_item` is the number of its first micro-batch."""
     first_item: int
     spared: frozenset[Worker]
     """Cells in which injected faults wait."""
     grid: str
-    """The roles of all, as they are told."""
+    """The roles of all, in the form that orders have."""
     takers: Mapping[Member, Sequence[Worker]]
     """Cells that get their state from a member."""
     check_peers: int = 0
@@ -178,7 +178,7 @@ class GenerationStart(NamedTuple):
 
 
 def takers_of(standing: Standing) -> dict[Member, list[Worker]]:
-    """Whose state goes where, by who gives it."""
+    """Workers that get state, by their donor."""
     found: dict[Member, list[Worker]] = {}
     for to, donor in standing.donors.items():
         found.setdefault(donor, []).append(to.worker)

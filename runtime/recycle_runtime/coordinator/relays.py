@@ -52,8 +52,8 @@ class RelayedLine:
             self._closed(self)
 
     def drain(self) -> None:
-        """What the agent has heard by now comes before whatever it says later; another agent of the same node
-        may say that."""
+        """Handle messages that the agent has received before anything it says later; another agent of the
+        same node may say that."""
         if not self._carrier.is_heard:
             self._carrier.connection.drain()
 

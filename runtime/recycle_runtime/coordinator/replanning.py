@@ -99,7 +99,7 @@ class Replanner:
         self._made_for_cut: list[Path] = []
         """Plans for workers of equal speed."""
         self.error = ""
-        """Why the last request came to nothing."""
+        """Error of the last request, if it failed."""
 
     @property
     def is_busy(self) -> bool:
@@ -152,7 +152,7 @@ class Replanner:
         return path
 
     def made(self) -> list[Offer] | None:
-        """What has come of it, once; None while there is nothing, or nothing will come."""
+        """Offers from the last request, once; None while there are none, or none will come."""
         if self._process is None or not self._process.has_ended:
             return None
         process, self._process = self._process, None

@@ -1,7 +1,7 @@
 """Saves of scripts: who writes them, and when one is complete.
 
 All scripts ask for the same before the same step. The first holder of every stage writes its shards into a
-folder that no other attempt has; when all of them have, the manifest is written, and everybody is told,
+folder that no other attempt has; when all of them have, the manifest is written, and everybody is notified,
 also whoever joins and asks later. If a writer fails, the first holders of the next generation write again.
 Needs no torch.
 """
@@ -64,7 +64,7 @@ class _Open:
     folder: str
     stays: bool
     first: Member
-    """Who asked first."""
+    """Member that asked first."""
     attempt: _Attempt
 
 

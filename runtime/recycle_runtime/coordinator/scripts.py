@@ -2,7 +2,7 @@
 
 Every worker runs the same script, and all of them ask for the same: a worker whose script asks for something
 else ends the job with a sentence. What all have to see alike, the loss of a step or the result of an
-evaluation, is decided here once, and told to everybody who asks: those who were there, and those who join
+evaluation, is decided here once, and sent to everybody who asks: those who were there, and those who join
 and run the same lines later. Needs no torch.
 """
 
@@ -68,17 +68,17 @@ class Scripts(Participant):
         self.ended: dict[Member, int] = {}
         """The step before which a script has ended."""
         self.main: Member | None = None
-        """Whose script speaks for all; it stays so as long as it lives."""
+        """Member whose script speaks for all; it stays so as long as it lives."""
         self._totals: dict[int, tuple[Member, int]] = {}
         """Steps that a loop asks for, and who said so first."""
         self._begins: dict[int, int] = {}
-        """Where loops begin."""
+        """First step of each loop, by number."""
         self._rows: dict[int, StepRow] = {}
         self._asked: dict[int, list[Member]] = {}
-        """Who waits for which row."""
+        """Members that wait for a row, by its step."""
         self._settled: dict[int, StepSettled] = {}
         self._asked_settled: dict[int, list[Member]] = {}
-        """Who waits to hear what became of which step."""
+        """Members that wait for the outcome of a step, by that step."""
         self._shares: dict[tuple[int, int], dict[Member, float]] = {}
         """Of evaluations that are under way, by step and number."""
         self._results: dict[tuple[int, int], Evaluated] = {}
@@ -87,9 +87,9 @@ class Scripts(Participant):
         """The evaluation that a script has asked for last: the others have heard of it."""
         self._with_loss: frozenset[Member] = frozenset()
         self._kept: dict[int, bytes] = {}
-        """What scripts keep, as it was before a step."""
+        """State of the scripts before a step, by that step."""
         self._keepers: dict[int, list[Member]] = {}
-        """Who waits for that."""
+        """Members that wait for that state."""
         self._asked_main: set[int] = set()
 
     @classmethod
@@ -192,7 +192,7 @@ class Scripts(Participant):
         )
 
     def loop(self, member: Member, call: int) -> list[Order]:
-        """Where a loop has begun: those who join have to know where the one before it was left."""
+        """Answer a script that has begun a loop: one that joins has to know at which step the loop began."""
         return [Send(member, LoopBegins(call, self._begins.get(call)))]
 
     def loops_before(self, step: int) -> tuple[tuple[int, int], ...]:

@@ -1,7 +1,7 @@
 """The coordinator as a process: sockets, timers, files and processes around the job's state machine.
 
 Four kinds of clients connect: members (worker processes), their store connections, agents, and observers, who
-are told everything. What a client is follows from the first thing it says. What happens becomes an event of
+get all events. What a client is follows from the first thing it says. What happens becomes an event of
 the state machine; what that orders is carried out here. Needs no torch.
 """
 
@@ -130,7 +130,7 @@ class JobOptions(RunOptions):
     """True if worker processes speak through the agents of their nodes."""
     hooks: CoordinatorHooks = field(default_factory=CoordinatorHooks)
     start_seconds: float = 300.0
-    """How long the first workers may take to arrive."""
+    """Seconds that the first workers may take to arrive."""
     is_continued: bool = False
     """True if the job has gone on from its newest checkpoint by itself: all steps may be made then, and what
     is left is to save them."""
@@ -138,7 +138,7 @@ class JobOptions(RunOptions):
     takes_over: bool = False
     """True if a coordinator before this one may still hold locks; see `leadership`."""
     is_over: bool = False
-    """True if a job in this folder had ended, and its agents had been told; see `job_over`."""
+    """True if a job in this folder had ended, and its agents had been notified; see `job_over`."""
 
 
 class Service:
@@ -248,7 +248,7 @@ class Service:
         """That copy."""
         self._closes_at = float("inf")
         self._agents_awaited = 0
-        """How many should hear of the end before this coordinator leaves."""
+        """Number of agents that should be notified of the end before this coordinator leaves."""
         self._stop: Callable[[], str | None] = lambda: None
         self.has_begun = before is not None
         """True if a generation has been ordered."""
@@ -311,12 +311,12 @@ class Service:
 
     @property
     def had_ended(self) -> bool:
-        """True if the job was over, and everybody had been told, before this coordinator was started."""
+        """True if the job was over, and everybody had been notified, before this coordinator was started."""
         return self._options.is_over and self._agents_awaited > 0
 
     @property
     def ended(self) -> JobEnded | None:
-        """How the job has."""
+        """Outcome of the job; None while it runs."""
         return self._end
 
     @property
@@ -326,7 +326,7 @@ class Service:
 
     @property
     def standing(self) -> str:
-        """Where the job stands, in a few words."""
+        """State of the job, in a few words."""
         job = self._job
         return f"generation {job.number} is {job.phase.value}, the next step is {job.participants.rows.next}"
 
@@ -410,7 +410,7 @@ class Service:
         self._publish([JobEvent(text)])
 
     def _publish(self, wishes: Iterable[Event | JobEvent]) -> None:
-        """What is to be told, and what is to happen."""
+        """Publish job events, and feed the other events to the state machine."""
         for wish in wishes:
             if isinstance(wish, JobEvent):
                 _LOGGER.info("%s", wish.text)
@@ -441,7 +441,7 @@ class Service:
                 )
 
     def _expect_messages(self) -> None:
-        """Who handles which message, by who sends it."""
+        """Register the handlers of messages, by who sends them."""
         first = self._first = Handlers[ClientLine]()
         first.on(Join, self._attendance.join)
         first.on(AgentJoin, self._agent_joins)
@@ -468,7 +468,7 @@ class Service:
         self._happen(Said(member, message))
 
     def _fault_injected(self, member: Member, message: FaultInjected) -> None:
-        """It does now what it was told to do to itself."""
+        """A process injects a fault into itself now."""
         self._hooks.injected(member.worker, message.fault)
         text = f"injected fault: {message.fault.kind} of {name_of(member.worker)}"
         self._publish([JobEvent(text, fault=message.fault)])
@@ -483,7 +483,7 @@ class Service:
         self._connections.publish(WorkerTrace(member.worker, message.events))
 
     def _hear_relayed(self, connection: ClientLine, message: FromWorkers) -> None:
-        """What workers of a node say, each on its own line: who makes no sense is hung up on alone."""
+        """Handle messages of a node's workers by line; an invalid one closes its own line alone."""
         carrier = self._relays.carrier(connection)
         carrier.is_heard = True
         try:
@@ -643,7 +643,7 @@ class Service:
         )
 
     def _say_start(self, what: str) -> None:
-        """What the user waits for, until there is a first step."""
+        """Report what the user waits for, until there is a first step."""
         _LOGGER.info("%s", what)
         self._connections.publish(Starting(what))
 

@@ -27,7 +27,7 @@ class ShardOwnership(Participant):
 
     def __init__(self, nodes: Callable[[], Mapping[Worker, str]]) -> None:
         self.nodes = nodes
-        """Which node each worker is on."""
+        """Node of each worker."""
 
     @classmethod
     def open(cls, asked: Asked, job: View) -> "ShardOwnership":

@@ -26,7 +26,7 @@ StageOf = Callable[[Worker], int | None]
 
 
 class SkippedSteps(Participant):
-    """Verdicts on steps, as they are told: each step once, however often it is made."""
+    """Verdicts on steps, as they are reported: each step once, however often it is made."""
 
     memory = (
         Memory(
@@ -87,7 +87,7 @@ class SkippedSteps(Participant):
     def hear(
         self, member: Member, said: Settled, members: Collection[Member], stage_of: StageOf
     ) -> list[Order]:
-        """What a worker knows of a step; `members` are all that train."""
+        """Handle a worker's report on a step; `members` are all that train."""
         orders: list[Order] = []
         if said.step not in self._verdicts and said.step > self._last - MOST_SAID_AGAIN:
             # After a return of the coordinator it may be an older one: one worker tells of all steps, and

@@ -9,7 +9,7 @@
 A generation is one group of members with one plan. Every failure begins a new one; so does every change at
 a boundary between two steps (a worker that joins, a better plan, a move), for which all workers stop there.
 
-Participants do everything else: they are told what happens, and what they answer is added. No clock, no
+Participants do everything else: they get the events, and their answers are added. No clock, no
 sockets, no files: time comes in with each event, and what has to be done comes out as a list. Needs
 no torch.
 """
@@ -221,7 +221,7 @@ class StateMachine:
         return self.phase is Phase.RUNNING and self._boundary.step is None and self.recovery.going > 0
 
     def handle(self, event: Event, now: float) -> list[Order]:
-        """What has to be done, in this order."""
+        """Orders to carry out for an event, in this order."""
         self._now = now
         if self.phase is Phase.SAVING and not isinstance(event, _WHILE_SAVING):
             return []
@@ -420,7 +420,7 @@ class StateMachine:
                 self._stop_at_boundary(self._ending.why)
 
     def _holding(self, member: Member, message: Holding) -> None:
-        """If it has passed the step before which to stop, all are told a later one."""
+        """If it has passed the step before which to stop, all are sent a later one."""
         if self._boundary.is_passed(message, self.steps):
             self._ask_to_hold()
 

@@ -36,7 +36,7 @@ class StepRows(Participant):
 
     The loss of a step is the sum of what the workers of the last stage add to it. They say it before
     anybody can make the step, so that a step which counts has its loss whoever dies. A step that a generation
-    begins with is made anew, unless all but those who had made it fail before they have undone it: then it
+    begins with is made again, unless all but those who had made it fail before they have undone it: then it
     counts as it was made first.
 
     Shares may be said of a step whose predecessor is corrected afterwards: it is run again, and they are said
@@ -118,7 +118,7 @@ class StepRows(Participant):
         return member in self._members
 
     def add_share(self, member: Member, said: LossShare | StepDone) -> None:
-        """What a process adds to the loss of a step that it may fail to finish, and its learning rate."""
+        """Add a process's share of the loss of a step that it may fail to finish, and its learning rate."""
         if said.step < self.next or member not in self._members:
             return
         telling = self._told.get(said.step)
@@ -157,7 +157,7 @@ class StepRows(Participant):
         return row
 
     def _made(self, step: int, telling: _Telling) -> StepRow:
-        """What is known of a step of this generation."""
+        """Row of a step of this generation, from all reports on it."""
         losses, done = telling.losses, telling.done.values()
         is_known = self._with_loss <= losses.keys()
         # The ranks of a worker load the same samples, and route them alike.
@@ -178,7 +178,7 @@ class StepRows(Participant):
 
 
 def told_since(lines: Lines, step: int) -> list[StepRow | StepSettled]:
-    """Rows from this step on, as they were told, and what became of steps from the one before it on."""
+    """Rows from this step on, as they were published, and outcomes of steps from the one before it on."""
     told: list[StepRow | StepSettled] = []
     damaged = Damaged(lines.path)
     for number, fields in lines.all:
@@ -195,5 +195,5 @@ def told_since(lines: Lines, step: int) -> list[StepRow | StepSettled]:
 
 
 def rows_since(lines: Lines, step: int) -> list[StepRow]:
-    """Rows from this step on, as they were told."""
+    """Rows from this step on, as they were published."""
     return [row for row in told_since(lines, step) if isinstance(row, StepRow)]

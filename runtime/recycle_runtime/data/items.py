@@ -31,9 +31,9 @@ class ItemSpec(NamedTuple):
         return self.samples is not None and self.samples >= parts
 
     def weight(self, part: int, parts: int) -> float:
-        """What the loss of a part counts in that of its micro-batch: as its share of the samples.
+        """Weight of the loss of a part in its micro-batch: its share of the samples.
 
-        What cannot be split is computed whole for every part, and counts in the first.
+        A micro-batch that cannot be split is computed whole for every part, and counts in the first.
         """
         if self.samples is None or not self.is_divided(parts):
             return float(part == 0)
@@ -56,7 +56,7 @@ class Item(NamedTuple):
     """Input and target."""
     look: ItemSpec
     versions: tuple[int, ...]
-    """How often each tensor had been changed in place when it was drawn."""
+    """Version counter of each tensor when it was drawn: its number of changes in place."""
 
     @property
     def is_as_drawn(self) -> bool:
@@ -72,7 +72,7 @@ class Item(NamedTuple):
 
 
 def plain_item(drawn: Any) -> Item | None:
-    """What nearly all micro-batches are, two tensors: the same as `checked` at a tenth of the time."""
+    """Check the most common micro-batch, a pair of tensors: the same as `checked` at a tenth of the time."""
     if type(drawn) is not tuple or len(cast(tuple[Any, ...], drawn)) != 2:
         return None
     inputs, target = cast(tuple[Any, Any], drawn)
@@ -83,7 +83,7 @@ def plain_item(drawn: Any) -> Item | None:
 
 
 def checked(path: Path, drawn: Any, where: str) -> Item:
-    """What the user's code has given, if it is a micro-batch; `where` says which one."""
+    """Check the value that the user's code has given as a micro-batch; `where` names it in errors."""
     drawn = as_pair(drawn)
     if not isinstance(drawn, tuple | list) or len(cast(list[Any], drawn)) != 2:
         raise ProgramError(f"{path}: {where} must be a pair (input, target), got {_describe(drawn)}")
@@ -171,7 +171,7 @@ def _part(value: Any, part: int, parts: int) -> Any:
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """What is in it, through tuples, lists and dictionaries."""
+    """Leaves of a value, through tuples, lists and dictionaries."""
     if isinstance(value, tuple | list | dict):
         parts = cast(dict[Any, Any], value).values() if isinstance(value, dict) else cast(list[Any], value)
         for part in parts:

@@ -13,7 +13,7 @@ A plan may split every micro-batch in two along the first dimension of its tenso
 half of its samples.
 
 A worker draws what its stream loads and nothing else, in the background where the source allows it, and ahead
-of the step where the user's code does not run before it; it is told what other micro-batches look like. Items
+of the step where the user's code does not run before it; it gets the shapes of other micro-batches. Items
 of this step and the one before are kept, since a step may be run again.
 """
 
@@ -70,13 +70,13 @@ class MicroBatches:
         self._read_of: tuple[int, list[_Given]] | None = None
         """The step that was read from last, and what was given then."""
         self._read_items: dict[int, Item] = {}
-        """What was read of it, by index."""
+        """Items that were read of that step, by index."""
         self._compared: int | None = None
         """The step that is made again after the user's code has run, if that comes next."""
         self._position: tuple[int, Any] | None = None
-        """Where to begin, if that was told."""
+        """Number and position of the source to begin at, if they are given."""
         self._made_with: tuple[str, int] | None = None
-        """What the run goes on from, and the micro-batches in an epoch of its data, until data is opened."""
+        """Source that the run goes on from, and micro-batches in its data's epoch, until data is opened."""
         self.on_wait: Callable[[int, int], None] | None = None
         """Called with the beginning and the end of every wait, in nanoseconds of the monotonic clock."""
         self.ends_at: int | None = None
@@ -169,7 +169,7 @@ class MicroBatches:
         reader.expect([self._number(each, index) for each in from_here for index in indices])
 
     def look(self, step: int, index: int) -> ItemSpec:
-        """What a micro-batch looks like; it is drawn if nobody has told."""
+        """Shapes and types of a micro-batch; it is drawn if they are not known from another worker."""
         if (told := self._looks.get((step, index))) is not None:
             return told
         return self._read(step, index).look
@@ -182,7 +182,7 @@ class MicroBatches:
         return reader is not None and reader.has(self._number(step, index))
 
     def tell(self, step: int, index: int, look: ItemSpec) -> None:
-        """What a micro-batch looks like that another worker has drawn."""
+        """Record the shapes and types of a micro-batch that another worker has drawn."""
         self._looks[step, index] = look
 
     def signature(self, step: int, index: int, part: int = 0, parts: int = 1) -> str:
@@ -190,7 +190,7 @@ class MicroBatches:
         return self.look(step, index).of_part(part, parts)
 
     def weight(self, step: int, index: int, part: int, parts: int) -> float:
-        """What the loss of a part counts in that of its micro-batch."""
+        """Weight of the loss of a part in that of its micro-batch."""
         return self.look(step, index).weight(part, parts)
 
     def can_halve(self, step: int, index: int) -> bool:
@@ -225,7 +225,7 @@ class MicroBatches:
         return waited
 
     def position(self, step: int) -> Any:
-        """Where the source stands when a step begins, for `go_to`; None if it need not be told."""
+        """Position of the source when a step begins, for `go_to`; None if it need not be sent."""
         reader = self._opened(step)
         return None if reader is None else reader.position(self._number(step, 0))
 
@@ -299,7 +299,7 @@ class MicroBatches:
         return item
 
     def _opened(self, step: int) -> Reader | None:
-        """What the micro-batches of a step are read from, if anything of it has been asked for."""
+        """Reader of the micro-batches of a step, if data for it has been opened."""
         for given in reversed(self._given):
             if given.from_step <= step:
                 return given.reader

@@ -1,4 +1,4 @@
-"""Processes that load data: the workers of a DataLoader, told the numbers of micro-batches."""
+"""Processes that load data: the workers of a DataLoader, which get the numbers of micro-batches."""
 
 import os
 import stat
@@ -20,13 +20,13 @@ from recycle_runtime.program.errors import ProgramError, line_of, place
 
 @dataclass(frozen=True, slots=True)
 class LoadingProcesses:
-    """As a DataLoader is told about its workers."""
+    """Options of a DataLoader about its workers."""
 
     count: int
     prefetch_factor: int | None = None
     """Micro-batches that each process may be ahead."""
     context: Any = None
-    """How they are started; by default they are forked."""
+    """Multiprocessing context that starts them; by default they are forked."""
     begin: Callable[[int], None] | None = None
     """Called in each of them with its number (`worker_init_fn`)."""
     timeout: float = 0.0

@@ -62,7 +62,7 @@ class Reader(Protocol):
         ...
 
     def position(self, number: int) -> Any:
-        """Where the source stands before it gives this number; None if that need not be known."""
+        """Position of the source before it gives this number; None if that need not be known."""
         ...
 
     def go_to(self, number: int, position: Any) -> None:
@@ -86,7 +86,7 @@ def reader_of(
     compares: bool = False,
     ready: Ready = as_drawn,
 ) -> Reader:
-    """What suits the source. `compares`: its first micro-batches are drawn twice, and must be the same."""
+    """Reader for a source. `compares`: its first micro-batches are drawn twice, and must be the same."""
     if isinstance(source, Indexed):
         return IndexedReader(path, source, seed, per_step, compares=compares, ready=ready)
     return StreamReader(path, source, seed, per_step)
@@ -209,7 +209,7 @@ class IndexedReader:
 
 
 class StreamReader:
-    """Draws everything from the first, or from where it was told to go; keeps what was drawn last.
+    """Draws everything from the first, or from the position it was given; keeps what was drawn last.
 
     Once it draws, it goes on to the end of the step as long as that is quick: what costs most may be to put
     random numbers of its own in the place of the model's.
@@ -290,7 +290,7 @@ class StreamReader:
         self._next = number
         self._recent: deque[Item] = deque()
         self._failed: ProgramError | None = None
-        """What is wrong with the next one, if that was found before anybody asked for it."""
+        """Error of the next item, if it was found before the item was asked for."""
         self._iterator: Iterator[Any] = iter(())
         load = self._source.load
         if load is not None:

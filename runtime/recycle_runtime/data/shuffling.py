@@ -18,7 +18,7 @@ class Shuffled:
     seed: int
 
     def __getitem__(self, place: int) -> int:
-        """What stands there."""
+        """Index at this place of the permutation."""
         if not 0 <= place < self.length:
             raise IndexError(f"place {place} of {self.length}")
         half = max(1, ((self.length - 1).bit_length() + 1) // 2)

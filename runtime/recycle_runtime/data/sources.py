@@ -31,12 +31,12 @@ class Indexed:
     """Micro-batches by index."""
 
     name: str
-    """What gives them, such as `data(0)`; micro-batches are named after it."""
+    """Function that gives the items, such as `data(0)`; micro-batches are named after it."""
     get: Callable[[int], Any]
     epoch: int | None = None
     """Micro-batches of an epoch, where that is known."""
     processes: LoadingProcesses | None = None
-    """What to load with, if the user asks for processes."""
+    """Processes to load with, if the user asks for some."""
     prepare: Callable[[int], None] | None = None
     """To be called with the number of a micro-batch before a thread draws it."""
     in_memory: bool = False
@@ -57,7 +57,7 @@ class Stream:
     begin: Callable[[], Iterator[Any]]
     """Called for every epoch."""
     state: Callable[[], Any] | None = None
-    """Where the stream stands."""
+    """Function that returns the position of the stream."""
     load: Callable[[Any], None] | None = None
     """Go there; the next `begin` goes on from it."""
 
@@ -70,7 +70,7 @@ Source = Indexed | Stream
 
 
 def source_of(program: Program, seed: int) -> Source:
-    """What a program defines."""
+    """Source of data that a program defines."""
     if program.gives_data == "microbatch":
         return Indexed("microbatch", program.microbatch)
     if program.gives_data == "batches":

@@ -12,7 +12,7 @@ class Finding:
     subject: str
     found: str
     advice: str = ""
-    """What to do; empty if all is well."""
+    """Advice to the user; empty if all is well."""
 
 
 def table(findings: Sequence[Finding]) -> str:

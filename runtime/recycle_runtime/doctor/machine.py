@@ -15,7 +15,7 @@ _MIB, _GIB = 1 << 20, 1 << 30
 _ENOUGH_FILES = 4096
 """A worker of a large job has a few hundred connections, a coordinator one for each process."""
 _ENOUGH_SHARED = 64 * _MIB
-"""What a container gets by default; loading processes of torch pass tensors through it."""
+"""Default shared memory of a container, in bytes; torch's loading processes pass tensors through it."""
 
 
 def machine() -> list[Finding]:

@@ -1,4 +1,4 @@
-"""Which gradients of a step are complete while its last backward still runs.
+"""Completion of gradients, layer by layer, while the last backward of a step still runs.
 
 Autograd runs the nodes of a graph from the one made last to the one made first. So when the gradient of a
 layer's input arrives, nothing adds to gradients of this layer and of those after it any more. On a GPU a mark

@@ -1,4 +1,4 @@
-"""What a worker process holds of a model: its chunks, which outlive groups, plans and failures.
+"""Chunks: the parts of a model that a worker process holds, which outlive groups, plans and failures.
 
 A chunk is made of layers. `convert` makes the chunks of one cut of those of another, in the same process:
 modules, optimizers and what undoes their last step are moved, not copied.
@@ -58,7 +58,7 @@ Graphs = Literal["auto", "on", "off"]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What all chunks of a process have in common, however the model is cut."""
+    """Settings that all chunks of a process have in common, however the model is cut."""
 
     program: Program
     seed: int
@@ -68,9 +68,9 @@ class Setting:
     """The process group of the worker's tensor-parallel ranks."""
     recoverable: bool = True
     graphs: Graphs = "off"
-    """Whether its work is captured as CUDA graphs."""
+    """Mode of capturing its work as CUDA graphs."""
     undo: UndoMemory = "device"
-    """Whose memory holds what undoes a step."""
+    """Memory that holds the data to undo a step."""
     shards: int = 0
     """Of each layer's optimizer state; 0: it is in one piece."""
     slots: int = 0
@@ -81,7 +81,7 @@ class Setting:
 
     @property
     def undo_on_host(self) -> bool:
-        """Whether it is copied there while the next step is computed."""
+        """True if data to undo a step is copied to host memory while the next step is computed."""
         return self.undo == "host"
 
     def layer(self, number: int, name: str, module: torch.nn.Module) -> Layer:
@@ -142,11 +142,11 @@ class Chunk:
         self.gives_alike: bool | None = None
         """True if all ranks of its worker give the same to the next chunk; None: not seen yet."""
         self.cut: tuple[int, ...] = bundle.cut
-        """How many layers each of them has; empty if the plan does not say."""
+        """Number of layers of each chunk; empty if the plan does not say."""
         self.is_fresh = True
         """As built from the seed, and no part of any run yet."""
         self.arriving: dict[str, tuple[TensorSpec, ...]] = {}
-        """What comes in from the previous chunk, by the shape of the micro-batch, as far as it is known."""
+        """Tensors from the previous chunk, by the shape of the micro-batch, as far as they are known."""
         self.answers = Answers()
         self.is_shared_out = True
         """False while shards of optimizer state are on their way to their owners."""
@@ -155,9 +155,9 @@ class Chunk:
         self.on_settled: Callable[[], None] | None = None
         """Called when the last step stands and nothing of the next one has been used: a time to copy it."""
         self.graphs: dict[Any, Any] = {}
-        """What was captured of its work, by buffer: see `cuda_graphs`."""
+        """Captured graphs of its work, by buffer: see `cuda_graphs`."""
         self.cannot_capture = ""
-        """Why it is not captured, once that is known."""
+        """Reason why its work is not captured, once that is known."""
         self.random = ForwardRandom(setting.seed, setting.device)
         self.module: torch.nn.Module
         if setting.ranks == 0:
@@ -260,7 +260,7 @@ class Chunk:
 
     @property
     def why_all_ranks(self) -> str:
-        """Why its worker cannot go on with fewer ranks; nothing if it can, as far as is known."""
+        """Reason why its worker cannot go on with fewer ranks; empty if it can, as far as is known."""
         if self.program.has_movers:
             return "averages of weights move with its steps"
         if self.gives_alike is False:
@@ -282,7 +282,7 @@ class Chunk:
             _log.warning("RANKS has no effect: a worker that has lost a rank is given up, for %s", why)
 
     def report(self) -> HeldState:
-        """What this process can offer when the survivors agree where to go on."""
+        """State that this process can offer when the survivors agree on a step to continue from."""
         if not self.is_whole:
             return HeldState(None, is_fresh=False)
         known = self.stepper.totals
@@ -401,7 +401,7 @@ class Chunk:
         return whole_number(self.program.loss(output, target))
 
     def data_position(self) -> dict[str, Any] | None:
-        """Where a stream of data stands between these steps, for a worker that goes on from here; None where
+        """Position of a stream of data between these steps, for a worker that goes on from here; None where
         nothing is drawn, or any micro-batch can be drawn at once."""
         if not (self.is_first or self.is_last):
             return None
@@ -517,7 +517,7 @@ def build_module(
 
 
 class _Same(torch.autograd.Function):
-    """What arrives, as if it had been computed here."""
+    """Identity that makes a received tensor a node of this process's autograd graph."""
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
@@ -573,7 +573,7 @@ def _begin_as_first(setting: Setting, bundle: Bundle, number: int, module: torch
 
 
 def _is_staggered(bundle: Bundle, chunk: int) -> bool:
-    """Whether the plans step before the norm is known; all plans of a job do, or none."""
+    """True if the plans step before the norm is known; all plans of a job do, or none."""
     stages = bundle.holders[chunk]
     worker = next(worker for worker in bundle.workers(0) if worker[1] in stages)
     return any(instruction.opcode is Opcode.VALIDATE for instruction in bundle.stream(0, worker))

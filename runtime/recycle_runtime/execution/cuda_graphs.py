@@ -41,7 +41,7 @@ _FRAMES = 8
 
 _WAITS = "synchronizing CUDA operation"
 _PROTOTYPE = "Synchronization debug mode"
-"""What torch says of waiting for the device, and of looking for it."""
+"""Start of torch's warning that its detection of synchronizing operations is a prototype; it is ignored."""
 
 _log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class InputSpec(NamedTuple):
     share: float
     """Of the loss of the micro-batch in that of the step."""
     splits: bool
-    """Whether the weights' gradients come later."""
+    """True if gradients of weights are computed later."""
 
 
 class _WeightGraph(NamedTuple):
@@ -197,16 +197,16 @@ class ChunkGraphs:
         self._is_first_use = False
         """True if the forward that is computed eagerly now is the first of its buffer."""
         self._waits: tuple[Frame, ...] = ()
-        """Where a forward has waited for the device."""
+        """Stack of a forward where it has waited for the device."""
         self._why_not = ""
-        """What a micro-batch had that cannot be copied into a graph's memory."""
+        """Reason why a micro-batch could not be copied into a graph's memory."""
 
     def refuse(self, why: str) -> None:
         """A micro-batch cannot be copied into a graph's memory: say so between steps."""
         self._why_not = why
 
     def find(self, buffer: int, look: InputSpec) -> GraphedWork | None:
-        """What was captured for this; None if it is to be computed eagerly."""
+        """Work that was captured for this buffer and shape; None if it is to be computed eagerly."""
         if self._chunk.cannot_capture or not torch.is_grad_enabled() or not self._chunk.module.training:
             return None
         found = self._made.get((buffer, look))
@@ -258,7 +258,7 @@ class ChunkGraphs:
         _log.info("chunk %d: captured %d buffers as CUDA graphs", self._chunk.number, len(due))
 
     def _refused(self) -> str:
-        """Why nothing is to be captured; empty if it can be tried."""
+        """Reason why nothing is to be captured; empty if it can be tried."""
         chunk = self._chunk
         if self._why_not:
             return self._why_not

@@ -56,7 +56,7 @@ def forward_only(
 
 
 class EvaluationHandlers(OpHandlers):
-    """What is left to do without backwards: an activation goes as soon as it is sent."""
+    """Handlers of a stream without backwards: an activation is dropped as soon as it is sent."""
 
     data: EvaluationData
     first = 0
@@ -113,7 +113,7 @@ def evaluate(
     *,
     in_rounds: bool = False,
 ) -> float | None:
-    """What this worker adds to the sum of losses over all items; None where losses are not computed.
+    """Share of this worker in the sum of losses over all items; None where losses are not computed.
 
     `slots` is the number of micro-batches that the stream has, `microbatches` those of one pipeline.
     """

@@ -37,7 +37,7 @@ class Finiteness:
         *,
         stays: bool = False,
     ) -> None:
-        """What was computed for a micro-batch. `stays`: its data, of which the host keeps as many steps."""
+        """Record values of a micro-batch. `stays`: its data, which the host keeps for as many steps."""
         at = self._steps.setdefault(step, [])
         for tensor in tensors:
             if tensor.is_floating_point():
@@ -45,7 +45,7 @@ class Finiteness:
                 at.append((what, microbatch, value))
 
     def found(self, step: int) -> tuple[NotFinite, ...]:
-        """What was not finite in a step, in the order in which it was computed; waits for the device."""
+        """Non-finite values (inf or NaN) of a step, in order of computation; waits for the device."""
         sums = self._steps.get(step, ())
         return tuple(
             NotFinite(what, number) for what, number, total in sums if not bool(_sum(total).isfinite())

@@ -31,7 +31,7 @@ class ForwardRandom:
         self._seed = seed
         self._moment = (0, 0)
         self._captured: Captured | None = None
-        """What layers draw from while their forward is captured."""
+        """Generator states that layers draw from while their forward is captured."""
         self.draws_on_host = False
         """True if a forward that was watched has drawn numbers that a graph would not draw again."""
         self._watched: torch.Tensor | None = None
@@ -47,7 +47,7 @@ class ForwardRandom:
         self._moment = step, index
 
     def enter(self, layer: int) -> None:
-        """What is drawn from now on is drawn by this layer."""
+        """Seed the generators for the draws of this layer."""
         if self._captured is not None:
             self._generators[1].graphsafe_set_state(self._captured[layer])
             return

@@ -13,7 +13,7 @@ from recycle_runtime.execution.chunk import Chunk
 from recycle_runtime.protocol.messages.steps import ChunkGradients
 
 _SHOWN = 8
-"""Names that are told."""
+"""Names that are reported; the rest are left out."""
 
 
 def gradients_of(

@@ -1,4 +1,4 @@
-"""What each opcode does in torch: the work of one worker for the chunks that it holds.
+"""Handlers of opcodes in torch: the work of one worker for the chunks that it holds.
 
 A buffer holds one micro-batch from its forward to the end of its backward, an inbox one message until the
 instruction that consumes it. Their numbers come from the compiler; what lies in them is dropped when the plan
@@ -67,7 +67,7 @@ class Steps(Protocol):
 
     @property
     def meets_all(self) -> bool:
-        """Whether nobody steps before all workers are done, even without a barrier."""
+        """True if nobody steps before all workers are done, even without a barrier."""
         ...
 
 
@@ -81,7 +81,7 @@ class JobShape(Protocol):
 
 
 class Buffer:
-    """What a buffer holds: one micro-batch of one chunk."""
+    """Content of a buffer: one micro-batch of one chunk."""
 
     __slots__ = ("gradients", "graph", "inputs", "outputs", "sent", "served", "share", "target", "work")
 
@@ -90,13 +90,13 @@ class Buffer:
         self.target: Any = None
         self.outputs: tuple[torch.Tensor, ...] = ()
         self.share: float | None = None
-        """What its loss counts in the mean over the step, unless it has been multiplied by that already."""
+        """Weight of its loss in the mean over the step, unless the loss has been multiplied by it already."""
         self.sent: Pending | None = None
         """The outputs, on their way to the next chunk."""
         self.gradients: list[torch.Tensor] = []
         self.work: WeightWork | GraphedWork | None = None
         self.graph: GraphedWork | None = None
-        """What computes it, where that was captured."""
+        """Captured graphs that compute it, if there are any."""
         self.served: list[WeightWork] = []
         """Of a round that was served: what the weights of each mixture of experts still need."""
 
@@ -150,14 +150,14 @@ class OpHandlers:
         self._first_gradients: dict[tuple[torch.dtype, float], torch.Tensor] = {}
         """Backward begins with one of these: shares of a loss in the mean over the step."""
         self._deliveries: dict[_Delivery, list[torch.Tensor]] = {}
-        """What one chunk of this worker has sent to another, until it is used."""
+        """Tensors that one chunk of this worker has sent to another, until they are used."""
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=device)
         self._loss = Readback()
         self._loss.take(self._loss_sum)
         self._losses = 0
-        """How many are in the sum of which nothing was read back yet."""
+        """Number of losses in the sum since the sum was last read back."""
         self._losses_of_step = 0
-        """How many there will be, if that is known."""
+        """Number of losses in a step, if that is known."""
         self._gradients_sent: dict[Worker, deque[Pending]] = {}
         self._last_works: dict[int, Instruction] = {}
         """The last B or W of each chunk in a step: with it, gradients become complete."""
@@ -244,13 +244,13 @@ class OpHandlers:
             self._overlap.begin()
 
     def end(self) -> float | None:
-        """What this worker adds to the loss of the step; None where losses are not computed."""
+        """End the step; return this worker's share of its loss, None where losses are not computed."""
         self._transport.flush()
         return self.loss
 
     @property
     def loss(self) -> float | None:
-        """What this worker has added to the loss of the step so far; None where losses are not computed."""
+        """Share of this worker in the loss of the step so far; None where losses are not computed."""
         if not self._has_loss:
             return None
         if self._losses:
@@ -491,7 +491,7 @@ class OpHandlers:
             work.run()
 
     def _weight_works(self, buffer: int) -> Sequence[WeightWork]:
-        """What the weights of a buffer still need."""
+        """Weight gradients of a buffer that are still to be computed."""
         held = self._buffers[buffer]
         return [held.work] if isinstance(held.work, WeightWork) else held.served
 
@@ -585,7 +585,7 @@ class OpHandlers:
         self._tell_reached(chunk, graph.reached)
 
     def _keep_gradients(self, buffer: Buffer, chunk: Chunk) -> None:
-        """What has to be sent on; the inputs are not needed any more."""
+        """Keep the gradients that have to be sent on; the inputs are not needed any more."""
         if not chunk.is_first:
             self._tell_reached(chunk, numbers_with_gradient(buffer.inputs))
             buffer.gradients = [_gradient(tensor) for tensor in buffer.inputs if tensor.is_floating_point()]
@@ -629,7 +629,7 @@ class OpHandlers:
         return *divmod(self._index(instruction), self._parts), self._parts
 
     def _loss_share(self, chunk: Chunk, instruction: Instruction) -> float:
-        """What the loss of a micro-batch, or of a part of one, counts in the mean over the step."""
+        """Weight of the loss of a micro-batch, or of a part of one, in the mean over the step."""
         if self._parts == 1:
             return self._share
         return self._share * chunk.data.weight(self._now, *self._place(instruction))

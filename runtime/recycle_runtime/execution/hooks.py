@@ -25,7 +25,7 @@ class Hooks:
     """Called by a worker process; here they do nothing."""
 
     slowdown: float = 1.0
-    """How many times longer than they need to ops take."""
+    """Factor by which ops take longer than they need to."""
 
     def attach(self, reporter: FaultReporter) -> None:
         """The worker process begins."""

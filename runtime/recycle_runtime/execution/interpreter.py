@@ -7,7 +7,7 @@ from recycle_runtime.plan.assembly import Worker, window
 from recycle_runtime.plan.isa import USES_MICROBATCH, Instruction, Opcode
 
 Handler = Callable[[Instruction], Any]
-"""What it gives is for those that time it: of a GATHER what calls back when the weights are here."""
+"""The result is for those that time the op: a GATHER returns a callback for the arrival of the weights."""
 
 
 class StreamError(RuntimeError):
@@ -16,9 +16,9 @@ class StreamError(RuntimeError):
     def __init__(self, told: str, head: str = "", where: str = "") -> None:
         super().__init__(told)
         self.head = head or told
-        """What failed, in a line."""
+        """Summary of the failure, in a line."""
         self.where = where
-        """Which instruction of which step of whom, in a few words."""
+        """Instruction, step and worker of the failure, in a few words."""
 
 
 class RunAgain(Exception):  # noqa: N818
@@ -26,7 +26,7 @@ class RunAgain(Exception):  # noqa: N818
 
 
 class Interpreter:
-    """Runs one worker's stream, as often as it is told to."""
+    """Runs one worker's stream, once per call."""
 
     def __init__(
         self,

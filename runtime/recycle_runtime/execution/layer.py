@@ -79,7 +79,7 @@ class Layer:
         self.of_other_ranks: tuple[Layer, ...] = ()
         """The same layer as further ranks have it, for which this process stands too."""
         self.name = name_prefix(name, self.computing)
-        """What stands before the names of its parameters in the whole model, or nothing."""
+        """Prefix of the names of its parameters in the whole model, or nothing."""
         named = [(each, value) for each, value in module.named_parameters() if value.requires_grad]
         refuse_other_placements(program.path, named)
         whole = [parameter for _, parameter in named]
@@ -89,7 +89,7 @@ class Layer:
         self._values = _lowered(program, module, whole)
         """Of weights in a lower precision what they were before, until whoever steps them has taken it."""
         self.parameters = stepped_parameters(whole)
-        """What is trained; of a DTensor the part that is here."""
+        """Parameters that are trained; of a DTensor the local part."""
         self.has_hooks = any(map(has_hooks, whole))
         """True if the user's code is called with gradients, each of one micro-batch."""
         self.has_distributed = any(map(is_distributed, self.computing.parameters()))
@@ -110,7 +110,7 @@ class Layer:
         self.is_as_built = True
         """True if any shard can be made of what the program has built."""
         self.why_whole = ""
-        """Why there are no shards, though some were asked for."""
+        """Reason why there are no shards, though some were asked for."""
         self.experts = ResidentExperts(module, self._own_names, self.parameters, slots if shards else 0)
         if self.parameters:
             self._divide(shards)
@@ -127,7 +127,7 @@ class Layer:
 
     @property
     def title(self) -> str:
-        """What it is called where every layer needs a name of its own."""
+        """Name of the layer where every layer needs a name of its own."""
         return self.name or f"layer {self.number}"
 
     @property
@@ -179,7 +179,7 @@ class Layer:
             made.load(_with_masters(read, made))
 
     def beside(self, shard: int, state: dict[str, Any]) -> LayerOptimizer | None:
-        """What steps this shard as a peer did, on memory of its own; None if there is nothing to step.
+        """Optimizer that steps this shard as a peer did, on its own memory; None if there is nothing to step.
 
         This layer may be in use meanwhile.
         """
@@ -233,7 +233,7 @@ class Layer:
         self.owned.pop(shard, None)
 
     def own_nothing(self) -> None:
-        """What is owned here is not that of the others any more."""
+        """Give up all shards: they are not those of the other peers any more."""
         self.owned.clear()
         self.held.clear()
         self.forget_values()

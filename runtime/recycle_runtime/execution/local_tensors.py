@@ -1,4 +1,4 @@
-"""What this rank has of a program's DTensors.
+"""Local parts of a program's DTensors.
 
     module        weight: DTensor, 8 x 4, Shard(0)      what forwards and backwards compute with
     all else      weight: Parameter, 4 x 4              the same memory, for optimizer, undo, norm, state
@@ -60,7 +60,7 @@ def whole_number(value: torch.Tensor) -> torch.Tensor:
 
 
 def take_losses_of_slices() -> None:
-    """What `loss_parallel` does, until the process ends: a backward comes later than the loss."""
+    """Enable ops of `loss_parallel` until the process ends: a backward comes later than the loss."""
     from torch.distributed.tensor.parallel import loss
 
     parallel_loss: Any = loss
@@ -68,7 +68,7 @@ def take_losses_of_slices() -> None:
 
 
 def plain_outputs(path: Any, outputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What leaves a chunk; ProgramError for a DTensor, which is no message."""
+    """Outputs of a chunk as plain tensors; ProgramError for a DTensor, which cannot be sent."""
     if any(is_distributed(each) for each in outputs):
         raise ProgramError(
             f"{path}: a layer gives a DTensor to the next one, and a plan may put them on two workers, "
@@ -150,7 +150,7 @@ def refuse_other_placements(path: Any, named: Iterable[tuple[str, nn.Parameter]]
 
 
 def stepped_parameters(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
-    """What an optimizer steps in their place: the local part of a DTensor, others themselves."""
+    """Parameters for the optimizer: the local part of a DTensor, others themselves."""
     return [_stepped(each) if is_distributed(each) else each for each in parameters]
 
 

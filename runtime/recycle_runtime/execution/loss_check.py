@@ -77,9 +77,9 @@ def _leaves(value: Tensor) -> Iterator[nn.Parameter]:
 
 
 def _remembered(loss: Any) -> Iterator[tuple[str, Any]]:
-    """What a function keeps: attributes of the object that it belongs to, what it closes over, globals.
+    """State that a function keeps: attributes of the object that it belongs to, closure variables, globals.
 
-    Numbers and texts, and of tensors how often they were written to, each with its name.
+    Numbers and texts, and the version counters of tensors, each with its name.
     """
     if isinstance(loss, partial):
         loss = cast("partial[Any]", loss).func

@@ -131,7 +131,7 @@ class _Norm:
         self._calls = calls
 
     def parts(self) -> list[torch.Tensor]:
-        """What peers add up: both statistics, and how often it was called."""
+        """Tensors that peers add up: both statistics, and the number of calls."""
         calls = torch.full_like(self._totals[0][:1], self._forwards * (self._calls or 0))
         return [*self._totals, calls]
 

@@ -38,7 +38,7 @@ class OpTimes:
         self._resumed = 0.0
         self._seconds: dict[str, list[float]] = {}
         self._event: Any = None
-        """Where the op that runs now has begun, on a GPU."""
+        """Start event of the op that runs now, on a GPU."""
         self._recorded: list[tuple[str, Any, Any]] = []
 
     def around(self, table: dict[Opcode, Handler]) -> dict[Opcode, Handler]:
@@ -68,7 +68,7 @@ class OpTimes:
         return found
 
     def resume(self) -> None:
-        """What this process has waited for is there: the time of an op begins here."""
+        """Begin the time of an op here: the data that it has waited for has arrived."""
         self._resumed = time.perf_counter()
         if self._event is not None:
             self._event.record()

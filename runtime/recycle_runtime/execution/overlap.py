@@ -44,7 +44,7 @@ class Part(NamedTuple):
 
 
 class Overlap:
-    """What one worker computes in its rounds, step by step."""
+    """Computation of one worker in its rounds, step by step."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Overlap:
                 count -= work.run_some(count)
 
     def end(self, buffer: int) -> None:
-        """What is left of its W is computed where that stands."""
+        """Forget a buffer: the rest of its W is computed at its own instruction."""
         self._pieces.pop(buffer, None)
 
 

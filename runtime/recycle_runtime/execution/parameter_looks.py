@@ -18,7 +18,7 @@ from recycle_runtime.protocol.messages.steps import ParameterLook, Parameters
 
 _SAMPLES = 64
 _SHOWN = 8
-"""Names that are told."""
+"""Names that are reported; the rest are left out."""
 _MOST = 4096
 """Parameters of a worker that are looked at."""
 

@@ -24,7 +24,7 @@ _ENDS = 8
 
 
 def why_whole(parameters: Mapping[str, nn.Parameter], tensor: int) -> str:
-    """Why a layer of a worker with so many ranks cannot be held by fewer; nothing if it can."""
+    """Reason why a layer of a worker with so many ranks cannot be held by fewer; empty if it can."""
     for name, parameter in parameters.items():
         if has_hooks(parameter):
             return f"{name} has hooks on its gradient"

@@ -26,7 +26,7 @@ from recycle_runtime.transport.interface import Grid, Transport
 
 
 class Role(NamedTuple):
-    """Whose stream a process runs, in which plan, and among whom."""
+    """Stream that a process runs: its plan, its worker, and the grid of workers."""
 
     bundle: Bundle
     plan: int
@@ -40,20 +40,20 @@ _ENDS = 2
 
 
 class StepReport(NamedTuple):
-    """What a worker has to say about a step."""
+    """Report of a worker on a step."""
 
     step: int
     loss: float | None
     """Its share of the loss, where the last chunk is."""
     seconds: float
     repeated: int
-    """How often the step was run again because of a late validation."""
+    """Number of times that the step was run again because of a late validation."""
     data_wait: float = 0.0
     """Seconds of these that it waited for data."""
 
 
 class Session:
-    """Runs its stream once a step; ends when the group does. `store` is where the group's shapes are told."""
+    """Runs its stream once a step; ends when the group does. `store` passes on the group's shapes."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class Session:
             return StepReport(step, loss, time.perf_counter() - began, repeated, self.data.take_waited())
 
     def gradients(self, step: int) -> tuple[ChunkGradients, ...]:
-        """What those of the last step, which is this one, have reached."""
+        """Parameters that gradients of this step, which is the last one, have reached, by chunk."""
         return gradients_of(self._chunks.values(), step, self.handlers.gives_back)
 
     def evaluate(self, data: EvaluationData, before: Callable[[int], None] | None = None) -> float | None:
@@ -183,7 +183,7 @@ class Session:
         self.transport.close()
 
     def drop(self) -> None:
-        """What was under way, but not the group."""
+        """Drop the work under way, but not the group."""
         self.handlers.drop()
         self._evaluation.drop()
         self.steps.drop()

@@ -1,13 +1,13 @@
-"""What crosses the boundaries of a chunk, found out once for each shape of a micro-batch.
+"""Tensors that cross the boundaries of a chunk, found out once for each shape of a micro-batch.
 
 The first forward of a micro-batch of some shape shows what leaves the chunk; the store passes it on to the
 next one, which waits for it before it asks for the first message of that shape. A forward comes before its
-message in every plan, so nobody waits for somebody who waits.
+message in every plan, so no cycle of waits forms.
 
-Which shape a micro-batch has is known to the workers that load it, and told to those between them.
+The shape of a micro-batch is known to the workers that load it, and sent to those between them.
 
-A message of gradients is as long as what was given on, and full of zeros where there is no gradient. Which
-tensors have had one is told beside it, so that what comes before a detached tensor is left as it is.
+A message of gradients is as long as the activations, with zeros where there is no gradient. The numbers of
+tensors with a gradient are sent beside it, so that layers before a detached tensor are left as they are.
 """
 
 import json
@@ -27,7 +27,7 @@ __all__ = ["Looks", "Shapes", "Specs", "as_tuple", "numbers_with_gradient"]
 Specs = tuple[TensorSpec, ...]
 
 _FIRST = "first"
-"""Key of what the first backward of a chunk says: all that it has reached is told."""
+"""Key that is set after the first backward of a chunk has published all that it has reached."""
 
 
 class Shapes:
@@ -46,7 +46,7 @@ class Shapes:
         self._stores, self._chunk = _of_ranks("shape", store, tp_rank, ranks), chunk
         self._store = self._stores[0]
         self._arriving = {} if arriving is None else arriving
-        """What is known already stays known when workers are grouped anew."""
+        """Shapes that are known already stay known when workers form a new group."""
         self._leaving: dict[str, Specs] = {}
         self._told: set[int] = set()
         self._has_told = False
@@ -55,17 +55,17 @@ class Shapes:
         """A backward of the next chunk has said what it reached."""
 
     def arriving(self, signature: str) -> Specs:
-        """What comes in from the previous chunk."""
+        """Tensors that come in from the previous chunk."""
         if signature not in self._arriving:
             self._arriving[signature] = _unpack(self._store.get(_key(signature, self._chunk)))
         return self._arriving[signature]
 
     def leaving(self, signature: str) -> Specs:
-        """What has gone out to the next chunk."""
+        """Tensors that have gone out to the next chunk."""
         return self._leaving[signature]
 
     def show(self, signature: str, outputs: Sequence[torch.Tensor]) -> None:
-        """A forward has given this; the first of its signature is told to the next chunk, and all others must
+        """A forward has given this; the first of its signature is sent to the next chunk, and all others must
         look like it: how long a message is decides which way it goes."""
         if (known := self._leaving.get(signature)) is None:
             self._leaving[signature] = tuple(map(TensorSpec.of, outputs))
@@ -79,7 +79,7 @@ class Shapes:
             )
 
     def tell_reached(self, numbers: Iterable[int]) -> None:
-        """Which of the tensors that came in have a gradient, before it is sent back; each is told once."""
+        """Publish which incoming tensors have a gradient, each once, before the gradient is sent back."""
         new = set(numbers) - self._told
         if not new and self._has_told:
             return
@@ -96,9 +96,9 @@ class Shapes:
     def reached(self, numbers: Iterable[int], wait: Callable[[], object]) -> list[int]:
         """Those of the tensors given on that the next chunk's backwards have found gradients of.
 
-        The host may be far ahead of the device: it waits until a backward has told of its gradients, which
+        The host may be far ahead of the device: it waits until a backward has published its gradients, which
         happens before its message is sent in every plan. A tensor without one by then has one in few
-        programs; for its sake all later messages are waited for (`wait`), since theirs are told before them.
+        programs; for its sake all later messages are waited for (`wait`), since theirs are sent before them.
         """
         numbers = list(numbers)
         if numbers and not self._is_told:
@@ -119,8 +119,8 @@ class Shapes:
 
 
 class Looks:
-    """What micro-batches look like, from the workers that load them for the first chunk to those that only
-    compute on them. Whatever is known when a step begins travels at once."""
+    """Shapes and types of micro-batches, from the workers that load them for the first chunk to those that
+    only compute on them. All that are known when a step begins travel at once."""
 
     def __init__(
         self, store: dist.Store, tp_rank: int, worker: Worker, loaded_by: Mapping[int, Worker], ranks: int = 1
@@ -132,10 +132,10 @@ class Looks:
         self._worker, self._loaded_by = worker, loaded_by
         self._told: dict[int, set[int]] = {}
         self._keys: dict[int, list[str]] = {}
-        """Of what was told, by step."""
+        """Keys that were published, by step."""
 
     def tell(self, step: int, looks: Mapping[int, ItemSpec]) -> None:
-        """All that are known by now of those that this worker loads in a step; each is told once."""
+        """All that are known by now of those that this worker loads in a step; each is sent once."""
         told = self._told.setdefault(step, set())
         keys = self._keys.setdefault(step, [])
         fresh = {index: look.packed() for index, look in looks.items() if index not in told}
@@ -153,7 +153,7 @@ class Looks:
         self._forget(step - 2)
 
     def ask(self, step: int, index: int, part: int) -> ItemSpec:
-        """Of a micro-batch, when the worker has told that loads this part of it (its number in the plan)."""
+        """Of a micro-batch, once sent by the worker that loads this part of it (its number in the plan)."""
         key = _look_key(step, self._loaded_by[part])
         at_first: dict[str, str] = json.loads(self._store.get(key))
         if (found := at_first.get(str(index))) is not None:
@@ -174,7 +174,7 @@ def _of_ranks(what: str, store: dist.Store, tp_rank: int, ranks: int) -> list[di
 
 
 def numbers_with_gradient(inputs: Sequence[torch.Tensor]) -> list[int]:
-    """Which of the tensors that came in a backward has found gradients of."""
+    """Numbers of the incoming tensors for which a backward has found gradients."""
     return [number for number, tensor in enumerate(inputs) if tensor.grad is not None]
 
 

@@ -29,7 +29,7 @@ class StepSum:
         return self._sum is not None
 
     def begin(self, counted: torch.Tensor, start_sum: Callable[[torch.Tensor], Pending | None]) -> None:
-        """When all forwards of the step are done."""
+        """Begin the sum when all forwards of the step are done."""
         self._sum, self._under_way = counted, start_sum(counted)
 
     def take(self) -> torch.Tensor | None:

@@ -32,14 +32,14 @@ class Owners(Protocol):
     """Of the shards of a chunk's optimizer state: see `state.ownership`."""
 
     on_change: Callable[[OwnersLacking | None], None] | None
-    """Called when other shards are held here than before; told when owners are missing, and when they are not
+    """Called when other shards are held here than before; also when owners are missing, and when they are not
     any more."""
 
     go_on: Callable[[], None]
     """Raises an error if the group is to be left: called before anything is made of what has come."""
 
     def agree(self) -> None:
-        """When a generation begins: who owns what."""
+        """Agree on owners of shards when a generation begins."""
         ...
 
     def gather(self) -> None:
@@ -118,7 +118,7 @@ class WorkerSteps:
         on_change: Callable[[OwnersLacking | None], None] | None = None,
         go_on: Callable[[], None] | None = None,
     ) -> None:
-        """When the group has come together: who owns which shards, and all have the same weights."""
+        """Agree on owners of shards once the group has formed, so that all have the same weights."""
         for ownership in self._ownership.values():
             ownership.on_change, ownership.go_on = on_change, go_on or ownership.go_on
             ownership.agree()
@@ -180,9 +180,9 @@ class WorkerSteps:
 
     @property
     def meets_all(self) -> bool:
-        """Whether all workers wait for the norm before anybody steps, and for nothing else before that: then
-        a barrier would be a second wait for the same. What peers wait for counts as work of a reduction, so
-        theirs stays."""
+        """True if all workers wait for the norm before anybody steps, and for nothing else before that: then
+        a barrier would be a second wait for the same. Waits of peers count as work of a reduction, so their
+        barrier stays."""
         options = (stepper.options for stepper in self._steppers)
         return not self._has_peers and all(each.validate and not each.staggered for each in options)
 
@@ -255,7 +255,7 @@ class WorkerSteps:
             stepper.drop_sums()
 
     def _settle(self) -> bool:
-        """Whether the last step stands as it was made; all chunks of all workers see the same norm."""
+        """True if the last step stands as it was made; all chunks of all workers see the same norm."""
         self.arrive()
         stands = all([stepper.settle() is not Verdict.REDO for stepper in self._steppers])
         for ownership in self._ownership.values():
@@ -303,7 +303,7 @@ class _SumOfChunks:
 
 
 class _ShareOfSum:
-    """What a chunk waits for."""
+    """Pending sum of one chunk: it waits for the sum over all chunks."""
 
     def __init__(self, whole: _SumOfChunks, tensor: torch.Tensor) -> None:
         self._whole, self._tensor = whole, tensor

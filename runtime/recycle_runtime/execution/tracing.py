@@ -59,7 +59,7 @@ class Tracer:
         return _Listening(transport, self)
 
     def wait(self, pending: Pending) -> Any:
-        """What `pending.wait()` returns; the time counts as waiting of the instruction that runs now."""
+        """Result of `pending.wait()`; its time counts as waiting of the instruction that runs now."""
         start = time.monotonic_ns()
         result = pending.wait()
         self._finish()

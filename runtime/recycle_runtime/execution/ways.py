@@ -25,7 +25,7 @@ _AT_ONCE = "weights of what is compiled or checkpointed do not wait for W"
 
 
 def way_of(layer: nn.Module) -> str:
-    """How a layer computes."""
+    """Execution mode of a layer: compiled, checkpointed, both, or eager."""
     modules = list(layer.modules())
     ways = ["compiled"] if any(map(is_compiled, modules)) else []
     # As models of `transformers` say it; what a forward does by itself is not seen.

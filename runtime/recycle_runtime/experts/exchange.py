@@ -1,4 +1,4 @@
-"""Where rows of tokens go to meet the experts that they are for, and come back."""
+"""Exchange of rows of tokens with the peers that hold the experts that the rows are for."""
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -53,8 +53,8 @@ class Exchange(Protocol):
 
         `rows`: those for peer 0, then those for peer 1, ... Rows beyond the sum of all counts go nowhere.
         `counts`: whole numbers on the device of rows, by peer, by part (a slot of that peer on the way there,
-        a slot of this one on the way back); peers are told all of theirs. `arriving`: what peers have for
-        this one, in the same form, where that is known: then nothing is told.
+        a slot of this one on the way back); peers are sent all of theirs. `arriving`: what peers have for
+        this one, in the same form, where that is known: then nothing is sent.
 
         The result has rows from peer 0, then from peer 1, ..., and `arriving`. Its backward takes gradients
         the other way round, whether anything needs them or not.

@@ -19,7 +19,7 @@ from recycle_runtime.program.errors import ProgramError
 
 
 class ExpertRows(NamedTuple):
-    """Which expert each row is for."""
+    """Groups of rows by the expert that they are for."""
 
     counts: Tensor
     """Rows of every slot that is computed here, on the device of the rows."""

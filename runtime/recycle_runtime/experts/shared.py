@@ -135,7 +135,7 @@ class SharedExperts(nn.Module):
 
     @torch.no_grad()
     def _plan(self, chosen: Tensor) -> "_Plan":
-        """Where every choice goes; nothing of it is known to the host."""
+        """Place of every choice; computed on the device, without its host."""
         placement, peer = self.exchange.placement, self.exchange.peer
         slots, choices = self._near_slots(chosen.device)
         flat = chosen.reshape(-1)
@@ -200,7 +200,7 @@ class SharedExperts(nn.Module):
 
 
 class _Plan(NamedTuple):
-    """Where choices of the router go; a choice is one expert of one token."""
+    """Places of the router's choices; a choice is one expert of one token."""
 
     order: Tensor
     """Choices sorted by slot, dropped ones last."""

@@ -1,7 +1,7 @@
 """Command lines of coordinator and agents.
 
-The options are those of `recycle-run node`, with underscores, and its parser checks them: what a job can be
-told is written down once.
+The options are those of `recycle-run node`, with underscores, and its parser checks them: the options of
+a job are written down once.
 """
 
 import io

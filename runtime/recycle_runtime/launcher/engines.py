@@ -39,7 +39,7 @@ class NodePlace:
     """Of the first node, which coordinates."""
     port: int
     nodes: int | None
-    """How many there are, if that is known."""
+    """Number of nodes, if that is known."""
 
     @property
     def is_first(self) -> bool:
@@ -111,7 +111,7 @@ def _first_pod(environment: Mapping[str, str]) -> str:
 
 
 def _refuse_elastic(environment: Mapping[str, str], launcher: Sequence[str]) -> None:
-    """What torchrun sets does not tell its rendezvous; its own options do, and where they come from."""
+    """Refuse elastic launches, asked for by torchrun's own options or the variables that set them."""
     options = {"nnodes": "", "rdzv-backend": "static", "standalone": ""}
     for name in options:
         options[name] = environment.get(f"PET_{name.upper().replace('-', '_')}", options[name])

@@ -52,7 +52,7 @@ def view(
 
 
 def summary(recoveries: list[Recovered], made: Sequence[int], wanted: int, first: int = 0) -> str:
-    """What happened besides training, a line each; empty if nothing did. `made`: the steps that counted."""
+    """Recoveries of a run, a line each; empty if there were none. `made`: the steps that counted."""
     rows = [row for row in recoveries if row.causes != ("start",)]
     if not rows:
         return ""
@@ -109,14 +109,14 @@ def _with_joiners(take: _Take) -> _Take:
 
 
 class _Joiners:
-    """Workers that were started again and do not train yet, as far as observers are told of them.
+    """Workers that were started again and do not train yet, as far as observers are notified of them.
 
     A worker takes seconds to start, and gets its state while the others train: a run may end before that.
     """
 
     def __init__(self) -> None:
         self._coming: dict[str, None] = {}
-        """By name, in the order in which they were told of."""
+        """By name, in the order in which they were reported."""
         self._training: frozenset[str] = frozenset()
 
     def take(self, message: ToObserver) -> str | None:
@@ -226,7 +226,7 @@ class _Table:
         return f"step {row.step}  loss {loss_text(row.loss)}  {row.seconds:.3f} s  plan {row.plan}"
 
     def _cell(self, pipeline: int, stage: int) -> str:
-        """Who trains is told with each generation, and not again to a coordinator that goes on with one."""
+        """Mark of a worker. A coordinator that continues a generation does not name its workers again."""
         if not self._places:
             return _NOT_KNOWN
         return _ALIVE if (pipeline, stage) in self._places else _GONE

@@ -21,7 +21,7 @@ from recycle_runtime.protocol.messages.observers import Hello, JobEnded, ToObser
 from recycle_runtime.protocol.messages.steps import StepRow, StepSettled
 
 _ROWS_HELD = 2
-"""What became of a step is told before the second step after it counts, if anybody knows."""
+"""Rows held back for their outcomes, which arrive before the second step after them counts, if at all."""
 _KEPT = 4096
 """Steps of which it is known what became of them, and whose rows may still come: as many as workers say again
 to a coordinator that was started again, where the one that says it may be the first."""
@@ -44,7 +44,7 @@ class MetricsFile:
         self._next = 0
         """The step of the next row, if the job does not go back."""
         self.error: str | None = None
-        """Why rows are missing."""
+        """Reason why rows are missing."""
         if path is not None:
             _mend(Path(path))
             self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115
@@ -58,9 +58,9 @@ class MetricsFile:
             self._file.close()
 
     def catch_up(self, told: Sequence[StepRow | StepSettled]) -> None:
-        """Write the rows that a process before this one has told and not written.
+        """Write the rows that a process before this one has received and not written.
 
-        Of all that were told, these are the ones behind the last that is there, so that a row of a step which
+        Of all rows, these are the ones behind the last that is there, so that a row of a step which
         is made again counts as another.
         """
         self._write_all()
@@ -160,7 +160,7 @@ def _finite(value: float | None) -> float | None:
 
 
 def _key(row: Mapping[str, Any]) -> str:
-    """What tells a row from others, also from that of the same step before it was made again."""
+    """Key that tells a row from others, also from that of the same step before it was made again."""
     return json.dumps([row.get(name) for name in ("step", "loss", "seconds", "data_wait", "live", "plan")])
 
 

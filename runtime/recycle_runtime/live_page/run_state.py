@@ -20,7 +20,7 @@ from recycle_runtime.protocol.messages.observers import (
 from recycle_runtime.protocol.messages.steps import StepRow, StepSettled
 
 _MOST_STEPS, _MOST_EVENTS = 2000, 200
-"""What a page shows; a file of metrics has everything."""
+"""Steps and events that a page shows; a file of metrics has everything."""
 _MOST_EARLY = 16
 """Steps of which it is known what became of them before they count."""
 _NANOSECONDS = 1e9
@@ -45,7 +45,7 @@ class RunState:
         self._why = ""
         self._steps: deque[dict[str, Any]] = deque(maxlen=_MOST_STEPS)
         self._early: dict[int, StepSettled] = {}
-        """What is known of steps before they count."""
+        """Outcomes of steps that do not count yet."""
         self._recoveries: deque[dict[str, Any]] = deque(maxlen=_MOST_EVENTS)
         self._events: deque[dict[str, Any]] = deque(maxlen=_MOST_EVENTS)
         self.counted = 0

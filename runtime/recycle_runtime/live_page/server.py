@@ -33,7 +33,7 @@ _HEADERS = {
 
 
 def page_token(job_token: str) -> str:
-    """What readers of the page show; the job's token cannot be found from it."""
+    """Token that readers of the page present; the job's token cannot be derived from it."""
     return hmac.digest(job_token.encode(), b"live page", hashlib.sha256).hex()[:32]
 
 

@@ -38,7 +38,7 @@ class Option:
 
     flag: str
     help: str
-    """With `{default}` for the default of the flag; argparse.SUPPRESS: users are not told of it."""
+    """With `{default}` for the default of the flag; argparse.SUPPRESS: it is not in the help."""
     commands: tuple[str, ...]
     default: Any
     """The value where nothing is said."""

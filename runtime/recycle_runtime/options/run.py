@@ -37,7 +37,7 @@ LOCAL, NODE, COORDINATOR, AGENT, WORKER, PROFILE = (
     "local", "node", "coordinator", "agent", "worker", "profile"
 )  # fmt: skip
 _COORDINATOR = (LOCAL, NODE, COORDINATOR)
-"""Where an option is said that the coordinator needs."""
+"""Commands that take an option of the coordinator."""
 _AGENT = (LOCAL, NODE, AGENT)
 """The same for agents and workers."""
 _BOTH = (LOCAL, NODE, COORDINATOR, AGENT)
@@ -116,7 +116,7 @@ class AdaptationOptions:
         read=_share,
         write=_percent,
     )
-    """The share of a step that a new plan has to save; None: nothing is planned anew."""
+    """The share of a step that a new plan has to save; None: nothing is replanned."""
     replan_every: int = number(
         50,
         "STEPS",
@@ -467,7 +467,7 @@ def command_words(options: RunOptions, command: str, *more: str) -> list[str]:
 
 
 def shared_paths(options: RunOptions, command: str) -> dict[str, str]:
-    """Paths that a process is told, as they are from whatever directory it works in."""
+    """Paths for a process, as they are from whatever directory it works in."""
     marked = {path[-1] for path, each in options_of(RunOptions, command) if each.is_shared_path}
     found = {name: value for name, value in told(options, command).items() if value is not None}
     return {name: str(Path(found[name]).absolute()) for name in found.keys() & {"bundle", *marked}}

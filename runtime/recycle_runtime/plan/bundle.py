@@ -126,7 +126,7 @@ class Bundle(Index):
 
     @property
     def instructions(self) -> int:
-        """How many instructions all streams of all plans hold together."""
+        """Number of instructions in all streams of all plans together."""
         return sum(sum(layout.lengths) for layout in self.layouts)
 
     def find(self, failed_per_stage: Sequence[int]) -> int | None:
@@ -163,7 +163,7 @@ class Bundle(Index):
         return tuple(worker for worker in grid if worker not in failed)
 
     def stream(self, plan: int, worker: Worker) -> tuple[Instruction, ...]:
-        """What the worker runs in this plan; KeyError when the plan has no such live worker."""
+        """Stream of a worker in this plan; KeyError when the plan has no such live worker."""
         place = self._place(plan, worker)
         lengths = self.layouts[plan].lengths
         first = sum(lengths[:place])
@@ -175,7 +175,7 @@ class Bundle(Index):
         return stream
 
     def length(self, plan: int, worker: Worker) -> int:
-        """How many instructions the stream of a worker has."""
+        """Number of instructions in the stream of a worker."""
         return self.layouts[plan].lengths[self._place(plan, worker)]
 
     def columns(self, plan: int) -> Columns:
@@ -192,7 +192,7 @@ class Bundle(Index):
         return found
 
     def _place(self, plan: int, worker: Worker) -> int:
-        """Which of the live workers of a plan it is."""
+        """Index of a worker among the live workers of a plan."""
         pipeline, stage = worker
         failed = self.plans[plan].failed
         if worker in failed or not (0 <= pipeline < self.pipelines and 0 <= stage < self.stages):

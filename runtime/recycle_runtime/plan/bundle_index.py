@@ -20,7 +20,7 @@ Numbers are written seven bits to a byte, the lowest first; the upper bit says t
     groups      only if anything follows: how many, and for each the stage that holds each chunk
     owners      only where the optimizer's state is sharded: how many workers own each shard
     experts     only where peers share experts: slots of each worker in each mixture layer, and after how
-                many steps experts are placed anew
+                many steps experts are placed again
 """
 
 from dataclasses import dataclass
@@ -43,15 +43,15 @@ class PlanEntry(NamedTuple):
     failed: tuple[tuple[int, int], ...]
     """(pipeline, stage) of each failed worker, sorted."""
     release: tuple[int, ...]
-    """When the window of each stage opens."""
+    """Tick at which the window of each stage opens."""
     makespan: int
     period: int
     lower_bound: int
     reason: str
-    """Which bound binds, in words."""
+    """Bound that binds, in words."""
     cut_short: bool
     bound_over_cuts: int = 0
-    """What no plan of any cut for as many workers goes below; 0 when that is not known."""
+    """Lower bound on the plans of any cut for as many workers; 0 when that is not known."""
 
 
 class ColumnLayout(NamedTuple):
@@ -80,7 +80,7 @@ class Index:
     chunk_stages: tuple[int, ...]
     """The stage whose workers hold each chunk of the model."""
     cut: tuple[int, ...] = ()
-    """How many layers each chunk has; empty when the job gives whole stages only."""
+    """Number of layers of each chunk; empty when the job gives whole stages only."""
     tied_chunks: tuple[int, ...] = ()
     """Chunks that share parameters; none, or two and more."""
     groups: tuple[tuple[int, ...], ...] = ()
@@ -92,7 +92,7 @@ class Index:
     slots: int = 0
     """Slots of each worker for experts, in each mixture layer; 0: peers share no experts."""
     placed_every: int = 0
-    """Steps after which experts are placed anew; 0: never."""
+    """Steps after which experts are placed again; 0: never."""
     recut_digests: tuple[bytes, ...] = ()
     """The content hash of each bundle for another cut."""
     plans: tuple[PlanEntry, ...]
@@ -115,7 +115,7 @@ class Index:
 
     @property
     def shape(self) -> StreamShape:
-        """What the codec must know."""
+        """Sizes that the codec must know."""
         return StreamShape(len(self.chunk_stages), self.stages, self.pipelines, self.microbatches)
 
 
@@ -323,7 +323,7 @@ class _Numbers:
 
     @property
     def left(self) -> int:
-        """How many bytes have not been read."""
+        """Number of bytes that have not been read."""
         return len(self._data) - self._position
 
     def next(self, what: str, least: int, most: int) -> int:
@@ -343,7 +343,7 @@ class _Numbers:
         return value
 
     def count(self, what: str, least: int = 0) -> int:
-        """How many things follow; each takes at least a byte, so there cannot be more than bytes left."""
+        """Number of `what` that follow; each takes a byte or more, so there are at most `left`."""
         return self.next(f"the number of {what}", least, self.left)
 
     def take(self, length: int) -> bytes:

@@ -40,7 +40,7 @@ class StreamShape(NamedTuple):
 
     @property
     def limits(self) -> tuple[int, ...]:
-        """What the numbers of each column must stay below."""
+        """Upper limits of the numbers in each column, exclusive."""
         workers = self.stages * self.pipelines
         many = LARGEST_NUMBER + 1
         return (_LAST_OPCODE + 1, self.chunks, self.pipelines, self.microbatches, many, many, workers)
@@ -69,7 +69,7 @@ class Columns(NamedTuple):
 
 
 def unpack_bytes(packed: bytes, size: int) -> bytes | None:
-    """What zlib packed into these bytes; None if that is not exactly so many. Never unpacks more."""
+    """Unpack bytes that zlib has packed; None if they are not exactly `size` bytes. Never unpacks more."""
     if size > MOST_UNPACKED * len(packed):
         return None
     unpacker = zlib.decompressobj()

@@ -1,4 +1,4 @@
-"""The instruction set: what a worker can be told to do. Standard library only.
+"""Instruction set of workers. Standard library only.
 
 A stream is the list of instructions of one worker for one iteration. Sends and receives are posts:
 they return at once, and the compute instruction that consumes a message waits for it. On every
@@ -61,7 +61,7 @@ class Instruction(NamedTuple):
 
     opcode: Opcode
     chunk: int = NONE
-    """Which range of layers it works on, or sends or receives for."""
+    """Range of layers that it works on, or sends or receives for."""
     pipeline: int = NONE
     """The pipeline that the micro-batch belongs to, wherever it runs."""
     microbatch: int = NONE

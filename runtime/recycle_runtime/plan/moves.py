@@ -28,7 +28,7 @@ STEPS_BEFORE_MOVES = 4
 """Steps of a generation before moves are weighed, where none before it says how long a step takes; the first
 of them is warm-up."""
 STEPS_BEFORE_FURTHER_MOVES = 1
-"""Where one does: then the periods of both plans say how long a step takes now."""
+"""Steps of a generation before moves are weighed, where an earlier one says how long a step takes."""
 _BYTES_A_SECOND = 1e9
 _REGROUP_SECONDS = 2.0
 """Both as long as nothing was measured."""
@@ -61,7 +61,7 @@ def least_moves(
 
 
 def failed_counts(live: Collection[Worker], stages: int, pipelines: int) -> Counts:
-    """How many workers of each stage are not among the live ones."""
+    """Number of workers of each stage that are not among the live ones."""
     there = [0] * stages
     for _, stage in live:
         there[stage] += 1
@@ -149,7 +149,7 @@ class CostOfMoves:
         self._regroups: list[float] = []
         self._rates: list[float] = []
         self.state_bytes: dict[int, int] = {}
-        """What a worker of each stage holds, as its workers say."""
+        """Bytes of state of a worker of each stage, as its workers report them."""
 
     def regrouped(self, seconds: float, copying: float) -> None:
         """A change was made; of its time, so much went into copies."""

@@ -66,7 +66,7 @@ class Recyclec:
         return self._process.poll() is not None
 
     def output(self) -> str:
-        """What it printed, once it has ended; OnDemandError if it failed."""
+        """Output of the process, once it has ended; OnDemandError if it failed."""
         with self._output, self._complaint:
             said, complaint = (_text(file) for file in (self._output, self._complaint))
         if (status := self._process.wait()) < 0:
@@ -120,7 +120,7 @@ def cut_arguments(job: str, workers: int, *, split: bool = False, out: Path) -> 
 def cut_for_slow_arguments(
     job: str, workers: int, factors: Collection[float], *, split: bool = False, out: Path
 ) -> list[str]:
-    """For a plan of the fastest cut for so many workers of which some are slow, told as JSON."""
+    """For a plan of the fastest cut for so many workers of which some are slow, given as JSON."""
     slow = ["--slow", ",".join(f"{by:.3f}" for by in factors)]
     return [*cut_arguments(job, workers, split=split, out=out), *slow, "--json"]
 
@@ -134,7 +134,7 @@ def retime_arguments(
 
 
 def read_plan(path: Path) -> Bundle:
-    """What was made; OnDemandError if it cannot be read."""
+    """Read the plan that was made; OnDemandError if it cannot be read."""
     try:
         return Bundle.read(path)
     except (OSError, BundleError) as error:

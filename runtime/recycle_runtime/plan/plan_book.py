@@ -34,12 +34,12 @@ class Assignment(NamedTuple):
     """A plan, and the role that each live worker has in it."""
 
     bundle: int
-    """Which of the book's bundles."""
+    """Number of the bundle in the book."""
     plan: int
     roles: dict[Worker, Worker]
     """From a worker's place to the worker whose stream it runs."""
     standbys: int
-    """How many of them run no micro-batches."""
+    """Number of live workers that run no micro-batches."""
     period: int
     """As planned, in ticks."""
     on_purpose: bool = False
@@ -67,9 +67,9 @@ class PlanBook:
             raise BundleError("a job cannot begin with groups of pipelines that have cuts of their own")
         self.family: list[PlanBook] = [] if family is None else family
         self.bundles: list[Bundle] = self.family[0].bundles if self.family else []
-        """Of the whole family: what processes are told counts on these numbers."""
+        """Of the whole family: orders to processes count on these numbers."""
         self.cut = bundle.cut
-        """How many layers each chunk has; empty when the job is not in layers."""
+        """Number of layers of each chunk; empty when the job is not in layers."""
         self.groups = bundle.groups
         """Of pipelines with cuts of their own: for each the stage that holds each chunk; mostly none."""
         self.ranges = layers_of_stages(bundle)
@@ -80,7 +80,7 @@ class PlanBook:
         )
         """All workers that the job could have."""
         self.loss_stages = frozenset(bundle.holders[-1])
-        """Whose workers hold the last chunk of the model."""
+        """Stages whose workers hold the last chunk of the model."""
         self.has_shards = bundle.owners > 0
         """True if optimizer state is in shards, so that no worker holds all of its stage."""
         self.once = frozenset(bundle.chunk_stages)
@@ -228,7 +228,7 @@ class PlanBook:
         return roles
 
     def best_placement(self, failures: int) -> Planned | None:
-        """Where so many failures lie best, and the period then: by the first bundle, or a plan made since."""
+        """Best placement of so many failures, and its period: by the first bundle, or a plan made since."""
         in_first = (plan for (number, _), plan in self._planned.items() if number == self._numbers[0])
         return best_placement(in_first, failures) or best_placement(self._as_compiled(), failures)
 
@@ -305,7 +305,7 @@ def layers_of_stages(bundle: Bundle) -> tuple[LayerRange, ...]:
 
 
 def stream_of(bundle: Bundle, plan: int, role: Worker) -> Sequence[Instruction]:
-    """What a role runs; one that the plan counts as failed runs only what its peers do together."""
+    """Stream of a role; one that the plan counts as failed runs only the operations its peers do together."""
     workers = bundle.workers(plan)
     if role in workers:
         return bundle.stream(plan, role)

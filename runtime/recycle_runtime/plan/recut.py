@@ -200,7 +200,7 @@ def _transfers(
 
 
 def _least_cost_flow(supply: list[int], demand: list[int], costs: list[list[int]]) -> list[list[int]]:
-    """How many go from each source to each sink, all demand met, at the least cost."""
+    """Flow from each source to each sink that meets all demand at the least cost."""
     flow = [[0] * len(demand) for _ in supply]
     supply = list(supply)
     for sink, wanted in enumerate(demand):

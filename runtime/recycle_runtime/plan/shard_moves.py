@@ -21,8 +21,8 @@ HeldShards = Mapping[tuple[int, int], int]
 def wanted_owners(
     holders: Sequence[frozenset[int]], hosts: Sequence[int], able: Sequence[int], owners: int
 ) -> list[tuple[int, ...]]:
-    """Who is to own each shard: `holders` of each have its state now, `hosts` are those of all peers, and
-    some of these are `able` to own any.
+    """Owners for each shard: `holders` of each have its state now, `hosts` are those of all peers, and some
+    of these are `able` to own any.
 
     Few copies, and no peer with more than its part; the first is among those that hold it now.
     """

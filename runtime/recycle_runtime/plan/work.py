@@ -33,7 +33,7 @@ _Unit = tuple[int, int, int]
 
 
 def shares_of(stream: Sequence[Instruction], microbatches: int) -> tuple[Share, ...]:
-    """What a worker runs; StreamMistakeError where it does not do all of that, once, before it steps."""
+    """Work of a stream; StreamMistakeError where the stream does not do all of it, once, before it steps."""
     _check(stream)
     sums: dict[int, int] = {}
     for each in stream:
@@ -77,14 +77,14 @@ class _Found:
 
     def __init__(self) -> None:
         self._held: dict[int, tuple[_Unit, Opcode]] = {}
-        """What is in each buffer, and what was done with it last."""
+        """Unit in each buffer, and the last op on it."""
         self._reduced: set[int] = set()
         self._stepped: set[int] = set()
         self._gathered: set[int] = set()
         self._chunks: set[int] = set()
 
     def next(self, instruction: Instruction) -> str | None:
-        """What is wrong with it, coming after the others."""
+        """Mistake in the next instruction, after those before it; None if there is none."""
         opcode, chunk = instruction.opcode, instruction.chunk
         if opcode is Opcode.FORWARD:
             return self._forward(instruction)

@@ -79,7 +79,7 @@ def sum_shape(stages: int | None, pipelines: int, devices: int) -> GridShape:
 
 
 def ring_factor(wanted: int, measured: int) -> float:
-    """How much longer a reduction takes among more ranks: each passes on 2 (n - 1) / n of the bytes."""
+    """Factor of a reduction's time among more ranks: each passes on 2 (n - 1) / n of the bytes."""
     return (1 - 1 / wanted) / (1 - 1 / measured)
 
 
@@ -212,7 +212,7 @@ class _Sums(NamedTuple):
 
 
 class _LetWait(NamedTuple):
-    """A message to worker 0:0 when the process is told to send it, or has waited too long."""
+    """A message to worker 0:0 when the process is ordered to send it, or has waited too long."""
 
     shape: GridShape
     size: int
@@ -324,7 +324,7 @@ class GridLinks:
         return found
 
     def _together(self, command: _Command, shape: GridShape) -> list[list[int]]:
-        """What each process of a grid has measured, this one's first."""
+        """Run a command on each process of a grid; return the times of all, this process's first."""
         others = self._pipes[: shape.size - 1]
         for pipe in others:
             pipe.send(command)

@@ -16,7 +16,7 @@ from recycle_runtime.program.named_inputs import as_tuple
 
 
 class Halves:
-    """Where there are none, `obstacle` says why."""
+    """Halves of a micro-batch. If it cannot be halved, `obstacle` says why."""
 
     def __init__(self, batches: MicroBatches, device: torch.device) -> None:
         self.obstacle = ""

@@ -43,7 +43,7 @@ class Links(Protocol):
 
     @property
     def how(self) -> dict[str, str]:
-        """Where the numbers come from, for the profile."""
+        """Method of each measurement, for the profile."""
         ...
 
     def waiting_receive(self, size: int) -> Receive | None:

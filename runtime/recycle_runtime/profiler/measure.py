@@ -52,7 +52,7 @@ class OptimizerRun:
 
     @property
     def gradient_bytes(self) -> int:
-        """What is summed over peers."""
+        """Bytes of gradients that are summed over peers."""
         return sum(flat.numel() * flat.element_size() for flat in self._stepper.gradients.buffers)
 
     @property
@@ -62,7 +62,7 @@ class OptimizerRun:
 
     @property
     def held_bytes(self) -> int:
-        """What training keeps beside that: gradients, and what takes a step back."""
+        """Bytes that training holds beside `state_bytes`: gradients, and copies for undoing a step."""
         if self._optimizer is None:
             return 0
         return self._stepper.gradients.bytes_held + self._stepper.undo.bytes_held
@@ -101,13 +101,13 @@ class Options:
     repeat: int = 20
     seed: int = 0
     pipelines: int = 1
-    """How many workers reduce the gradients of a stage."""
+    """Number of workers that reduce the gradients of a stage."""
     threads: int = 1
     """Of torch on the CPU; a worker has one."""
     devices: tuple[Device, ...] = ()
     """Those that workers have one each of, the first being this process's; fewer than two are shared."""
     is_crowded: bool = False
-    """True if other processes use the device meanwhile, whose memory cannot be told from this one's."""
+    """True if other processes use the device meanwhile, whose memory is counted with this one's."""
 
 
 def profile(
@@ -372,7 +372,7 @@ def _split(
 
 
 def _received_bytes(run: StageRun) -> int:
-    """What a worker of this stage receives for a micro-batch: its input, or the gradient of its output."""
+    """Bytes that a worker of this stage receives for a micro-batch: its input, or its output's gradient."""
     if not run.is_first:
         return _bytes(run.fresh_inputs())
     with torch.no_grad():

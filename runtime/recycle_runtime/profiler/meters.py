@@ -81,7 +81,7 @@ MEMORY_HOW = {
     "cpu": "storages alive, by weak reference, of every operation's result",
     "cuda": "torch.cuda.memory_allocated",
 }
-"""Where the numbers come from, for the profile."""
+"""Method of measuring memory on each kind of device, for the profile."""
 
 
 def beside_allocator(device: torch.device) -> int:

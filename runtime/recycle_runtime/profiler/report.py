@@ -101,11 +101,11 @@ class Profile:
     details: dict[str, Any]
     layer_names: tuple[str, ...] = ()
     why_not_split: str = ""
-    """Why it is not known what halves of micro-batches cost; empty of a profile by stage."""
+    """Reason why the cost of halves of micro-batches is not known; empty in a profile by stage."""
 
     @property
     def split_ppm(self) -> int | None:
-        """How much longer two halves of a micro-batch take than the whole, in millionths; None if unknown."""
+        """Extra time of two halves of a micro-batch over the whole, in millionths; None if unknown."""
         halves = [layer.half for layer in self.stages if layer.half is not None]
         if not halves or len(halves) < len(self.stages):
             return None
@@ -118,7 +118,7 @@ class Profile:
 
     @property
     def noun(self) -> str:
-        """What a row is."""
+        """Noun for a row: `layer` or `stage`."""
         return "layer" if self.layer_names else "stage"
 
     def to_text(self) -> str:
@@ -144,7 +144,7 @@ class Profile:
 
 
 def over_ppm(whole: Sequence[int], half: Sequence[int]) -> int:
-    """How much longer two halves take than the whole, in millionths, at least 0; times in any unit."""
+    """Extra time of two halves over the whole, in millionths, at least 0; times in any unit."""
     return max(0, round(1_000_000 * (2 * sum(half) / max(1, sum(whole)) - 1)))
 
 

@@ -41,7 +41,7 @@ class StageRun:
         )
 
     def forward(self, inputs: Tensors) -> Tensors:
-        """What is kept for the backward: the outputs, or the loss of the last stage."""
+        """Outputs of the forward, or the loss of the last stage: kept for the backward."""
         if self.is_first:
             inputs = tuple(self._precision.entering(tensor) for tensor in inputs)
         device = next((tensor.device for tensor in reversed(inputs)), torch.device("cpu"))
@@ -67,7 +67,7 @@ class StageRun:
 
 
 def as_tensors(value: Any) -> Tensors:
-    """What a stage gives, one tensor or several."""
+    """Output of a stage as a tuple of one tensor or several."""
     if isinstance(value, torch.Tensor):
         return (value,)
     given: Any = value

@@ -30,7 +30,7 @@ _NO_ATTRIBUTES = frozenset(vars(nn.Module()))
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What one call of a layer hands out past its result."""
+    """Values that one call of a layer hands out past its result."""
 
     path: str
     """Of a module inside the layer's module; empty for itself."""
@@ -49,7 +49,7 @@ class BoxCall:
     made: Any
     sides: tuple[Side, ...]
     values: Mapping[int, torch.Tensor]
-    """What stands beside fake tensors, by `id`, where values were computed."""
+    """Real tensors beside fake ones, by `id` of the fake tensor, where values were computed."""
 
 
 class Boxes:
@@ -66,7 +66,7 @@ class Boxes:
         self._alike: dict[Any, tuple[list[Any], BoxCall]] = {}
 
     def look(self, layer: int, name: str, module: nn.Module, args: Any, options: Any) -> BoxCall:
-        """What it would give."""
+        """Output of the layer for fake arguments."""
         leaves = tree_flatten((args, options))[0]
         key = (boxed(type(module)), *map(_look, module.parameters()), module.training, *map(_look, leaves))
         if key not in self._alike:
@@ -83,7 +83,7 @@ class Boxes:
     def compute(
         self, layer: int, name: str, module: nn.Module, arguments: Any, with_values: Callable[[Any], Any]
     ) -> BoxCall:
-        """What it gives for values in place of fake arguments."""
+        """Output of the layer for values in place of fake arguments."""
         given = with_values(arguments)
         pairs = list(zip(tree_flatten(given)[0], tree_flatten(arguments)[0], strict=True))
         known = {id(value): told for value, told in pairs if isinstance(told, FakeTensor)}
@@ -134,7 +134,7 @@ def fake_like(mode: FakeTensorMode, tensor: torch.Tensor) -> FakeTensor:
 
 
 def code_of(hook: Any) -> Any:
-    """What hooks have in common that were made in one place."""
+    """Code that hooks made in one place have in common."""
     return getattr(hook, "__code__", type(hook))
 
 
@@ -220,7 +220,7 @@ def _flat(value: Any) -> tuple[tuple[Any, ...], TreeSpec]:
 
 
 def _attributes(module: nn.Module) -> Iterator[tuple[tuple[str, str], Any]]:
-    """What modules keep beside parameters, buffers and parts."""
+    """Attributes of modules beside parameters, buffers and parts."""
     for path, each in module.named_modules():
         for name, value in vars(each).items():
             if name not in _NO_ATTRIBUTES and isinstance(value, torch.Tensor | list | tuple | dict):

@@ -2,7 +2,7 @@
 
 A wrapper puts `_orig_mod.` before every name in it. Without it the module is compiled as ever, and its
 parameters are called as if it were not. A copy of a module loses what it was compiled to: it is compiled
-anew, with the options of the original.
+again, with the options of the original.
 """
 
 from collections.abc import Iterable, Mapping
@@ -45,7 +45,7 @@ def compile_layer(module: nn.Module, options: Mapping[str, Any]) -> None:
 
 
 def _compiler_of(made: Any) -> Any:
-    """What has compiled this, to be called with another function."""
+    """Compiler of a compiled function, to be called with another function."""
     cells: Any = getattr(made, "__closure__", None) or ()
     found = [cell.cell_contents for cell in cells]
     return next((each for each in found if type(each).__name__ == "OptimizeContext"), None)

@@ -100,7 +100,7 @@ def cut_blocks(
 
 
 def balance(costs: Sequence[float], stages: int) -> list[range]:
-    """Which layers each stage gets: the largest stage is smallest, then the stages are most alike."""
+    """Range of layers of each stage: the largest stage is smallest, then the stages are most alike."""
     if not 1 <= stages <= len(costs):
         raise ValueError(f"{len(costs)} layers cannot be cut into {stages} stages of at least one layer each")
     if not all(0 <= cost < float("inf") for cost in costs):

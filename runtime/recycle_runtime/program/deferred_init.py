@@ -53,13 +53,13 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What fills some memory."""
+    """Recipe of the values in some memory."""
 
     like: torch.Tensor
     """All of it, as a meta tensor."""
     calls: tuple[_Call, ...] = ()
     values: torch.Tensor | None = None
-    """What it was made of, where that was more than memory."""
+    """Values that it was made of, where that was more than memory."""
     derived: _Call | None = None
     """The function that made it of other parameters."""
     unknown: str = ""
@@ -185,7 +185,7 @@ def recording() -> Generator[Recipes]:
 
 
 def fill(name: str, parameter: torch.Tensor, recipes: Recipes, seed: int) -> torch.Tensor:
-    """What a parameter of this name holds when it is new; `parameter` is the meta tensor it was built as."""
+    """Initial value of a parameter of this name; `parameter` is the meta tensor it was built as."""
     recipe = recipes.of(parameter)
     if recipe is None:
         return torch.zeros(parameter.shape, dtype=parameter.dtype)

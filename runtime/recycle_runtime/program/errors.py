@@ -11,18 +11,18 @@ _LONGEST = 300
 
 
 class ProgramError(Exception):
-    """What is wrong with the user's program; `hint` says what would work, where that is known."""
+    """Mistake in the user's program; `hint` says what would work, where that is known."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
         self.hint = hint
         self.doing = ""
-        """What was being done, where that is not what the instruction says that was run."""
+        """Activity that failed, where it is not that of the instruction that was run."""
 
 
 @contextmanager
 def blame(path: Path, doing: str) -> Generator[None]:
-    """What the user's code raises in here becomes a ProgramError that says where, and during what."""
+    """Turn exceptions of the user's code into a ProgramError that says where, and during what."""
     try:
         yield
     except ProgramError:
@@ -35,7 +35,7 @@ def blame(path: Path, doing: str) -> Generator[None]:
 
 
 def syntax_sentence(path: Path, error: SyntaxError) -> str:
-    """Where Python stopped reading, and why; the file may be one that the program imports."""
+    """Sentence for a syntax error, with its place; the file may be one that the program imports."""
     known = error.filename is None or Path(error.filename) == absolute(path)
     file = path if known else Path(str(error.filename))
     return f"{place(file, error.lineno)}: syntax error: {error.msg}"

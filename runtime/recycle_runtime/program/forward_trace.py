@@ -1,4 +1,4 @@
-"""What the layers of a whole model hand on to each other, found by watching its own forward from outside.
+"""Dataflow between the layers of a whole model, found by watching its own forward from outside.
 
 A forward is a row of events: calls of the model's layers, and between them the operations of the code
 around these, its glue. A trace runs the glue with fake tensors in place of all parameters: they have types
@@ -61,7 +61,7 @@ class Value(NamedTuple):
 
 
 class Made(NamedTuple):
-    """What an event gave, as fake tensors."""
+    """Output of an event, as fake tensors."""
 
     leaves: tuple[Any, ...]
     shape: TreeSpec
@@ -82,16 +82,16 @@ class ForwardTrace:
     borders: tuple[int, ...]
     """The event at which each layer begins."""
     crossing: tuple[tuple[Value, ...], ...]
-    """What each layer needs of those before it."""
+    """Values that cross the border before each layer."""
     inputs: Mapping[int, torch.Tensor]
     """Fake ones in place of the inputs that are floating-point tensors, by their place."""
     sides: Mapping[int, tuple[Side, ...]]
-    """What layers hand out past their results, by event."""
+    """Values that layers hand out past their results, by event."""
     captures: frozenset[Any]
     """The code of hooks that keep what they are called with."""
 
     def fake(self, value: Value) -> torch.Tensor:
-        """What stands for a value in the trace."""
+        """Fake tensor of a value in the trace."""
         if value.event == -1:
             return self.inputs[value.place]
         if value.side:
@@ -163,7 +163,7 @@ _active = threading.local()
 
 
 def watching() -> CallWatch | None:
-    """What watches the forward that runs in this thread."""
+    """Watch on the forward that runs in this thread; None without one."""
     return getattr(_active, "watch", None)
 
 
@@ -454,7 +454,7 @@ class _Tracer(ForwardWatch):
                 self._uses[value] = max(number, self._uses.get(value, -1))
 
     def _check_unchanged(self, tensor: torch.Tensor, value: Value) -> None:
-        """What was changed in place under its old name cannot be replaced by what another worker sends."""
+        """Refuse values changed in place under their old name: another worker's value cannot replace them."""
         changed = self._changed.get(_memory(tensor), -1)
         crosses = any(changed < border <= self.number for border in self._borders)
         if changed > value.event and crosses:

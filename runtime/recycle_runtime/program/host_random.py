@@ -1,7 +1,7 @@
 """The generators of Python and numpy, which belong to the whole process, beside those of torch.
 
 `HOST.seed` gives them new numbers before a layer is built or runs. `HOST.watching` finds out whether anybody
-draws from them meanwhile, although they are seeded anew: by a thread that makes data, or by a forward.
+draws from them meanwhile, although they are seeded again: by a thread that makes data, or by a forward.
 
 They are always seeded, drawn from or not: only what is seeded before its first draw is the same whenever it
 runs again. `random.seed` takes 5 us and `numpy.random.seed` 2 us, where to copy their states takes 15 us and
@@ -35,7 +35,7 @@ def outside_torch() -> object:
 
 
 class RandomWatch:
-    """What `HostRandom.watching` has found out when it is over."""
+    """Result of `HostRandom.watching`, once it is over."""
 
     is_random = False
     """True if anything was drawn in there, or seeded by anybody else."""
@@ -50,14 +50,14 @@ class HostRandom:
         """A bit generator of numpy to be seeded: that of the user's code outside is left as it is."""
         self._watches = 0
         self._moves = 0
-        """How often they were found moved while somebody watched."""
+        """Number of times that the generators were found moved while somebody watched."""
         self._stood: object = None
         """Their states when they were looked at last, unless they were seeded since then."""
         self._seeded: tuple[int, object] | None = None
         """With what they were seeded since then, and what they give next."""
 
     def seed(self, seed: int) -> None:
-        """What is drawn next depends on this alone."""
+        """Seed the generators: the next draws depend on this alone."""
         with self._turn:
             if not self._watches:
                 self._give(seed)
@@ -113,7 +113,7 @@ HOST = HostRandom()
 
 
 def seed_all(seed: int) -> None:
-    """What is drawn next from generators of the process, torch's too, depends on this alone."""
+    """Seed all generators of the process, torch's too: the next draws depend on this alone."""
     torch.manual_seed(seed)
     HOST.seed(seed)
 
@@ -124,7 +124,7 @@ def _next() -> object:
 
 
 def _state_of(seed: int) -> object:
-    """What `outside_torch` gives after seeding."""
+    """State that `outside_torch` returns after seeding."""
     numpy = numpy_random()
     drawn = None if numpy is None else _comparable(numpy.RandomState(seed % _NUMPY_SEEDS).get_state())
     return random.Random(seed).getstate(), drawn

@@ -97,7 +97,7 @@ def layer_count(program: Program) -> int:
 
 
 def name_prefix(name: str, layer: torch.nn.Module) -> str:
-    """What stands before the names of a layer's parameters in the whole model, or nothing."""
+    """Prefix of the names of a layer's parameters in the whole model, or nothing."""
     return "" if getattr(layer, "has_whole_names", False) else name
 
 

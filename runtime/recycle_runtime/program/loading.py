@@ -27,7 +27,7 @@ In place of `layers` a program may give
     model() -> nn.Module                        a whole model, which is cut into layers: see `model_layers`;
                                                 without `loss`, it computes its own
     build_layers(first, last) -> the same       layers first .. last - 1 of LAYER_COUNT, and no others
-    build_stage(stage, stages) -> nn.Module     whole stages, for jobs that are never cut anew
+    build_stage(stage, stages) -> nn.Module     whole stages, for jobs whose cut never changes
 
 In place of `microbatch` it may give
 
@@ -71,13 +71,13 @@ MODEL: dict[str, tuple[str, ...]] = {
     "build_stage": ("stage", "stages"),
     "model": (),
 }
-"""How a program may give its model, and what each is called with; the first that it defines counts."""
+"""Functions that may give a program's model, with their parameters; the first that it defines counts."""
 DATA: dict[str, tuple[str, ...]] = {
     "batches": ("seed",),
     "microbatch": ("index",),
     "data": ("seed",),
 }
-"""How it may give its data, and what each is called with; the first that can be called so counts."""
+"""Functions that may give its data, with their parameters; the first that can be called so counts."""
 NEEDED = {
     "loss": ("output", "target"),
     "optimizer": ("parameters",),
@@ -92,11 +92,11 @@ OPTIONAL = {
 """The functions that it may define, and what each is called with."""
 _LOGGER = logging.getLogger(__name__)
 _NAMED = ("named_parameters", "named")
-"""What the parameter of `optimizer` is called where it wants names too."""
+"""Names of the parameter of `optimizer` where the function takes pairs of name and parameter."""
 
 
 def check_names(path: Path, names: Mapping[str, Any]) -> str:
-    """How the program gives its model; raise for the first thing that keeps it from being called so."""
+    """Name of the function that gives the model; raise for the first mistake that prevents its call."""
     given = [name for name in MODEL if name in names]
     missing = [name for name in NEEDED if name not in names]
     if not any(name in names for name in DATA):
@@ -114,7 +114,7 @@ def check_names(path: Path, names: Mapping[str, Any]) -> str:
 
 
 def check_one_of(path: Path, table: Mapping[str, tuple[str, ...]], names: Mapping[str, Any]) -> str:
-    """Which of these the program defines: the first that can be called as it should."""
+    """Name in this table that the program defines: the first that can be called as it should."""
     given = [name for name in table if name in names]
     # Programs have always been free to call a number or a helper `layers` or `data`.
     for name in given[:-1]:
@@ -125,7 +125,7 @@ def check_one_of(path: Path, table: Mapping[str, tuple[str, ...]], names: Mappin
 
 
 def takes_group(function: Callable[..., Any]) -> bool:
-    """Whether what gives the model has a parameter `group`."""
+    """True if the function that gives the model has a parameter `group`."""
     signature = _signature(function)
     return signature is not None and "group" in signature.parameters
 
@@ -206,7 +206,7 @@ def _refuse_parameters(path: Path, loss: Any) -> None:
 
 
 def weights(path: Path, names: Mapping[str, Any]) -> Weights | None:
-    """What the model begins with, by name; None for what it is built with."""
+    """Weights that the model begins with, by name; None for those it is built with."""
     value = names.get("WEIGHTS")
     if value is None:
         return None
@@ -224,13 +224,13 @@ def weights(path: Path, names: Mapping[str, Any]) -> Weights | None:
 
 
 def wants_names(function: Callable[..., Any]) -> bool:
-    """Whether `optimizer` is called with (name, parameter) pairs: its parameter is called so."""
+    """True if `optimizer` takes (name, parameter) pairs, as the name of its parameter says."""
     signature = _signature(function)
     return signature is not None and next(iter(signature.parameters), "") in _NAMED
 
 
 def first_line(path: Path, function: Any) -> int | None:
-    """Where a function stands in the user's file."""
+    """First line of a function in the user's file; None if it is elsewhere."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     if code is None or code.co_filename != str(absolute(path)):
         return None
@@ -238,7 +238,7 @@ def first_line(path: Path, function: Any) -> int | None:
 
 
 def kind_of(value: Any) -> str:
-    """What it is, for people."""
+    """Kind of a value, for people."""
     return "nothing" if value is None else f"a value of type {type(value).__name__}"
 
 
@@ -320,7 +320,7 @@ def _short(value: Any) -> str:
 
 
 def own_loss(output: Any, target: Any) -> Any:
-    """What a whole model has computed itself, as Hugging Face models do when they are given `labels`."""
+    """Loss that a whole model has computed itself, as Hugging Face models do when they are given `labels`."""
     value = getattr(output, "loss", None)
     if value is None:
         raise ProgramError(
@@ -343,7 +343,7 @@ class Program:
         if "model" in names and "loss" not in names:
             names = {**names, "loss": own_loss}
         self.gives = check_names(path, names)
-        """Which of `MODEL` it defines."""
+        """Name in `MODEL` that the program defines."""
         _refuse_parameters(path, names["loss"])
         self.path = path
         self.source_digest = source_digest(path)
@@ -357,27 +357,27 @@ class Program:
         self.ties: tuple[Tie, ...] = told_ties(path, names)
         """Parameters that are one: those that it names, and those that its layers are found to share."""
         self.says_ties = names.get("TIED") is not None
-        """Whether it says which are, if any."""
+        """True if the program defines TIED."""
         self.weights: Weights | None = weights(path, names)
         self.gives_data = check_one_of(path, DATA, names)
-        """Which of `DATA` it defines."""
+        """Name in `DATA` that the program defines."""
         self.data_comes_later = False
-        """Whether nothing is known of its data before the first step: a script gives it then."""
+        """True if nothing is known of its data before the first step: a script gives it then."""
         self.script_arguments: tuple[str, ...] | None = None
         """Of the script that has made it, if one has."""
         self.compiles: Mapping[str, Any] | None = _compile_options(path, names)
         """With which options of torch.compile layers are compiled, if they are."""
         self.draws_ahead = _switch(path, names, "DRAW_AHEAD")
-        """Whether data of the next step may be drawn before the user's code has run between two steps."""
+        """True if data of the next step may be drawn before the user's code has run between two steps."""
         self._functions: dict[str, Callable[..., Any]] = {
             name: names[name] for name in (*NEEDED, self.gives, self.gives_data)
         }
         self._functions |= {name: names[name] for name in OPTIONAL if names.get(name) is not None}
         self._takes_group = takes_group(self._functions[self.gives])
         self.said_layers: Any = names.get("LAYERS") if self.gives == "model" else None
-        """Where a whole model is cut, if the program says so."""
+        """Modules that make up the layers of a whole model, if the program lists them."""
         self.made: dict[Any, Any] = {}
-        """What is made of the program once in a process."""
+        """Objects that are made of the program once in a process."""
         self.part_names: frozenset[str] | None = None
         """Names that modules of all layers have, as `parallelize` sees them; None if only some are known."""
 
@@ -392,12 +392,12 @@ class Program:
 
     @property
     def has_body(self) -> bool:
-        """Whether the user's code runs between two steps: the body of a script's loop, or `on_step`."""
+        """True if the user's code runs between two steps: the body of a script's loop, or `on_step`."""
         return self.data_comes_later or self.on_step is not None
 
     @property
     def is_layered(self) -> bool:
-        """Whether its model can be cut anywhere between two layers; if not, it comes in whole stages."""
+        """True if its model can be cut anywhere between two layers; if not, it comes in whole stages."""
         return self.gives != "build_stage"
 
     def build_stage(self, chunk: int, chunks: int, group: Any = None) -> torch.nn.Module:
@@ -415,7 +415,7 @@ class Program:
         return module
 
     def arguments(self, inputs: Any) -> tuple[torch.Tensor, ...]:
-        """What the first layer is called with, for the input of a micro-batch."""
+        """Arguments of the first layer for the input of a micro-batch."""
         if isinstance(inputs, Mapping) and self.gives != "model":
             raise ProgramError(
                 f"{self.path}: the input of a micro-batch is a dictionary, and layers are called with "
@@ -521,7 +521,7 @@ class Program:
         return self._functions["microbatch"](index)
 
     def data(self, seed: int) -> Any:
-        """What the program gives to draw from."""
+        """Data source of the program."""
         with blame(self.path, f"data({seed})"):
             return self._functions["data"](seed)
 
@@ -539,7 +539,7 @@ class Program:
     def optimizer(
         self, parameters: Sequence[torch.nn.Parameter], names: Sequence[str] = ()
     ) -> torch.optim.Optimizer:
-        """What steps these parameters, which have these names in the whole model."""
+        """Optimizer of these parameters, which have these names in the whole model."""
         function = self._functions["optimizer"]
         named = wants_names(function)
         given: Any = list(zip(names, parameters, strict=True)) if named else parameters
@@ -553,7 +553,7 @@ class Program:
         return wants_names(self._functions["optimizer"])
 
     def schedule(self, optimizer: torch.optim.Optimizer) -> LRScheduler | None:
-        """What sets the rates of this optimizer, step by step; None where the program has no schedule."""
+        """Schedule of this optimizer's rates, step by step; None where the program has no schedule."""
         if "schedule" not in self._functions:
             return None
         with blame(self.path, "schedule(optimizer)"):
@@ -570,7 +570,7 @@ class Program:
 
     @property
     def on_step(self) -> Callable[[Any], Any] | None:
-        """What the program wants to hear of each step; what it raises is left as it is."""
+        """Function that the program wants called with each step; exceptions of it are left as they are."""
         return self._functions.get("on_step")
 
     @property
@@ -579,7 +579,7 @@ class Program:
         return "moves_with_steps" in self._functions
 
     def moves_with_steps(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[Any]:
-        """What else moves with the steps of a layer."""
+        """Further objects that advance with the steps of a layer."""
         if "moves_with_steps" not in self._functions:
             return []
         with blame(self.path, "moves_with_steps(module, optimizer)"):

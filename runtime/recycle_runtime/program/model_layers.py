@@ -59,7 +59,7 @@ _MOST_TRACES = 8
 
 
 class _Input(NamedTuple):
-    """What one input of the model looks like."""
+    """Name, type and shape of one input of the model."""
 
     name: str | None
     dtype: torch.dtype
@@ -150,7 +150,7 @@ class WholeModel:
         return copy.deepcopy(fake, memo)
 
     def changed_dtype(self, layer: "ModelLayer") -> torch.dtype | None:
-        """What the parameters of a layer were turned into, if they were."""
+        """Type that the parameters of a layer were converted to, if they were."""
         for parameter, before in layer.types_before:
             if parameter.dtype != before:
                 return parameter.dtype
@@ -469,7 +469,7 @@ class Body:
     def _unpack(
         self, values: Sequence[torch.Tensor]
     ) -> tuple[tuple[_Input, ...], list[Any], Sequence[torch.Tensor]]:
-        """What the model's inputs look like, those inputs, and what else has crossed."""
+        """Descriptions of the model's inputs, those inputs, and other values that have crossed."""
         if self._first == 0:
             names, tensors = _named(values)
             looks = (
@@ -565,7 +565,7 @@ class _Follower(ForwardWatch):
         self._start = known.borders[first]
         self._real = {id(known.fake(value)): tensor for value, tensor in arrived.items()}
         self._wanted: dict[int, list[Value]] = {}
-        """What crosses out, by the event that makes it."""
+        """Values that cross out, by the event that makes them."""
         self._crossing = known.crossing[last + 1] if last + 1 < len(known.crossing) else ()
         self.tell: list[str] = []
         """Names of modules here that have to tell what they give."""
@@ -576,7 +576,7 @@ class _Follower(ForwardWatch):
                 if not side.attribute:
                     self.tell.append(_joined(known.names[value.event], side.path))
         self._heard: dict[int, list[Any]] = {}
-        """What such modules have given in the layer that computes, by `id`."""
+        """Arguments and outputs of the modules in `tell`, in the layer that computes, by `id`."""
         self._kept: dict[Value, torch.Tensor] = dict(arrived)
         self._before_layer = before_layer
         self._layer = 0 if first == 0 else -1
@@ -633,7 +633,7 @@ class _Follower(ForwardWatch):
             )
 
     def leaving(self) -> list[torch.Tensor]:
-        """What crosses out."""
+        """Values that cross out."""
         made = [self._kept[value] for value in self._crossing]
         self.check(made, f"what layer {self._names[self._last]} hands on")
         return made
@@ -650,7 +650,7 @@ class _Follower(ForwardWatch):
             )
 
     def _side(self, number: int, value: Value, call: Any) -> torch.Tensor:
-        """What a layer that is here has handed out."""
+        """Value that a layer of this process has handed out."""
         sides = self._trace.sides[number]
         side = sides[value.side - 1]
         inner = call.__self__.get_submodule(side.path)

@@ -22,12 +22,12 @@ def as_tuple(value: Any) -> tuple[Any, ...]:
 
 
 def with_host_text(inputs: Any, arguments: Sequence[torch.Tensor]) -> int:
-    """How many of the arguments, made of these inputs, stay on the host."""
+    """Number of the arguments, made of these inputs, that stay on the host."""
     return int(isinstance(inputs, Mapping) and bool(arguments))
 
 
 def packed(content: Any) -> torch.Tensor:
-    """What JSON can hold, as a tensor."""
+    """Pack a JSON value into a tensor."""
     return torch.tensor(list(_MARK + json.dumps(content, separators=(",", ":")).encode()), dtype=torch.uint8)
 
 

@@ -1,4 +1,4 @@
-"""Which modules of a whole model make up its layers: found by itself, or said by the program.
+"""Layers of a whole model, as lists of modules: found automatically, or given by the program.
 
     model.embed_tokens | model.layers.0 | model.layers.1 | ... | model.norm, lm_head
     before the blocks    a layer each                          after them
@@ -136,7 +136,7 @@ def _size(modules: Sequence[nn.Module]) -> int:
 
 
 def _said(model: nn.Module, said: Any) -> list[tuple[str, ...]]:
-    """What LAYERS names; ProgramError for what is not there."""
+    """Modules that LAYERS names; ProgramError for one that the model does not have."""
     if not isinstance(said, list | tuple) or not said:
         raise ProgramError(f"LAYERS must be a list of names of modules, got {said!r}")
     modules = dict(model.named_modules())

@@ -16,7 +16,7 @@ from recycle_runtime.program.errors import ProgramError
 
 
 class Precision(Enum):
-    """How forwards compute, and what the optimizer steps."""
+    """Precision of forwards, and of the weights that the optimizer steps."""
 
     AS_BUILT = ""
     BF16 = "bf16"
@@ -24,7 +24,7 @@ class Precision(Enum):
 
     @property
     def weights(self) -> torch.dtype | None:
-        """What weights are turned into; None leaves them as they are built."""
+        """Type that weights are converted to; None leaves them as they are built."""
         return torch.bfloat16 if self is Precision.BF16_WEIGHTS else None
 
     def computing(self, device: torch.device) -> AbstractContextManager[Any]:
@@ -34,13 +34,13 @@ class Precision(Enum):
         return nullcontext()
 
     def entering(self, value: torch.Tensor) -> torch.Tensor:
-        """What goes into the first layer: data in the precision of the weights, token ids as they are."""
+        """Input of the first layer: data in the precision of the weights, token ids as they are."""
         dtype = self.weights
         return value if dtype is None or not value.is_floating_point() else value.to(dtype)
 
 
 def precision_of(path: Path, value: Any) -> Precision:
-    """What a program asks for; ProgramError for what there is not."""
+    """Precision that a program asks for; ProgramError for an unknown one."""
     if value is None:
         return Precision.AS_BUILT
     named = [each for each in Precision if each.value]

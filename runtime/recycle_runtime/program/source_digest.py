@@ -1,4 +1,4 @@
-"""What a program's source says, in a line that tells which part of it has changed. Standard library only.
+"""Digest of a program's source, in a line that tells which part of it has changed. Standard library only.
 
 Each definition of the program's file has a digest, and so has each of the user's own modules that it imports,
 as a whole. Comments, docstrings of modules, blank lines and the way it is laid out do not count.
@@ -52,7 +52,7 @@ def short_digest(line: str) -> str:
 
 
 def source_name(line: str) -> str:
-    """What two processes compare: the version of Python, in whose words a line is, and a digest of it."""
+    """Digest of a line, with the version of Python that made the line: two processes compare both."""
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     return f"{version} {short_digest(line)}" if line else version
 
@@ -75,7 +75,7 @@ def _digest(text: str) -> str:
 
 
 def _names(node: ast.stmt) -> Iterator[str]:
-    """What a statement defines."""
+    """Names that a statement defines."""
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
         # A docstring.
         return

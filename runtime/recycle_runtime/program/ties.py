@@ -1,7 +1,7 @@
 """Tied parameters: one parameter of the model that several layers use, such as embedding and head of GPT-2.
 
     found     layers() or model() gives two layers the same Parameter object
-    told      TIED = [("wte.weight", "lm_head.weight")] of a program that builds layers or stages one by one
+    named     TIED = [("wte.weight", "lm_head.weight")] of a program that builds layers or stages one by one
 
 A tie is the names of one parameter, in the order of the model; the first is the name that counts, as in
 `named_parameters` of the whole model. A plan may put the layers on different workers, so every layer has a
@@ -24,7 +24,7 @@ NamedLayers = Sequence[tuple[str, nn.Module]]
 
 
 def told_ties(path: Path, names: Mapping[str, Any]) -> tuple[Tie, ...]:
-    """What a program says in TIED."""
+    """Ties that a program names in TIED."""
     value = names.get("TIED", ())
     good = isinstance(value, list | tuple)
     rows = [_names(row) for row in cast(Iterable[Any], value)] if good else [None]
@@ -67,7 +67,7 @@ def give_copies(layers: NamedLayers) -> None:
 
 
 def whole_name(ties: Collection[Tie], name: str) -> str:
-    """What the whole model calls a parameter: of those that are one, the name of the first."""
+    """Name of a parameter in the whole model: of tied ones, the name of the first."""
     return next((tie[0] for tie in ties if name in tie), name)
 
 

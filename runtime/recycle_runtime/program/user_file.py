@@ -1,6 +1,6 @@
-"""Where the user's file is, also once their code has changed the working directory. Standard library only.
+"""Path of the user's file, also once their code has changed the working directory. Standard library only.
 
-Messages name a file as the user did. Where a relative name leads is settled before their code runs.
+Messages name a file as the user did. A relative name is resolved before their code runs.
 """
 
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Where in the user's code something happened: frames of a traceback without ours and torch's.
+"""Place of an event in the user's code: frames of a traceback without ours and torch's.
 
 Standard library only.
 """

@@ -161,7 +161,7 @@ class Channel:
         return FramingSession(token, "client", servers, clients)
 
     def _secure(self, deadline: float, *, theirs: bool, ours: bool) -> str:
-        """What this connection is known by if it is encrypted; MismatchError if only one end wants that."""
+        """Identity of this connection if it is encrypted; MismatchError if only one end wants that."""
         if theirs != ours:
             how = "with" if ours else "without"
             with suppress(OSError):

@@ -58,7 +58,7 @@ class Travels(ABC):
 
 
 def encode(value: object) -> Any:
-    """What `json.dumps` takes."""
+    """Convert a value for `json.dumps`."""
     return msgspec.to_builtins(value, enc_hook=_plain)
 
 

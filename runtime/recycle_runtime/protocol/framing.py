@@ -42,7 +42,7 @@ VANISHED_AFTER: Final = 10.0
 _LENGTH: Final = struct.Struct(">I")
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
 _last: "tuple[Message | None, bytes]" = None, b""
-"""What was said last on any connection, and its text."""
+"""Last message on any connection, and its text."""
 
 TOKEN: Final = "RECYCLE_TOKEN"
 """The environment variable that holds the job's secret; arguments are visible to every user of a machine."""
@@ -134,17 +134,17 @@ def frame_handshake(part: Handshake) -> bytes:
 
 
 def unframe_challenge(buffer: bytearray) -> Challenge | TlsChallenge | None:
-    """What a server says first."""
+    """Parse the first message of a server."""
     return _unframe(buffer, "challenge", "tls", TlsChallenge, Challenge)
 
 
 def unframe_response(buffer: bytearray) -> Response | Refused | None:
-    """What a client answers to a challenge."""
+    """Parse a client's answer to a challenge."""
     return _unframe(buffer, "response", "why", Refused, Response)
 
 
 def unframe_verdict(buffer: bytearray) -> Welcome | Refused | None:
-    """What the server thinks of a response."""
+    """Parse the server's answer to a response."""
     return _unframe(buffer, "verdict", "why", Refused, Welcome)
 
 
@@ -194,7 +194,7 @@ def _unpack(buffer: bytearray, most: int) -> dict[str, object] | None:
 
 
 def _text_of(message: Message) -> bytes:
-    """What goes to many is said to one after the other: its text is made once, and signed for each."""
+    """Text of a message; that of a message to many is made once, and signed for each."""
     global _last
     said, text = _last
     if said is not message:

@@ -20,7 +20,7 @@ class BoardLine(NamedTuple):
     """Row of a process on the board; times in nanoseconds of the machine's monotonic clock."""
 
     heartbeat: int
-    """When it last showed that it lives."""
+    """Time of its last sign of life."""
     generation: int
     step: int
     position: int
@@ -30,7 +30,7 @@ class BoardLine(NamedTuple):
     is_up: int
     """1 from its first generation on; before that its heartbeat may stop for long."""
     fault_at: int
-    """When it injected a fault into itself, if it was told to; else 0."""
+    """Time at which it injected a fault into itself, if it had to; else 0."""
     is_first: int = 0
     """1 until it has made a step with the layers that it has: the first time takes longer."""
 
@@ -64,7 +64,7 @@ class Board:
         return f"{self.path}.{number}.stack"
 
     def dump(self, number: int) -> str:
-        """What it has said there."""
+        """Stack that the process has written to its dump file."""
         try:
             with open(self.dump_path(number), encoding="utf-8", errors="replace") as file:
                 return file.read(_MOST_DUMPED)

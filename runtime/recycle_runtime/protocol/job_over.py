@@ -1,6 +1,6 @@
 """The mark that a job has ended, beside the address of its coordinator. Needs no torch.
 
-It is made when everybody has been told. Whoever comes later, or has not heard it, need not wait for a
+It is made when everybody has been notified. Whoever comes later, or has not heard it, need not wait for a
 coordinator; and one that is started on that folder knows that nobody waits for what it has to tell.
 """
 

@@ -14,7 +14,7 @@ _EVERY = 60.0
 _LINES = 5
 """Of one host in that time."""
 _MOST_HOSTS = 100
-"""That are told apart in that time."""
+"""Number of hosts that are counted apart in that time."""
 _OTHERS = "other hosts"
 
 
@@ -55,7 +55,7 @@ class Refusals:
             self._since = self._now()
 
     def end(self) -> None:
-        """Tell of those that were not told of."""
+        """Report those that were not reported."""
         for host, found in self._hosts.items():
             if found.untold:
                 self._log.warning(

@@ -35,7 +35,7 @@ from recycle_runtime.protocol.messages.store import (
 
 A = TypeVar("A", bound=StoreAnswer)
 _MOST_FOLDERS = 64
-"""Whose keys are remembered."""
+"""Number of folders whose keys are remembered."""
 
 
 class StoreError(RuntimeError):
@@ -51,9 +51,9 @@ class RemoteStore(dist.Store):  # pyright: ignore[reportUntypedBaseClass]
         self._one_at_a_time = threading.Lock()
         self._told: dict[str, str] = {}
         self._known: dict[str, int] = {}
-        """Of each folder, how many keys have been told."""
+        """Number of keys of each folder that have been received."""
         self._gathered: dict[str, str] = {}
-        """What the last request for several keys gave."""
+        """Values that the last request for several keys returned."""
         self._last_set = ""
         self._is_asking = False
         """True if an answer is on its way, or will never come."""
@@ -122,7 +122,7 @@ class RemoteStore(dist.Store):  # pyright: ignore[reportUntypedBaseClass]
         return self._told[key]
 
     def _forget(self, folder: str) -> None:
-        """Some come and go with every step; what is asked for again is told again."""
+        """Some come and go with every step; what is asked for again is sent again."""
         del self._known[folder]
         self._told = {key: value for key, value in self._told.items() if key.rpartition("/")[0] != folder}
 

@@ -67,7 +67,7 @@ class Connection:
         """From the moment on at which the client has proved itself."""
         self.is_open = True
         self.is_writing = False
-        """True if the server is told when more can be sent."""
+        """True if the server is notified when more can be sent."""
         self.since = time.monotonic()
         self.address = _address(sock)
 
@@ -151,7 +151,7 @@ class Server:
         return int(self._listener.getsockname()[1])
 
     def fileno(self) -> int:
-        """What can be read when something is to be dealt with."""
+        """Descriptor that becomes readable when there is something to handle."""
         return self._selector.fileno()
 
     def watch(self, descriptor: int) -> None:

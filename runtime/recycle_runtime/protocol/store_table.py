@@ -2,11 +2,11 @@
 
 A request is answered at once or, when it waits for keys, as soon as they are there; one that sets a value
 is not answered. Keys that begin with `g7/` belong to generation 7: they are dropped when the next one begins,
-and a wait for one of them is told so instead of being left waiting. Values are base64 texts, as they travel.
+and a wait for one of them is refused instead of being left waiting. Values are base64 texts, as they travel.
 
 A process that meets others asks where they are. If it knows whom it will meet it names them all at once; if
 not, there is a request that is answered with all that lies in the same folder, `g7/all` for `g7/all/3`, and
-has not been told before.
+has not been sent before.
 """
 
 import base64
@@ -32,7 +32,7 @@ from recycle_runtime.protocol.messages.store import (
 
 Answer = Callable[[StoreAnswer], None]
 REGROUPING = "the workers are being grouped anew"
-"""Why a wait for a key of a generation that is over has ended."""
+"""Reason why a wait for a key of a generation that is over has ended."""
 _DIGITS = 20
 
 

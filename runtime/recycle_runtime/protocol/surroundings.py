@@ -102,7 +102,7 @@ class Surroundings(Protocol):
 
 
 def completed(work: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine comes to in a process where nothing is ever suspended."""
+    """Result of a coroutine in a process where nothing is ever suspended."""
     try:
         work.send(None)
     except StopIteration as end:

@@ -102,7 +102,7 @@ class Tunnel:
         self._digest = digest
         self._heard = 0
         self._lock = threading.Lock()
-        """What is encrypted travels in this order, so whoever sends it holds another."""
+        """Lock of the TLS state; senders hold another, since encrypted data travels in this order."""
         self.is_ready = False
         """True if both ends have keys."""
 
@@ -116,18 +116,18 @@ class Tunnel:
         return self._digest
 
     def begin(self) -> bytes:
-        """What to send first, which is nothing at the end that listens."""
+        """Data to send first: none at the end that listens."""
         with self._lock:
             self._agree()
             return self._outgoing.read()
 
     def owed(self) -> bytes:
-        """What has to be sent because of what has arrived."""
+        """Data that has to be sent because of data that has arrived."""
         with self._lock:
             return self._outgoing.read()
 
     def hear(self, data: bytes) -> bytes:
-        """What the other end has said, of what has arrived; ProtocolError if it speaks no TLS."""
+        """Decrypt data that has arrived; ProtocolError if it is no TLS."""
         with self._lock:
             self._incoming.write(data)
             if not self.is_ready:
@@ -138,7 +138,7 @@ class Tunnel:
             return self._read() if self.is_ready else b""
 
     def say(self, data: bytes | bytearray | memoryview) -> bytes:
-        """What travels, to be sent in this order."""
+        """Encrypt data; the results are to be sent in this order."""
         with self._lock:
             self._ssl.write(data)
             return self._outgoing.read()

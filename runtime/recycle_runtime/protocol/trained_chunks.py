@@ -23,7 +23,7 @@ class TrainedChunks:
         """Nothing before it is reached."""
 
     def mistake(self) -> str | None:
-        """Why this model should not be trained."""
+        """Reason why this model should not be trained; None if there is none."""
         if not any(each.trained for each in self._chunks):
             return ALL_FROZEN
         if any(each.without < each.trained for each in self._chunks if each.chunk >= self._cut):
@@ -35,7 +35,7 @@ class TrainedChunks:
         )
 
     def warnings(self) -> Iterator[str]:
-        """What the user may not know."""
+        """Warnings about chunks and parameters without gradients, and about buffers that forwards change."""
         if before := [each for each in self._chunks if each.chunk < self._cut and each.trained]:
             names = ", ".join(str(each.chunk) for each in before)
             yield (

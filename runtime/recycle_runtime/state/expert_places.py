@@ -2,7 +2,7 @@
 
     generation begins    all take the popularity that the first of them knows; placement follows from it
     step                 choices of experts are counted, and summed with the step's other sums
-    step is made         every so many steps, experts are placed anew by the popularity of this step
+    step is made         every so many steps, experts are placed again by the popularity of this step
 
 Popularity is the same on all peers, to the last count, so all of them find the same placement.
 """
@@ -29,7 +29,7 @@ class ExpertPlaces:
     def __init__(
         self, chunk: Chunk, slots: int, every: int, me: int, peers: int, start_sums: StartPeerSums
     ) -> None:
-        """`slots`: of each worker in each layer; `every`: so many steps experts are placed anew, 0: never."""
+        """`slots`: of each worker in each layer; `every`: steps between placements of experts, 0: never."""
         self._chunk, self._slots, self._every = chunk, slots, every
         self._me, self._peers, self._start = me, peers, start_sums
         self._exchanges: list[AmongPeers] = []

@@ -68,7 +68,7 @@ def _view(memory: torch.Tensor, place: int, tensor: torch.Tensor) -> torch.Tenso
 
 
 def places_of(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, int], int]:
-    """Where each of them begins, and where the last one ends."""
+    """Offset of each tensor in bytes, and the end of the last one."""
     places: dict[str, int] = {}
     end = 0
     for name, tensor in tensors.items():

@@ -39,7 +39,7 @@ from recycle_runtime.weights.tensor_bytes import as_type, bytes_of, size_of
 _HEAD = struct.Struct("<8sQQL")
 _MAGIC = b"recycle2"
 _BEGIN = 64
-"""Where the tensors begin."""
+"""Offset of the tensors, in bytes."""
 _PIECE = 16 << 20
 _LARGEST = 1 << 25
 """Bytes of a description."""

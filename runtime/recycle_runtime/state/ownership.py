@@ -95,9 +95,9 @@ class Ownership:
         self._start, self._places = start_sums, places
         self._layers = [layer for layer in chunk.layers if layer.shards]
         self._first = 0
-        """Who writes what all have."""
+        """Peer that writes the state that all have."""
         self._held: dict[tuple[int, int], list[int]] = {}
-        """Who holds the state of each shard of each layer, the one that answers for it first."""
+        """Peers that hold the state of each shard of each layer, the one that answers for it first."""
         self._wanted: list[tuple[int, ...]] = []
         self._copies: list[ShardCopy] = []
         """Those that are still to be made."""
@@ -111,12 +111,12 @@ class Ownership:
         """Of weights of experts, those that were sent to peers."""
         self._lacks_since: float | None = None
         self.on_change: Callable[[OwnersLacking | None], None] | None = None
-        """Called when other shards are held here; told when owners are missing, or not any more."""
+        """Called when other shards are held here; also when owners are missing, or not any more."""
         self.go_on: Callable[[], None] = _go_on
         """Raises an error if the group is to be left: what has come may be what an abort has left."""
 
     def agree(self) -> None:
-        """When a generation begins; all holders of the chunk are here."""
+        """Agree on owners when a generation begins; all holders of the chunk are here."""
         for layer in () if self.chunk.is_whole else self._layers:
             layer.own_nothing()
         held, who = self._exchange()
@@ -329,7 +329,7 @@ class Ownership:
         return found
 
     def _takers(self, owners: Sequence[int]) -> tuple[int, ...]:
-        """Who is sent weights, one by one; none is named where weights go to all from peer to peer, as there
+        """Peers that are sent weights one by one; empty where weights go to all from peer to peer, as there
         is little that other owners need not have."""
         others = tuple(peer for peer in range(self._peers) if peer not in owners)
         return others if 3 * len(others) <= 2 * (self._peers - 1) else ()

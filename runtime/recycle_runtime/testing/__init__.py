@@ -1,1 +1,1 @@
-"""Injected faults: timetables, chaos, and what a worker does to itself when told to."""
+"""Injected faults: timetables, chaos, and faults that a worker injects into itself."""

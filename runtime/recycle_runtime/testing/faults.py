@@ -79,7 +79,7 @@ class InjectedFaults(Hooks):
         self.armed: dict[int, InjectedFault] = {}
         """Of the step that runs now, by position."""
         self._is_half_open = False
-        """True if the connections break in the next wait for other workers, and this process is not told."""
+        """True if the connections break in the next wait for other workers, unknown to this process."""
 
     def attach(self, reporter: FaultReporter) -> None:
         self._reporter = reporter

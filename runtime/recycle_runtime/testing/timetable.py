@@ -68,7 +68,7 @@ class FaultTimetable(CoordinatorHooks):
             self._faults.remove(planned)
 
     def due_to_join(self, step: int) -> list[Worker]:
-        """Who has to be started again by now, in order and once each, as soon as its place is free."""
+        """Workers to be started again by now, in order and once each, as soon as their place is free."""
         return list(dict.fromkeys(planned.place for planned in self._returns if planned.step <= step))
 
     def ranks(self, worker: Worker) -> int:

@@ -180,7 +180,7 @@ class _Mark:
         self._frozen = [(tensor, tensor.requires_grad) for tensor in others]
 
     def changed(self) -> str | None:
-        """What is not as it was; attributes that came later are the script's own."""
+        """Name of the part of the model that has changed; attributes that came later are the script's own."""
         now = vars(self._module)
         for name, before in self._attributes.items():
             if now.get(name, _NOTHING) is not before and not _is_same(before, now.get(name, _NOTHING)):

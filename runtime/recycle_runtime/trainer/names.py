@@ -62,7 +62,7 @@ class GivenData:
         self._given.set()
 
     def _check_by_index(self, data: Any) -> None:
-        """Where a stream stands depends on how often it was used, which a worker that joins does not know."""
+        """Refuse a stream: its position depends on its use so far, which a joining worker does not know."""
         from recycle_runtime.data.sources import Stream, as_source
 
         if isinstance(as_source(self._script, data, "the data", 0), Stream):
@@ -116,7 +116,7 @@ def evaluation_items(data: Any, microbatches: int | None) -> Items:
 
 
 def _counted(wanted: int | None, there: int | None = None) -> int:
-    """How many to evaluate, of as many as there are if that is known."""
+    """Number of micro-batches to evaluate, of as many as there are if that is known."""
     count = there if wanted is None else wanted
     if count is None:
         raise ProgramError("trainer.evaluate(data, microbatches=...): how many micro-batches there are")

@@ -31,7 +31,7 @@ class Report:
 
     @property
     def live(self) -> int:
-        """How many workers made it."""
+        """Number of workers that made the step."""
         return self._row.live
 
     @property

@@ -61,7 +61,7 @@ def work_with_script(
 
 @contextmanager
 def preserved_random() -> Generator[None]:
-    """What training draws in here changes nothing for the script."""
+    """Keep draws of training in here from changing the random state of the script."""
     with preserved():
         yield
 

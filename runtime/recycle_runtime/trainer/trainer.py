@@ -1,4 +1,4 @@
-"""Trainer of a script: it asks for steps, and is told what they came to."""
+"""Trainer of a script: it asks for steps, and gets their results."""
 
 import shutil
 import sys
@@ -117,7 +117,7 @@ class Trainer:
         self._total = 0
         """Steps that the last loop has asked for."""
         self._evaluations: dict[int, int] = {}
-        """How many there were before a step."""
+        """Number of evaluations before a step, by step."""
         self._saves: dict[int, int] = {}
         self._kept = Kept()
         program = Program(self._context.script, names)

@@ -35,10 +35,10 @@ _NAME = "first"
 _HOST_ID = "NCCL_HOSTID"
 """Variable that takes the place of the host name in NCCL, which refuses two ranks on one GPU of a host."""
 _ANSWER = "answer/way"
-"""Not beside what all have said: whoever asks for a key may be told all that lies beside it."""
+"""Not beside what all have said: whoever asks for a key may be sent all that lies beside it."""
 _LISTED = 8
 _GRACE = timedelta(seconds=10)
-"""How much longer all but the first wait, so that they hear why it gave up."""
+"""Time that all but the first process wait longer, so that they receive the reason why it gave up."""
 
 
 class PlacementError(RuntimeError):

@@ -295,7 +295,7 @@ class _Ring:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        """How many slots."""
+        """Number of slots."""
         self.memory = torch.empty(size, 0, dtype=torch.uint8)
         """A row for every slot."""
         self.generation = -1

@@ -4,7 +4,7 @@ Gloo forgets whom to tell when a socket breaks in the middle of a message, and t
 until its time is up. A thread of the runtime that waits so is left behind for another (`worker.takeover`).
 That will not do in the middle of the program's forward: locks and contexts that the program has entered must
 be left. So nobody waits for gloo here without looking up now and then, and a wait for what will never come
-ends with an error, as it would if gloo had told.
+ends with an error, as it would if gloo had reported it.
 """
 
 import threading
@@ -28,7 +28,7 @@ class EndingWork(dist.Work):
         """`given_up` is set, by another thread, when nobody will come any more.
 
         `has_limits` says that a wait for this work can have a limit, and another wait can follow it. Gloo's
-        reduce-scatter waits without end whatever it is told, and messages close connections at the limit.
+        reduce-scatter waits without end whatever its timeout, and messages close connections at the limit.
         """
         super().__init__()
         self._work, self._given_up = (work if has_limits else _InThread(work)), given_up

@@ -4,7 +4,7 @@ Neither making a group nor dropping it may block without limit. So a thread of i
 `meeting`).
 
 A group that goes waits for the sums under way in it, and it must: they may still write into gradients. But if
-the sockets are broken off and the thread of a sum is not told, that wait ends only when its time is up. So
+the sockets are broken off and the thread of a sum gets no notice, that wait ends only when its time is up. So
 `drop` leaves it to a thread after a few seconds.
 """
 
@@ -42,7 +42,7 @@ def meet_neighbours(
 
 
 _PARTING_SECONDS = 3.0
-"""Sums that are told end in less; those that are not write nothing any more."""
+"""Sums that are notified end in less; those that are not write nothing any more."""
 
 
 def drop(groups: list[Any], seconds: float = _PARTING_SECONDS) -> None:

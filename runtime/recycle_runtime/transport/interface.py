@@ -1,4 +1,4 @@
-"""How workers talk: messages between neighbours, sums among peers. One interface, several ways to do it.
+"""Communication of workers: messages between neighbours, sums among peers. One interface, several transports.
 
 On every ordered pair of workers messages arrive in the order in which they were sent; there are no tags.
 Sends and receives are posts: they return at once, and `wait` on what they return ends when the message is
@@ -16,7 +16,7 @@ from recycle_runtime.plan.bundle import Bundle
 
 
 class TensorSpec(NamedTuple):
-    """What a tensor looks like, before it is there."""
+    """Shape and type of a tensor, before it has arrived."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -55,7 +55,7 @@ class PeerSum(NamedTuple):
 
 
 class Transport(Protocol):
-    """What a worker needs from the other workers."""
+    """Communication of a worker with the other workers."""
 
     tensor_group: Any
     """The process group of this worker's tensor-parallel processes, None if there is only one."""
@@ -121,7 +121,7 @@ class SumGroup(NamedTuple):
 
 
 class Grid:
-    """Who is who: the rank of every live worker, each of them `tensor` processes, and who holds what.
+    """Ranks and chunks of live workers, each of them `tensor` processes.
 
     A worker that has lost ranks has fewer processes. Each of them stands for several of the `tensor` ranks,
     which follow each other, and is called by the first.
@@ -149,7 +149,7 @@ class Grid:
         self.chunk_stages = tuple(range(stages) if chunk_stages is None else chunk_stages)
         """The stage whose workers hold each chunk; without it, chunk c is on stage c."""
         self._stages_of_sums = [set(stages) for stages in zip(*(groups or (self.chunk_stages,)), strict=True)]
-        """Whose workers sum gradients together: those of each chunk, and those of all tied chunks."""
+        """Stages whose workers sum gradients together: those of each chunk, and those of all tied chunks."""
         self.tied_sum: int | None = None
         """The number of the sum over the holders of all tied chunks, beyond those of the chunks."""
         if tied_chunks:
@@ -181,7 +181,7 @@ class Grid:
 
     @property
     def sums(self) -> int:
-        """How many different sums of gradients there are."""
+        """Number of different sums of gradients."""
         return len(self._stages_of_sums)
 
     def holders(self, chunk: int) -> list[Worker]:
@@ -204,7 +204,7 @@ class Grid:
 
     @property
     def has_peers(self) -> bool:
-        """Whether any worker sums gradients with others."""
+        """True if any worker sums gradients with others."""
         return any(len(self.holders(number)) > 1 for number in range(self.sums))
 
     def sums_of(self, worker: Worker) -> list[int]:

@@ -381,7 +381,7 @@ class NcclTransport:
 
     @property
     def communicators(self) -> int:
-        """How many this process has."""
+        """Number of communicators of this process."""
         return 0 if self._is_over else len(self._ends())
 
     def send(self, worker: Worker, tensors: Sequence[torch.Tensor]) -> Pending | None:
@@ -470,7 +470,7 @@ class NcclTransport:
         self._gloo.barrier()
 
     def flush(self) -> None:
-        """What was sent is in slots, and nothing else is held."""
+        """Do nothing: sent data is in slots, and nothing else is held."""
 
     def abort(self) -> None:
         """End all communication of this process, after a failure; its kernels have ended, or are about to,
@@ -678,7 +678,7 @@ _WITHOUT = {"NCCL_RAS_ENABLE": "0"}
 
 
 def set_environment() -> None:
-    """What the user has not set; in time only before the first call of CUDA."""
+    """Set environment variables that the user has not set; in time only before the first call of CUDA."""
     for name, value in (ENVIRONMENT | _WITHOUT).items():
         os.environ.setdefault(name, value)
 

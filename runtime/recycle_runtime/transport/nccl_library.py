@@ -158,7 +158,7 @@ class Communicator:
 
 
 def _numbers(tensor: torch.Tensor) -> tuple[int, int, int]:
-    """Where the numbers of a tensor are, how many, and of which type."""
+    """Address, count and type of the numbers of a tensor."""
     tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor
     if tensor.dtype not in _DTYPES:
         raise TypeError(f"NCCL cannot add up numbers of {tensor.dtype}")

@@ -319,7 +319,7 @@ class NcclRanks:
 
 
 def _operand(tensor: torch.Tensor, options: Any) -> tuple[torch.Tensor, Operation]:
-    """What NCCL adds up for it, in the same memory, and how."""
+    """Tensor that NCCL reduces in its place, in the same memory, and the operation."""
     wanted = getattr(options, "reduceOp", options or dist.ReduceOp.SUM)
     found = [each for name, each in _OPERATIONS.items() if wanted == getattr(dist.ReduceOp, name)]
     if not found:

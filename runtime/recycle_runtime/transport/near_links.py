@@ -7,7 +7,7 @@ message at once, and its arrival wakes the one that waits for it.
 
 Both ends know how long each message is, so both know which way it goes. Each way keeps its own order.
 
-The name of a socket and a secret are told over gloo, to those who have proved that they belong to the job.
+The name of a socket and a secret are sent over gloo, to those who have proved that they belong to the job.
 The name means nothing on other hosts and in other network namespaces: then gloo carries everything.
 """
 
@@ -138,7 +138,7 @@ class _Late:
     def __init__(self, parts: Sequence[memoryview], tensors: Sequence[torch.Tensor]) -> None:
         self.parts = parts
         self._tensors = tensors
-        """Whose memory it is."""
+        """Tensors whose memory `parts` are."""
         self._is_over = threading.Event()
         self._error: OSError | None = None
 

@@ -48,7 +48,7 @@ def prover(token: Token, generation: int) -> Prove:
 
 
 def _exchanged(group: Any, sent: dict[int, bytes], size: int) -> dict[int, bytes]:
-    """What each of the others has sent for what it gets."""
+    """Data that each of the others has sent in exchange for its own."""
     received = {other: torch.empty(size, dtype=torch.uint8) for other in sent}
     works: list[Any] = []
     # Gloo drops tensors that nobody refers to.

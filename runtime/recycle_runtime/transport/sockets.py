@@ -4,7 +4,7 @@ A thread that waits for a message over gloo cannot be called back, and groups en
 way. But gloo's connections are sockets of this process: when they are shut down, whatever waits for them ends
 with an error at once, here and at the other end.
 
-Gloo waits for a message as long as it is told to, ten minutes here, whether the other host still answers or
+Gloo waits for a message until its timeout, ten minutes here, whether the other host still answers or
 not. The kernel knows better: it counts how often it has sent something again, or asked in vain.
 """
 
@@ -235,7 +235,7 @@ def look(sockets: dict[int, int], except_port: int) -> Ends:
 
 
 def _wanted(identities: set[int], except_port: int) -> set[str]:
-    """Where connections go that are not made yet; only the system's table says so."""
+    """Addresses of connections that are not made yet; only the system's table says so."""
     found: set[str] = set()
     for name in ("tcp", "tcp6"):
         with suppress(OSError):

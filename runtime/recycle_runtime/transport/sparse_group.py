@@ -39,7 +39,7 @@ _FIRST = "0"
 def make_group(
     store: dist.Store, rank: int, size: int, timeout: timedelta, neighbours: Collection[int] = ()
 ) -> Any:
-    """When all processes are there and connected; neighbours are ranks, which name this one in turn."""
+    """Group of all processes, once they are connected; neighbours are ranks, which name this one in turn."""
     devices = _devices()
     if devices is None:
         return _gloo(store, rank, size, timeout)
@@ -69,7 +69,7 @@ def met_by(rank: int, size: int, neighbours: Collection[int] = ()) -> list[int]:
 
 
 def _devices() -> list[Any] | None:
-    """Where to listen, connections being made when they are used; None if that cannot be had."""
+    """Devices to listen on, whose connections are made when they are used; None if that cannot be had."""
     names = [name for name in os.environ.get(_INTERFACES, "").split(",") if name]
     if len(names) > 1:
         # Each has connections of its own, and which one is used is for gloo to know.

@@ -25,7 +25,7 @@ _WITH_LIMITS = (
     "_allgather_base", "allgather", "allreduce", "allreduce_coalesced", "alltoall_base", "barrier",
     "broadcast", "gather", "reduce", "scatter",
 )  # fmt: skip
-"""Those that gloo waits for only as long as it is told to."""
+"""Those that gloo waits for only as long as their timeout says."""
 _COLLECTIVES = (
     "_reduce_scatter_base", "all_gather_single", "all_gather_single_coalesced", "all_to_all_single",
     "allgather_coalesced", "allgather_into_tensor_coalesced", "alltoall", "recv", "recv_anysource",
@@ -44,7 +44,7 @@ class _Behind(NamedTuple):
 
 
 class StandingGroup(dist.ProcessGroup):
-    """A group that modules can keep while the connections behind it are made anew: it passes calls on.
+    """A group that modules can keep while the connections behind it are replaced: it passes calls on.
 
     What waits in it ends when the group behind it is given up. One of a single rank needs no connections.
     """

@@ -13,5 +13,5 @@ state_transfer    the state of a chunk as bytes, from one process to another
 donor, joiner     the same while the other workers train
 checkpoints       what a worker does with them
 fixed_plan        a worker without recovery
-options           what all of them are told when they start
+options           the options of all of them at their start
 """

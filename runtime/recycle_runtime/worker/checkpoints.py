@@ -18,11 +18,11 @@ from recycle_runtime.worker.link import Link
 
 _log = logging.getLogger(__name__)
 _LONGEST = 500
-"""Letters of an error that are told."""
+"""Characters of an error that are sent; the rest is cut off."""
 
 
 class WorkerCheckpoints:
-    """`folder` is where this node sees the job's checkpoints, if it was told."""
+    """`folder` is where this node sees the job's checkpoints, if known."""
 
     def __init__(self, folder: str | None, link: Link, engine: Engine) -> None:
         self._told, self._link, self._engine = folder, link, engine

@@ -19,7 +19,7 @@ class GroupConnections:
 
     @contextmanager
     def opening(self) -> Generator[None]:
-        """What is opened inside belongs to the group."""
+        """Context in which connections are opened that belong to the group."""
         with making_group(self._new()):
             yield
 

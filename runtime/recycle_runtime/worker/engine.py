@@ -101,7 +101,7 @@ class TrainingSession(Protocol):
 
     @property
     def loss(self) -> float | None:
-        """What this worker has added to the loss of the step so far; None where losses are not computed."""
+        """Share of this worker in the loss of the step so far; None where losses are not computed."""
         ...
 
     @property
@@ -110,7 +110,7 @@ class TrainingSession(Protocol):
     def not_finite(self, step: int) -> tuple[NotFinite, ...]: ...
 
     def gradients(self, step: int) -> tuple[ChunkGradients, ...]:
-        """What those of the last step, which is this one, have reached."""
+        """Parameters that gradients of this step, which is the last one, have reached, by chunk."""
         ...
 
     async def agree(
@@ -142,7 +142,7 @@ class TrainingSession(Protocol):
         ...
 
     def drop(self) -> None:
-        """What was under way, but not the group."""
+        """Drop the work under way, but not the group."""
         ...
 
 
@@ -219,7 +219,7 @@ class Engine(Protocol):
         ...
 
     def look(self, sockets: dict[int, int]) -> Ends:
-        """Which hosts do not answer."""
+        """Hosts that do not answer."""
         ...
 
     def writer(self, folder: Any, say: Callable[[CheckpointReply], None]) -> Writer: ...

@@ -59,7 +59,7 @@ class Interrupted(Exception):  # noqa: N818
 
 @dataclass(frozen=True, slots=True)
 class Equipment:
-    """What a worker process has through all its generations."""
+    """Objects and options that a worker process has through all its generations."""
 
     options: ProcessOptions
     tp_rank: int
@@ -101,7 +101,7 @@ class WorkerGeneration:
         self._has_told_sizes = not bundle.owners
         """Of shards: once, when all of them are where they should be, and have been stepped."""
         self._unreported: tuple[int, float] | None = None
-        """The step under way that has not been told, and when it began."""
+        """The step under way that has not been reported, and when it began."""
 
     @property
     def is_training(self) -> bool:
@@ -121,7 +121,7 @@ class WorkerGeneration:
         return self._equipment.tp_rank == 0 and first == role.worker
 
     def not_finite(self, step: int) -> tuple[NotFinite, ...]:
-        """What of a step was not finite here."""
+        """Non-finite values (inf or NaN) of a step on this worker."""
         return () if self._session is None else self._session.not_finite(step)
 
     def go_on_or_leave(self) -> None:
@@ -168,7 +168,7 @@ class WorkerGeneration:
         return copied
 
     async def _agree(self) -> None:
-        """Who owns which shards of optimizer state."""
+        """Agree on the owners of shards of optimizer state."""
         assert self._session is not None
         self.go_on_or_leave()
         with self._unless_asked_to_leave():
@@ -393,7 +393,7 @@ class WorkerGeneration:
         return partial(self._equipment.engine.pair, store)
 
     def _name(self, what: str, worker: Worker, tp_rank: int, chunk: Chunk | None = None) -> str:
-        """Where in the store the two ends of a transfer meet, of one chunk or of all that a rank has."""
+        """Name in the store where the two ends of a transfer meet, of one chunk or of all that a rank has."""
         name = f"g{self.number}/{what}/{worker_text(worker)}/{tp_rank}"
         return name if chunk is None else f"{name}/{chunk.number}"
 

@@ -106,16 +106,16 @@ class HeldChunks(Mapping[int, Chunk]):
 
     @property
     def record(self) -> StepRecord | None:
-        """What became of the last settled step; the same for all of them."""
+        """Outcome of the last settled step; the same for all chunks."""
         return self._first.stepper.record
 
     @property
     def corrections(self) -> int:
-        """How many steps a late validation has corrected; the same for all workers in the same step."""
+        """Number of steps that a late validation has corrected; the same for all workers in the same step."""
         return self._first.stepper.progress.redone
 
     def outlook(self) -> StepRecord | None:
-        """What will become of the last step, when all workers have made it; the same for all of them."""
+        """Outcome that the last step will have when all workers have made it; the same for all chunks."""
         return self._first.stepper.outlook()
 
     @property
@@ -127,7 +127,7 @@ class HeldChunks(Mapping[int, Chunk]):
 
     @property
     def stepper_state(self) -> dict[str, int]:
-        """What a stepper knows after a settled step; the same for all of them."""
+        """State of a stepper after a settled step; the same for all chunks."""
         return self._first.stepper.state_dict()
 
     def expect_state(self) -> None:
@@ -156,7 +156,7 @@ class HeldChunks(Mapping[int, Chunk]):
         return all(chunk.is_shared_out for chunk in self.values())
 
     def report(self) -> HeldState:
-        """What this process can offer when the survivors agree where to go on."""
+        """State that this process can offer when the survivors agree on a step to continue from."""
         reports = [chunk.report() for chunk in self.values()]
         if any(report.applied is None for report in reports):
             return HeldState(None, is_fresh=False)

@@ -24,7 +24,7 @@ from recycle_runtime.worker.layer_transfer import LayerDonor, LayerJoiner
 from recycle_runtime.worker.state_transfer import StatePair
 
 _LONGEST = 500
-"""Letters of an error that are told."""
+"""Characters of an error that are sent; the rest is cut off."""
 
 _log = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ class LayerTransfers:
         self._donors.clear()
 
     def drop(self) -> None:
-        """What was taken is not wanted, or has been used."""
+        """Drop layers that were received: they are not wanted, or have been used."""
         self.stop()
         with self._lock:
             self._joiner, self._has_arrived = None, False
@@ -147,7 +147,7 @@ class LayerTransfers:
         return await self._equipment.engine.pair(await self._equipment.engine.meeting_place(), name, rank)
 
     def _name(self, order: MoveLayers, donor: Worker, joiner: Worker, layers: LayersToMove) -> str:
-        """Where in the store the two ends meet; nobody finds what is left there of another move."""
+        """Name in the store where the two ends meet; entries of another move have another name."""
         ends = f"{worker_text(donor)}/{worker_text(joiner)}"
         return f"g{order.generation}/layers/{order.move}/{ends}/{layers.first}/{self._equipment.tp_rank}"
 

@@ -163,7 +163,7 @@ class LayerDonor:
         return before
 
     def _step(self) -> Iterator[LayerState]:
-        """What the last step was made of; a step that was left out has no gradients."""
+        """Inputs of the last step, layer by layer; a step that was left out has no gradients."""
         record, stepper = self._chunks.record, self._chunks.stepper_state
         is_left_out = record is not None and record.factor == 0.0
         with as_settled(list(self._chunks.values())):
@@ -235,12 +235,12 @@ class LayerJoiner:
 
     @property
     def error(self) -> str | None:
-        """Why some of them will not come, or not go on."""
+        """Error because of which a donor will not send its layers, or not go on."""
         return next((source.error for source in self._sources if source.error is not None), None)
 
     @property
     def stepper_state(self) -> dict[str, int]:
-        """What a stepper knows after the last step that was made."""
+        """State of a stepper after the last step that was made."""
         return next((source.stepper_state for source in self._sources if source.stepper_state), {})
 
     def give_shards(self, layers: Sequence[Layer]) -> None:
@@ -254,11 +254,11 @@ class LayerJoiner:
 
     @property
     def data(self) -> dict[str, Any] | None:
-        """Where the data stood when the state was copied, if a donor draws any."""
+        """Position of the data when the state was copied, if a donor draws any."""
         return next((source.data for source in self._sources if source.data is not None), None)
 
     def copied(self) -> Copied:
-        """What has been received, once all states are there."""
+        """Size and time of the transfer, once all states have arrived."""
         arrived = max(source.arrived for source in self._sources)
         return Copied(sum(source.size for source in self._sources), arrived - self._began)
 
@@ -291,14 +291,14 @@ class _Source:
         self.applied: int | None = None
         self.stepper_state: dict[str, int] = {}
         self.data: dict[str, Any] | None = None
-        """Where the donor's data stood, if it draws any."""
+        """Position of the donor's data, if it draws any."""
         self.size = 0
         """Bytes of the state."""
         self.arrived = 0.0
 
     @property
     def error(self) -> str | None:
-        """Why no more will come."""
+        """Error because of which no more will come."""
         return None if self._incoming is None else self._incoming.error
 
     def begin(

@@ -74,7 +74,7 @@ class Link:
         self.copies: deque[GiveCopy | HoldCopy] = deque()
         """Copies to give to others and to hold for them; whoever does it takes them away."""
         self.layers: MoveLayers | DropLayers | None = None
-        """What to do about layers for another cut; whoever does it takes it away."""
+        """Order about layers for another cut; whoever carries it out removes it."""
         self.on_leave: Callable[[], None] | None = None
         """Ends what the main thread may be waiting for; called by other threads, until it is taken away."""
         self.on_stuck: Callable[[float], Awaitable[None]] | None = None
@@ -96,7 +96,7 @@ class Link:
         self.is_away = False
         """True if the coordinator is being looked for: what it would say is not heard."""
         self.lines = 0
-        """How many there have been; a coordinator that came back has a new one."""
+        """Number of connections so far; a coordinator that came back has a new one."""
 
     async def open(self) -> None:
         """Say who this is, and listen from now on; WireError if there is no coordinator for long."""

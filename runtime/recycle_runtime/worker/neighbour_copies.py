@@ -51,7 +51,7 @@ from recycle_runtime.worker.state_transfer import StatePair, receive_bytes, send
 
 _log = logging.getLogger(__name__)
 _LONGEST = 500
-"""Letters of an error that are told."""
+"""Characters of an error that are sent; the rest is cut off."""
 
 
 class CopiesGoneError(CheckpointError):
@@ -75,7 +75,7 @@ class WorkerCopies:
         self._prepared: KeepCopy | None = None
         """The copy that is to come, once there is memory for it."""
         self._places: dict[int, MemoryImage] = {}
-        """Where copies go, by slot."""
+        """Images that copies are written to, by slot."""
         self._is_busy = False
 
     # The copy of one's own state.
@@ -143,7 +143,7 @@ class WorkerCopies:
         self._equipment.surroundings.start(finish, "copy")
 
     def _free_others(self, names: Collection[str]) -> None:
-        """What processes of this node have kept before, and nobody needs: such as that of one that failed."""
+        """Free copies of other processes of this node that nobody needs, such as those of one that failed."""
         assert self._memory is not None
         own = {self._memory.file(self._line, kind, slot) for kind in ("own", "held") for slot in range(SLOTS)}
         free_others([file for file in self._memory.files if file not in own], names)
@@ -265,7 +265,7 @@ class WorkerCopies:
     async def _exchange(
         self, store: MeetingPlace, order: Go, offers: Sequence[_Offer], missing: Sequence[str]
     ) -> dict[Worker, tuple[list[_Offer], list[str]]]:
-        """What everybody of this rank has and needs, by role."""
+        """Images that each worker of this rank offers, and shards that it lacks, by role."""
         place = f"g{order.generation}/copies/{self._equipment.tp_rank}"
         await store.set(f"{place}/{worker_text(order.role)}", json.dumps([offers, missing]))
         told: dict[Worker, tuple[list[_Offer], list[str]]] = {}
@@ -296,7 +296,7 @@ class WorkerCopies:
 def _ways(
     told: Mapping[Worker, tuple[list[_Offer], list[str]]],
 ) -> Iterator[tuple[Worker, Worker, int, int]]:
-    """Who gives which of its images to whom, and how large that is: the same for all who compute it."""
+    """Transfers of images as giver, taker, number and size: the same for all who compute them."""
     for taker, (_, needs) in told.items():
         left = set(needs)
         for giver, (offers, _) in told.items():

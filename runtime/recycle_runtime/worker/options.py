@@ -14,10 +14,10 @@ class WorkerOptions(RunOptions):
 
     steps: int = 0
     plan: int
-    """Which plan of the bundle."""
+    """Number of the plan in the bundle."""
     worker: Worker
     tp_rank: int
-    """Which of the worker's tensor-parallel processes."""
+    """Rank of the process among the worker's tensor-parallel processes."""
     timeout: float
     """Seconds to wait for other workers before giving up."""
 
@@ -34,14 +34,14 @@ class ProcessOptions(RunOptions):
     node: int = 0
     """The number of its node."""
     address_file: str | None = None
-    """Where the coordinator's address stands, if it may change."""
+    """File with the coordinator's address, which is read again if it may change."""
     memory: NodeMemory | None = None
     """Of its node, for copies that outlive processes."""
     line: int = 0
-    """Which of the processes of its node it is."""
+    """Number of the process on its node."""
     ranks: int = 0
     """Number of its worker's processes, if that is fewer than the job's tensor-parallel ranks; or 0."""
     relay_name: str = ""
-    """Where its agent listens if it passes on what is said to the coordinator: see `protocol.near`."""
+    """Name of its agent's socket if that relays messages to the coordinator: see `protocol.near`."""
     is_debugged: bool = False
     """True if it has the terminal, so that a debugger can be opened where an error is raised."""

@@ -77,13 +77,13 @@ from recycle_runtime.worker.takeover import ActiveThread
 from recycle_runtime.worker.warm_up import has_all_kernels, load_libraries
 
 _RANKS_SECONDS = 3.0
-"""How long to wait for word that another tensor-parallel rank has failed."""
+"""Seconds to wait for word that another tensor-parallel rank has failed."""
 _AWAY_SECONDS = 30.0
 """The same where a connection broke, which no program does: the coordinator may be away meanwhile."""
 _SCRIPT_SECONDS = 5.0
-"""After which the coordinator is told that the script keeps this process waiting, and again."""
+"""Seconds until the coordinator is notified that the script keeps this process waiting, and again."""
 _LONGEST = 500
-"""Letters of an error that are told."""
+"""Characters of an error that are sent; the rest is cut off."""
 
 _log = logging.getLogger(__name__)
 
@@ -135,7 +135,7 @@ class WorkerProcess:
 
     @property
     def held_chunks(self) -> HeldChunks | None:
-        """What it has, once it has built something."""
+        """Chunks of this process, once it has built some."""
         return self._chunks
 
     @property
@@ -253,7 +253,7 @@ class WorkerProcess:
         return None
 
     async def _is_fault_of_others(self, cause: BaseException | None) -> bool:
-        """An instruction failed because the group is being left: it was told so, or what it worked with was
+        """An instruction failed because the group is being left: by an order, or what it worked with was
         left by an abort; a fault of the program comes again with the next group. Or a collective of the
         program failed because a worker left: an order to leave comes soon, or the coordinator is away, until
         it is found or given up."""
@@ -414,7 +414,7 @@ class WorkerProcess:
                 return order
 
     def _use_data(self, step: int) -> None:
-        """What the script gives for this step, if there is a script that does."""
+        """Use the data that the script gives for this step, if there is a script that does."""
         data = self._requests.data(step)
         if data is not None and self._chunks is not None:
             with as_checkpoint_error():
@@ -443,7 +443,7 @@ class WorkerProcess:
         return self._obey_between(generation, order)
 
     def _obey_between(self, generation: WorkerGeneration, order: ToWorker | Wake | None) -> End | None:
-        """What an order between two steps asks for; it is given back if it ends the job."""
+        """Carry out an order between two steps; return it if it ends the job."""
         if isinstance(order, End):
             return order
         self._move_layers(generation)
@@ -531,7 +531,7 @@ class WorkerProcess:
         return 0 if order.ok and error is None else 1
 
     async def _save(self) -> str | None:
-        """What was asked for at the end, if anything; why that could not be done."""
+        """Save what was asked for at the end, if anything; return the error if that failed."""
         chunks = self._chunks
         if self._options.save is None or chunks is None or not chunks.is_part_of_run:
             return None

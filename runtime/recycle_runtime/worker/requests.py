@@ -141,9 +141,9 @@ class Requests:
         self._last_evaluation = self._last_save = (-1, -1)
         """Step and number of what this script has asked for."""
         self._data: dict[int, Any] = {}
-        """What the script gives for the last steps that it has asked for."""
+        """Data that the script gives for the last steps that it has asked for."""
         self._snapshots: dict[int, bytes] = {}
-        """What the script keeps before a step, of the last ones."""
+        """State that the script keeps before a step, of the last steps."""
         self._wanted_snapshots: set[int] = set()
         self._kept: dict[int, bytes] = {}
         """The same, as others have it."""
@@ -177,7 +177,7 @@ class Requests:
         return self._start is None
 
     def next(self, step: int) -> Next | Evaluation | Save:
-        """What to do before this step."""
+        """Next action before this step."""
         with self._changed:
             self._is_busy = False
             found = self._next(step)
@@ -220,7 +220,7 @@ class Requests:
         return share is not None and share.generation == self.generation
 
     def data(self, step: int) -> Any:
-        """What the script gives for a step; None if it gives nothing."""
+        """Data that the script gives for a step; None if it gives nothing."""
         with self._changed:
             return self._data.get(step)
 
@@ -237,7 +237,7 @@ class Requests:
             self._changed.notify_all()
 
     def judged(self, step: int) -> None:
-        """The coordinator has been told what becomes of this step."""
+        """The coordinator knows the outcome of this step."""
         with self._changed:
             self._judged, self._is_busy = (self.generation, step), False
             self._changed.notify_all()
@@ -405,7 +405,7 @@ class Requests:
         return message.call
 
     def loop_begins(self, call: int) -> int | None:
-        """Where the other scripts have begun a loop; None if they have not come so far."""
+        """Step at which the other scripts have begun a loop; None if they have not come so far."""
         with self._changed:
             self._wanted_loop = call
             self._loops.pop(call, None)
@@ -464,7 +464,7 @@ class Requests:
         return saved is not None and (saved.step, saved.number) == (request.step, request.number)
 
     def row(self, step: int) -> StepRow:
-        """What a step came to, from the coordinator."""
+        """Row of a step, from the coordinator."""
         with self._changed:
             known = self._rows.get(step)
             if known is None:
@@ -477,7 +477,7 @@ class Requests:
         return self._rows[step]
 
     def settled(self, step: int) -> StepSettled:
-        """What became of a step, from the coordinator; told early if nobody has told it yet."""
+        """Outcome of a step, from the coordinator; requested if it is not known here."""
         with self._changed:
             known = self._settled.get(step)
             if known is None:
@@ -497,7 +497,7 @@ class Requests:
             self._rows = {at: row for at, row in self._rows.items() if at >= step}
 
     def keep(self, step: int, snapshot: bytes) -> None:
-        """What the script keeps before this step, as soon as the one before it is made."""
+        """Keep the script's state before this step, and send it as soon as the step before it is made."""
         with self._changed:
             self._snapshots = {at: kept for at, kept in self._snapshots.items() if at >= step - 1}
             self._snapshots[step] = snapshot
@@ -514,7 +514,7 @@ class Requests:
             self._say(answer)
 
     def kept(self, step: int) -> bytes:
-        """What the scripts of the other workers, or of the run before this one, keep before a step."""
+        """State that the scripts of the other workers, or of the run before this one, keep before a step."""
         with self._changed:
             self._wanted_kept = step
         self._say(KeptRequest(step))

@@ -32,7 +32,7 @@ class SettledSteps:
     def tell_now(
         self, step: int, chunks: HeldChunks, not_finite: Callable[[int], tuple[NotFinite, ...]]
     ) -> None:
-        """What will become of the last step, before anybody acts on it: a script waits to hear it."""
+        """Report the expected outcome of the last step, before anybody acts on it: a script waits for it."""
         record = chunks.outlook()
         if record is None or record.step != step:
             # Its state has come from elsewhere, and those who made the step are gone.

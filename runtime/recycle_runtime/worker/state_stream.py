@@ -69,7 +69,7 @@ class Incoming:
         self._device, self._use = device, use
         self._changed = changed or (lambda: None)
         self.error: str | None = None
-        """Why nothing more will come."""
+        """Error because of which nothing more will come."""
 
     def begin(
         self,

@@ -156,7 +156,7 @@ async def send_bytes(
 async def receive_bytes(
     meet: Meet, name: str, largest: int, meanwhile: Callable[[], None] | None = None
 ) -> torch.Tensor:
-    """What arrives, as it is; RuntimeError if it is more than `largest` bytes, before any of them is read."""
+    """Receive bytes as they are; RuntimeError if they are more than `largest`, before any of them is read."""
     pair = await meet(name, 1)
     data = await pair.receive(largest, meanwhile)
     if data is None:

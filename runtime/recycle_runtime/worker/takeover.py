@@ -22,7 +22,7 @@ class ShowsWaiting(Protocol):
 class ActiveThread:
     """The thread that does the work: the one that made this, until another takes over.
 
-    It is told when the thread waits for other workers (`guarded.Waits`), and can be replaced only then.
+    It is notified when the thread waits for other workers (`guarded.Waits`), and can be replaced only then.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class ActiveThread:
         self._thread = self._around.thread()
         self._lock = threading.Lock()
         self._since: float | None = None
-        """When the wait began that lasts."""
+        """Time at which the current wait began; None without one."""
 
     @property
     def is_waiting(self) -> bool:

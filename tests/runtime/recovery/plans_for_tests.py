@@ -38,6 +38,9 @@ class FakeBundle:
     def held(self, stage: int) -> tuple[int, ...]:
         return (stage,)
 
+    def job_line(self, name: str) -> tuple[str, ...]:
+        return ()
+
 
 def fake_bundle(
     stages: int,

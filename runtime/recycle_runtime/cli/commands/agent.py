@@ -148,7 +148,7 @@ def _own_devices(options: RunOptions) -> WorkerDevices | None:
 
 
 def _hooks(faults: "tuple[InjectedFault, ...]") -> "Hooks | None":
-    """What injects these faults into a worker process; without any, nothing is loaded for it."""
+    """Hooks that inject these faults into a worker process; without any, nothing is loaded for it."""
     if not faults:
         return None
     from recycle_runtime.testing.faults import InjectedFaults

@@ -227,7 +227,7 @@ def _say_over(options: JobOptions, end: JobEnded | None, output: Output) -> None
 
 
 def _kept(end: JobEnded) -> str:
-    """What a job that has failed has left."""
+    """Words about the checkpoint that a failed job has left."""
     if end.checkpoint is None:
         return ""
     path, step = end.checkpoint
@@ -252,7 +252,7 @@ def _serve(
 
 
 def _folder(state: Path, resumes: int) -> Path:
-    """What must outlive the process, from one resumption to the next."""
+    """Folder of files that must outlive the process, one for each resumption."""
     return state / f"resumed-{resumes}" if resumes else state
 
 
@@ -266,7 +266,7 @@ def _port(listener: int) -> int:
 
 
 def _hooks(options: RunOptions) -> CoordinatorHooks:
-    """What injects the faults that were asked for; without any, nothing is loaded for it."""
+    """Hooks that inject the requested faults; without any, nothing is loaded for it."""
     if not (options.faults or options.returns):
         return CoordinatorHooks()
     from recycle_runtime.testing.timetable import parse_faults, parse_returns, timetable

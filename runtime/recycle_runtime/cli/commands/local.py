@@ -117,7 +117,7 @@ def _signals(requests: StopRequests, debug: str | None) -> Generator[None]:
 
 
 def _report(options: RunOptions, result: RunResult, output: Output) -> None:
-    """What the run came to."""
+    """Print a summary of the run."""
     made = [step.step for step in result.steps]
     if words := summary(result.recoveries, made, *result.totals, *result.begins):
         output.data(f"{words}\n")

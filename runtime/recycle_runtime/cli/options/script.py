@@ -88,9 +88,9 @@ def split_script(
 
 
 def _values(parser: argparse.ArgumentParser, word: str, following: Sequence[str]) -> int:
-    """How many words an option takes after its own; options may be abbreviated.
+    """Number of words that an option takes after its own; options may be abbreviated.
 
-    One that may go without a value takes a port or an address, and no name of a file.
+    An option whose value may be left out takes a port or an address, and no name of a file.
     """
     name, equals, _ = word.partition("=")
     if equals:

@@ -22,7 +22,7 @@ _ROW_EVERY = 10.0
 
 
 def page_address(watch: WatchOptions) -> tuple[str, int] | None:
-    """Where the page is served; None without one."""
+    """Host and port that the page is served on; None without a page."""
     text = watch.page
     if text is None:
         return None

@@ -47,7 +47,7 @@ class LayerOptimizer:
 
     @property
     def bytes_held(self) -> int:
-        """What taking a step back costs."""
+        """Bytes held for undoing a step."""
         return self._undo.bytes_held + (self._next.bytes_held if self._next is not self._undo else 0)
 
     @property
@@ -212,6 +212,6 @@ class LayerUndo:
             undo.forget(why)
 
     def _wait(self) -> None:
-        """What is being copied must not change."""
+        """Wait for the copies under way: tensors must not change meanwhile."""
         if self._aside is not None:
             torch.cuda.current_stream().wait_stream(self._aside)

@@ -59,7 +59,7 @@ class SlotGradients(GradientPart):
         self._summed = torch.zeros(0, dtype=self.flat.dtype, device=self.flat.device)
         """Of rows that are owned here."""
         self._places: dict[tuple[torch.Tensor, int], int] = {}
-        """Where that of an expert begins."""
+        """Start of the gradient of each expert."""
         self._answers: list[ExpertRow] = []
         """Rows that this worker answers for in the norm."""
         self.bytes_given = 0
@@ -69,7 +69,7 @@ class SlotGradients(GradientPart):
         return [self._summed]
 
     def place(self, rows: Sequence[ExpertRow], me: int, *, is_shared_out: bool) -> None:
-        """Who has what from now on. Where nothing is shared out, the first peer answers for all."""
+        """Set the owners of experts' rows. Without `is_shared_out` the first peer answers for all."""
         self._rows = [row for row in rows if row.parameter in self.starts]
         self._me = me
         owned = [row for row in self._rows if me in row.owners]

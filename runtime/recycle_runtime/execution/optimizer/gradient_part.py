@@ -43,7 +43,7 @@ class GradientPart:
             if _is_shard(parameter):
                 self.sharded = self.values
         self.starts = dict(zip(self.parameters, starts, strict=True))
-        """Where the gradient of each begins."""
+        """Start of the gradient of each parameter."""
         size = self.values + len(self.parameters)
         self._ranges: list[tuple[int, int, tuple[int, ...]]] = []
         """From where to where numbers belong to the same owners."""
@@ -57,13 +57,13 @@ class GradientPart:
         ]
         self._clean = [_version(view) for view in self.views]
         self.present = [False] * len(self.parameters)
-        """Which parameters have a gradient on some peer, once the flags are read."""
+        """True for parameters with a gradient on some peer, once the flags are read."""
         self._flagged: set[int] = set()
-        """Whose flags are raised, if they have a gradient."""
+        """Indices of parameters whose flags are raised if they have a gradient."""
         self._must_read = False
         self._readback = Readback()
         self._replayed: set[int] = set()
-        """Which were written by replayed graphs: these move no counter."""
+        """Indices of gradients written by replayed graphs, which do not change version counters."""
         for parameter, view in zip(self.parameters, self.views, strict=True):
             if parameter.grad is not None:
                 view.copy_(parameter.grad)
@@ -157,7 +157,7 @@ class GradientPart:
         self.owned = self.answered = [(0, self.values)]
 
     def share_out(self, pieces: Iterable["OwnedPiece"], me: int) -> None:
-        """Who owns which numbers from now on."""
+        """Set the owners of each range of numbers."""
         found = [
             (self.starts[piece.parameter] + piece.start, piece.owners)
             for piece in pieces

@@ -40,7 +40,7 @@ Written = list[list[int]]
 
 
 class _Place(NamedTuple):
-    """Where the gradient of a parameter is."""
+    """Place of a parameter's gradient."""
 
     part: GradientPart
     place: int
@@ -73,9 +73,9 @@ class Tied(NamedTuple):
     copies: tuple[tuple[torch.Tensor, ...], ...] = ()
     """Of each its copies in this chunk."""
     crosses: bool = False
-    """Whether other chunks have copies too."""
+    """True if other chunks have copies too."""
     counts: bool = True
-    """Whether this chunk answers for them in the norm."""
+    """True if this chunk answers for them in the norm."""
 
 
 class FlatGradients:
@@ -109,7 +109,7 @@ class FlatGradients:
         """True if a sum over peers leaves gradients with their owners, and nobody has all of them."""
         self._number = {parameter: number for number, parameter in enumerate(everything)}
         self.buckets = self._in_turn()
-        """What is summed over peers, in the order in which all of them do so."""
+        """Buckets to sum over peers, in the order in which all peers sum them."""
         self._rows: list[tuple[torch.Tensor, torch.Tensor, Rows]] = []
         """Parameters that are rows of others, and have rows of their gradients in a step."""
 
@@ -141,7 +141,7 @@ class FlatGradients:
         self._kept.clear()
 
     def place_experts(self, rows: Sequence[ExpertRow], me: int) -> None:
-        """Who has which experts in slots from now on, with the same owners."""
+        """Set the slots of experts, which keep their owners."""
         for part in self._slots:
             part.place(rows, me, is_shared_out=self.is_shared_out)
 
@@ -186,12 +186,12 @@ class FlatGradients:
 
     @property
     def buffers(self) -> list[torch.Tensor]:
-        """What to sum over peers."""
+        """Buffers to sum over peers."""
         return [part.flat for part in self._own]
 
     @property
     def tied_buffers(self) -> list[torch.Tensor]:
-        """What to sum over the holders of all tied chunks."""
+        """Buffers to sum over the holders of all tied chunks."""
         return [part.flat for part in self._tied]
 
     @property
@@ -227,7 +227,7 @@ class FlatGradients:
         return [part.versions() for part in self._parts]
 
     def written_since(self, versions: list[list[int]]) -> Written:
-        """Which gradients have been written to since then."""
+        """Gradients that have been written to since these versions were read."""
         return [
             [index for index, (old, new) in enumerate(zip(before, now, strict=True)) if old != new]
             for before, now in zip(versions, self.versions(), strict=True)

@@ -1,4 +1,4 @@
-"""What hooks of an optimizer remember from step to step: what they close over, and their own attributes.
+"""State that hooks of an optimizer keep from step to step: closure variables and their own attributes.
 
     def optimizer(parameters):
         made, steps = AdamW(parameters), 0
@@ -9,8 +9,8 @@
         made.register_step_post_hook(slower)
         return made
 
-Numbers, strings, tensors and containers of these are undone and handed over like any state. What a hook keeps
-in global variables cannot be seen here; peers that differ because of it are noticed when they are compared.
+Numbers, strings, tensors and containers of these are undone and handed over like any state. Global variables
+of a hook cannot be seen here; peers that differ because of them are noticed when they are compared.
 """
 
 from collections.abc import Callable, Iterator
@@ -46,7 +46,7 @@ class HookState:
 
 
 class _Place:
-    """Where a value is kept: containers and tensors are written to, since others may hold them too."""
+    """Place of a value: containers and tensors are written to, since others may hold them too."""
 
     def __init__(self, get: Callable[[], Any], replace: Callable[[Any], None]) -> None:
         self.get, self._replace = get, replace
@@ -98,4 +98,4 @@ def _remembers(value: Any, held: set[torch.Tensor]) -> bool:
 
 
 def _never(_: Any) -> None:
-    """What is bound to a call cannot be replaced, only written to."""
+    """Do nothing: a value bound to a call cannot be replaced, only written to."""

@@ -1,4 +1,4 @@
-"""What moves with the steps of a layer beside its optimizer: a schedule, averages of weights, counters.
+"""State beside the optimizer that advances with a layer's steps: a schedule, averages of weights, counters.
 
     step made        optimizer, then schedule, then everything else, in the order of the program
     step left out    nothing moves
@@ -76,7 +76,7 @@ class Moving:
 
 
 def moving_of(program: Program, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Moving:
-    """What the program wants to move with the steps of this layer; ProgramError if it could not be undone."""
+    """Objects that advance with the steps of this layer; ProgramError if one could not be undone."""
     schedule = program.schedule(optimizer)
     known = _schedules_in(schedule)
     attached = [each for each in _attached(optimizer) if id(each) not in known]

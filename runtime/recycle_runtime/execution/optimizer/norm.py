@@ -17,7 +17,7 @@ _EPSILON = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class StepOptions:
-    """How the steps of a run are made; the same on all workers."""
+    """Options of the steps of a run; the same on all workers."""
 
     clip_norm: float | None = None
     """Gradients are scaled down to this global norm; None leaves them alone."""
@@ -49,7 +49,7 @@ class StepOptions:
         return self.staggered if self.validate else self.recoverable
 
     def factor(self, totals: "Totals") -> float:
-        """What the gradients of a step are multiplied by; 1.0 if it stands as it is."""
+        """Factor for the gradients of a step; 1.0 if the step stands as it is."""
         if self.clip_norm is None:
             return 1.0
         return min(1.0, self.clip_norm / (totals.norm + _EPSILON))
@@ -65,7 +65,7 @@ class Totals(NamedTuple):
     squares: float
     """Sum of the squares of the finite gradients."""
     not_finite: float
-    """How many workers have gradients that are not finite."""
+    """Number of workers with gradients that are not finite."""
 
     @property
     def finite(self) -> bool:
@@ -154,7 +154,7 @@ class NormSum:
         return Totals(squares, not_finite)
 
     def own(self) -> Totals:
-        """What this worker has measured, whether or not it answers for its chunk."""
+        """Totals that this worker has measured, whether or not it answers for its chunk."""
         assert self._own is not None, "nothing was measured"
         squares, not_finite = cast("list[float]", self._own.tolist())  # pyright: ignore[reportUnknownMemberType]
         return Totals(squares, not_finite)

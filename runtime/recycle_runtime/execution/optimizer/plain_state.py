@@ -66,7 +66,7 @@ def state_of(mover: Stateful) -> dict[str, Any]:
 
 
 def load_state(mover: Stateful, state: dict[str, Any]) -> None:
-    """What `state_of` gave; the mover may keep the tensors in it."""
+    """Load the result of `state_of`; the mover may keep the tensors in it."""
     if not isinstance(mover, LRScheduler):
         mover.load_state_dict(put_into_wholes(mover.state_dict(), state))
         return

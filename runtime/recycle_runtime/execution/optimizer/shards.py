@@ -75,7 +75,7 @@ def _has_rows(parameter: torch.Tensor) -> bool:
 
 
 def elements(parameter: torch.Tensor, rows: Rows) -> tuple[int, int]:
-    """Where rows begin and end in the memory of a parameter, or of its gradient, in numbers."""
+    """Range of rows in the memory of a parameter, or of its gradient, in numbers."""
     width = parameter.numel() // max(1, rows_in(parameter))
     return rows.first * width, rows.last * width
 
@@ -94,7 +94,7 @@ def stepped_rows(parameter: torch.nn.Parameter, rows: Rows, *, is_apart: bool = 
 
 
 class StoredShard(NamedTuple):
-    """What the optimizer of some rows has kept, where it can be read."""
+    """Optimizer state of some rows, with a function that reads it."""
 
     rows: Shard
     read: Callable[[], State]

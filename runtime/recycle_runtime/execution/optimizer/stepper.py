@@ -87,7 +87,7 @@ class StepOrderError(RuntimeError):
 
 
 class StepPhase(Enum):
-    """Where a worker stands within a step; the value completes the sentence `the gradients are ...`."""
+    """Phase of a worker within a step; the value completes the sentence `the gradients are ...`."""
 
     ACCUMULATING = "being accumulated"
     REDUCED = "summed, and not used yet"
@@ -139,12 +139,12 @@ class Stepper:
 
     @property
     def is_optimistic(self) -> bool:
-        """Whether the next step is made without waiting for the norm."""
+        """True if the next step is made without waiting for the norm."""
         return self.options.staggered and self.progress.calm >= self.options.patience
 
     @property
     def waits_for_norm(self) -> bool:
-        """Whether the next step is made when the norm of the whole model is known, and not before."""
+        """True if the next step is made when the norm of the whole model is known, and not before."""
         return self.options.validate and not self.is_optimistic
 
     @property
@@ -158,7 +158,7 @@ class Stepper:
 
     @property
     def unsettled(self) -> Totals | None:
-        """What this worker has put into the sums of its last step, while the verdict on it is open."""
+        """Share of this worker in the sums of its last step, while the verdict on the step is open."""
         is_open = self.phase in (StepPhase.STEPPED, StepPhase.UNSETTLED)
         return self.norm.own() if is_open else None
 
@@ -296,9 +296,9 @@ class Stepper:
         return Verdict.KEEP if stands else Verdict.REDO
 
     def outlook(self) -> StepRecord | None:
-        """What will become of the last step, once all workers have validated it; nothing is changed.
+        """Outcome that the last step will have once all workers have validated it; nothing is changed.
 
-        None where the step was not made here, and nobody has told.
+        None where the step was not made here, and its totals are not known.
         """
         steps = self.progress.steps
         if self.phase is not StepPhase.UNSETTLED and self.record is not None:
@@ -336,7 +336,7 @@ class Stepper:
         self.gradients.zero()
 
     def state_dict(self) -> dict[str, int]:
-        """What a worker that joins must know beside parameters and optimizer state; of a settled step."""
+        """State that a joining worker needs beside parameters and optimizer state; of a settled step."""
         self._expect(StepPhase.ACCUMULATING, "save")
         return self.progress._asdict()
 

@@ -60,7 +60,7 @@ class Copies:
         sources.append(source)
 
     def memory_for(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Where a copy of it can be."""
+        """New memory for a copy of a tensor."""
         if self._on_host and tensor.is_cuda:
             return torch.empty_like(tensor, device="cpu", requires_grad=False, pin_memory=True)
         return torch.empty_like(tensor, requires_grad=False)
@@ -103,7 +103,7 @@ class Copies:
 
 
 def keep(value: Any, before: Any, copies: Copies) -> Any:
-    """What `give_back` needs to restore the value; tensors of the last keeping (`before`) are used again."""
+    """Copy for `give_back` to restore the value from; tensors of the last copy (`before`) are used again."""
     if isinstance(value, torch.Tensor):
         return _keep_tensor(value, before, copies)
     if type(value) is dict:
@@ -244,8 +244,8 @@ class UndoError(RuntimeError):
 
 
 class _Routine:
-    """What a save has found, and the copies that it has made: the next one mostly finds the same tensors in
-    the same places, and to look is a tenth of the work of going through everything."""
+    """Findings and copies of the last save: the next one mostly finds the same tensors in the same places,
+    and to check that takes a tenth of the time of going through everything."""
 
     def __init__(self, parameters: list[torch.Tensor], state: dict[Any, Any]) -> None:
         self._parameters = parameters
@@ -456,7 +456,7 @@ def _replace(target: dict[str, Any], current: dict[str, Any], kept: dict[str, An
 
 _CONTAINERS = (dict, list, tuple, set, deque)
 _OF_TORCH = frozenset(vars(torch.optim.SGD([torch.zeros(0, requires_grad=True)], lr=0.0)))
-"""What every optimizer has: its groups and state, which are kept apart, and hooks."""
+"""Attributes of every optimizer: its groups and state, which are kept apart, and hooks."""
 
 
 def _is_data(value: Any) -> bool:

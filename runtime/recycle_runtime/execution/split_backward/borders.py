@@ -1,4 +1,4 @@
-"""Where the way to the parameters leaves the way to the inputs, in the graph of one call.
+"""Borders between the paths to the parameters and the paths to the inputs, in the graph of one call.
 
     output <-- B <-- ... <-- B <-- input        B: a border. Its gradient is computed on the way to the input
                |             |                  and kept; from there it is a short way to its parameters.
@@ -44,7 +44,7 @@ class Border:
 def gradients_at(
     places: Sequence[Place], starts: Sequence[Place], gradients: Sequence[Tensor]
 ) -> Sequence[Tensor | None]:
-    """What autograd.grad gives. The graph stays: borders may share the nodes that lead to a parameter."""
+    """Result of autograd.grad. The graph stays: borders may share the nodes that lead to a parameter."""
     grad: Any = torch.autograd.grad
     return grad(starts, places, gradients, retain_graph=True, allow_unused=True)
 
@@ -66,7 +66,7 @@ def find_borders(
 
 
 class _Graph:
-    """Which parameters every node leads to (one bit for each), and whether it leads to an input."""
+    """Parameters that every node of a graph leads to (one bit for each), and whether it leads to an input."""
 
     def __init__(
         self, outputs: Sequence[Tensor], leaves: Sequence[Tensor], parameters: Sequence[nn.Parameter]

@@ -68,7 +68,7 @@ class Trial:
         self._remembered = _remembered(module)
 
     def alias(self, tensor: Tensor) -> Tensor:
-        """What to call the module with in place of an input."""
+        """Tensor to call the module with in place of an input."""
         return self._aliases.get(id(tensor), tensor)
 
     def shows_closed(self, result: Any) -> bool:

@@ -67,7 +67,7 @@ class Lowered:
 
     def __init__(self) -> None:
         self._of: tuple[int, int] | None = None
-        """Where the parameter was, and its version."""
+        """Address of the parameter and its version, when it was converted."""
         self._tensor: Tensor | None = None
 
     def take(self, parameter: Tensor, dtype: torch.dtype) -> Tensor:
@@ -98,7 +98,7 @@ class Lowered:
         return 0 if self._tensor is None else self._tensor.numel() * self._tensor.element_size()
 
     def due(self, parameter: Tensor) -> Tensor | None:
-        """What has to become the parameter before it is used, and counts as if it were; None if unused."""
+        """Tensor to convert the parameter into before its use, counted as converted now; None if unused."""
         if self._tensor is not None:
             self._of = _mark(parameter)
         return self._tensor
@@ -287,7 +287,7 @@ class ConvolutionUnit(Unit):
 
 
 def _padding(module: Convolution) -> tuple[int, ...] | None:
-    """What is added on either side; None if the sides differ."""
+    """Padding on either side; None if the sides differ."""
     padding: str | tuple[int, ...] = module.padding
     if not isinstance(padding, str):
         return padding

@@ -280,8 +280,8 @@ class Split:
         self._put_in_place()
 
     def lower_weights(self, wanted: bool) -> None:
-        """Where no weights wait: whether Linear layers still keep them in the precision of autocast, between
-        one step and the next."""
+        """Keep weights of Linear layers in the precision of autocast from one step to the next, or stop doing
+        so; of effect where no weights wait."""
         if wanted is self._lowers:
             return
         self._lowers = wanted

@@ -39,7 +39,7 @@ class CoordinatorReport:
     address: str
     news: tuple[ToObserver, ...]
     status: int | None
-    """Once the coordinator has ended by itself, and nothing more is to be told."""
+    """Once the coordinator has ended by itself, and there is nothing more to report."""
     error: str | None = None
 
 

@@ -60,7 +60,7 @@ class KeptActor:
         """In a row."""
         self._made_again_at: float | None = None
         self.error: str | None = None
-        """Why it is made no more."""
+        """Reason why the actor is not started again."""
 
     def ask(self, *arguments: object) -> None:
         """Let it look, unless it still does."""
@@ -71,7 +71,7 @@ class KeptActor:
             self._answer = self._calls.ask(self.handle, "look", *arguments)
 
     def heard(self) -> Any:
-        """What it has answered; None if nothing yet."""
+        """Answer of the last call; None if there is none yet."""
         if self._answer is None or not self._calls.is_there(self._answer):
             return None
         answer, self._answer = self._answer, None
@@ -118,7 +118,7 @@ class RayJob:
             KeptActor(calls, AgentActor, agent_options, (words, token)) for _ in range(words.nodes)
         ]
         self._left: dict[int, AgentReport] = {}
-        """What agents have said that take no further part, by their number."""
+        """Reports of agents that take no further part, by their number."""
         self._address = ""
         self._stops = False
         self._ended: JobEnded | None = None
@@ -217,7 +217,7 @@ class RayJob:
         self._on_news(message)
 
     def _error(self) -> str | None:
-        """Why the job has not ended well, if it has not."""
+        """Error that the job has ended with, if any."""
         ended, last = self._ended, self._last
         if ended is None or last is None:
             if last is None or last.status == 0:

@@ -26,7 +26,7 @@ class ProcessEnded:
     pid: Natural
     how: str
     fault_at: Natural
-    """When it did to itself what it was told to, in nanoseconds of the machine's monotonic clock; or 0."""
+    """Time at which it injected a fault into itself, in ns of the machine's monotonic clock; or 0."""
     stuck_in: Natural | None = None
     """The step in which its own work did not come to an end, if that is why."""
     where: str = ""

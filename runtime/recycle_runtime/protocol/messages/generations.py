@@ -207,7 +207,7 @@ class Done:
     """I have saved what I should, and end."""
 
     error: str | None = None
-    """Why it could not write what it should."""
+    """Reason why it could not write what it should."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,10 +233,10 @@ class Go:
     sums: Sums | None
     """Of the step before the first, for those who lack them."""
     copy_from: GridWorker | None
-    """Whose state to take before training goes on."""
+    """Worker whose state to take before training goes on."""
     copy_to: tuple[GridWorker, ...]
     donor: GridWorker | None
-    """Whose state to take while the other workers train."""
+    """Worker whose state to take while the other workers train."""
     joiners: tuple[GridWorker, ...]
     """Whom to send one's state meanwhile."""
     restore: str | None
@@ -246,7 +246,7 @@ class Go:
     is_spared: bool
     """Injected faults that may wait have to wait."""
     first_step: Natural
-    """Where the run began, and the number of its first micro-batch."""
+    """Step at which the run began; `first_item` is the number of its first micro-batch."""
     first_item: Natural
     checkpoint: CheckpointOrder | None
     is_main: bool = False

@@ -16,7 +16,7 @@ class Member(NamedTuple):
 
 
 class InjectedFault(NamedTuple):
-    """A fault that a worker process is told to do to itself, and before which instruction of which step."""
+    """A fault that a worker process injects into itself, and before which instruction of which step."""
 
     kind: str
     step: Natural

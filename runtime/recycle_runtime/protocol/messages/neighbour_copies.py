@@ -54,7 +54,7 @@ class KeepCopy:
     step: Natural
     name: str
     slot: Natural
-    """Which of the two places for that; the other one has what is complete."""
+    """Number of the place to write to, of two; the other one has the complete copy."""
     keeps: tuple[str, ...]
     """Copies that are still of use."""
 

@@ -62,7 +62,7 @@ class Recovered:
     generation: Natural
     causes: tuple[str, ...]
     step: Natural
-    """Where training goes on."""
+    """Step from which training goes on."""
     undone: Natural
     """Workers that took a step back."""
     repeated: float

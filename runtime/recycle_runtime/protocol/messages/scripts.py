@@ -13,7 +13,7 @@ class ScriptSteps:
     """My script wants so many steps in all."""
 
     call: Natural
-    """Which of its loops says so, from 0."""
+    """Number of the script's loop, from 0."""
     steps: Natural
     begins: Natural | None = None
     """Its first step, where the script knows; one that joins does not."""

@@ -155,7 +155,7 @@ Kind = TypeVar("Kind", bound=Message)
 
 
 class Handlers(Generic[Context]):
-    """Which function handles which message: the one place where that is said. `Context` is who sent it."""
+    """Table of message handlers, by type of message. `Context` is who sent it."""
 
     def __init__(self) -> None:
         self._handlers: dict[type[object], Callable[[Context, Any], None]] = {}
