@@ -22,7 +22,14 @@ from recycle_compiler.fleet.machines import Fleet
 from recycle_compiler.fleet.policy import Worker
 from recycle_compiler.fleet.report import PolicyOutcome
 from recycle_compiler.fleet.setting import FleetSetting, best_interval
-from recycle_compiler.fleet.state_options import MOST_HOLDERS, Failures, Losses, StateOption, state_options
+from recycle_compiler.fleet.state_options import (
+    MOST_HOLDERS,
+    Failures,
+    Losses,
+    StateOption,
+    best_option,
+    state_options,
+)
 from recycle_compiler.fleet.traces.generated import Machines, Repair, Words, generate
 
 OTHERS = ("nvrx", "torchft", "restart", "varuna", "oobleck")
@@ -114,6 +121,8 @@ class Advice:
     copies: tuple[HolderLosses, ...]
     copy_seconds: float
     """Until the state of a stage is on another worker."""
+    read_back: float
+    """Times a year that a checkpoint is read, by the simulations and for the way to keep state."""
     checkpoint_every: float
     """Seconds, by Young and Daly for how often checkpoints are read."""
     by_interval: dict[str, tuple[tuple[str, float], ...]]
@@ -158,6 +167,10 @@ def advise(question: Question, on_run: Callable[[str], None] | None = None) -> A
     losses = tuple(Losses(one.times / years, one.with_another / years) for one in copies)
     failures = Failures(tolerance, _shares_down(fleets), losses, years)
     states, states_note = _states(question, failures, on_run)
+    state = best_option(states)
+    read = shown.checkpoints_read + (0.0 if state is None else state.read_back)
+    # Where no draw went back to a checkpoint, as if the next year would: no more is known.
+    interval = best_interval(question.setting.checkpoint_save, watched / max(1.0, read * years))
     return Advice(
         question,
         tuple(options),
@@ -167,7 +180,8 @@ def advise(question: Question, on_run: Callable[[str], None] | None = None) -> A
         years,
         copies,
         copy,
-        _interval(question.setting, shown, fleets),
+        read,
+        interval,
         dict(_by_interval(question)),
         states,
         states_note,
@@ -308,13 +322,6 @@ def _clusters(failed: Sequence[tuple[float, Worker]], seconds: float) -> Iterato
         cluster.append(one)
     if cluster:
         yield cluster
-
-
-def _interval(setting: FleetSetting, shown: PolicyResult, fleets: Sequence[Fleet]) -> float:
-    """Checkpoint interval in seconds, from how often the draws read a checkpoint: at least once."""
-    watched = sum(fleet.trace.span for fleet in fleets)
-    times = shown.checkpoints_read * watched / _YEAR
-    return best_interval(setting.checkpoint_save, watched / max(1.0, times))
 
 
 def _by_interval(question: Question) -> Iterator[tuple[str, tuple[tuple[str, float], ...]]]:

@@ -7,13 +7,14 @@ from typing import Any
 
 from recycle_compiler.fleet.advice import INTERVALS, Advice, PolicyResult
 from recycle_compiler.fleet.report import figure, printed_table, short
-from recycle_compiler.fleet.state_options import best_option
+from recycle_compiler.fleet.state_options import StateOption, best_option, checkpoints_at_par
 from recycle_compiler.fleet.traces.trace import duration_text
 from recycle_compiler.ir.units import percent, plural, time_text
 from recycle_compiler.viz.chart import LineChart, Point
 from recycle_compiler.viz.shell import MADE_BY
 
 _GIB = 1 << 30
+_HOURS_A_YEAR = 365 * 24
 _PUBLISHED = {"MoEvement, published*": ("10 min", 0.94)}
 """Effective training times of other systems (arXiv 2412.15411), which were not measured here."""
 
@@ -94,7 +95,7 @@ def why(advice: Advice) -> Iterator[str]:
         f"stage's state were lost at most {lost} (failures of a stage within the {advice.copy_seconds:.1f} s "
         "in which it is copied)."
     )
-    read = f"{best.checkpoints_read:.2f} times a year" if best.checkpoints_read else "in no draw"
+    read = f"at most {advice.read_back:.2g} times a year" if advice.read_back else "in no draw"
     yield (
         f"Checkpoints: read back {read}; save every {duration_text(round(advice.checkpoint_every))} if a "
         f"save stops training for {setting.checkpoint_save:.0f} s (Young and Daly), more often otherwise."
@@ -135,9 +136,45 @@ def _why_state(advice: Advice) -> Iterator[str]:
     rate = figure(best.rate * advice.question.batch.per_iteration)
     yield (
         f"State: {chosen} with {copies}, {rate} {unit} over the trace with quick plans for none and "
-        f"{plural(advice.tolerance, 'failure')}, the simplest within 0.1 % of the fastest. All holders are "
-        f"lost at most {best.losses:.2g} times a year, a checkpoint is read at most {best.read_back:.2g}."
+        f"{plural(advice.tolerance, 'failure')}. {_losses_text(advice, best)} Of all that are within 0.1 % "
+        "of the fastest it loses least; whole state comes before shards."
     )
+    planned = [one for one in advice.states if one.period is not None]
+    whole = [one for one in planned if best.owners and not one.owners]
+    safer = [one for one in planned if one.owners and one.losses < best.losses]
+    for others in filter(None, (whole, safer)):
+        yield _other_state(advice, best, max(others, key=lambda one: one.rate))
+
+
+def _losses_text(advice: Advice, state: StateOption) -> str:
+    """Losses of state a year, and their cost."""
+    if not state.losses:
+        return "In no draw all holders of some state are lost."
+    job = advice.question.setting.job
+    hours = state.lost * job.present * job.tensor * _HOURS_A_YEAR
+    return (
+        f"All holders of some are lost at most {state.losses:.2g} times a year, and a checkpoint is read at "
+        f"most {state.read_back:.2g}, which costs {100 * state.lost:.2g} % of the time, {hours:,.0f} "
+        "GPU-hours a year."
+    )
+
+
+def _other_state(advice: Advice, best: StateOption, other: StateOption) -> str:
+    """Another way to keep state beside the one that is advised."""
+    setting, unit = advice.question.setting, advice.question.batch.unit
+    assert best.period is not None and other.period is not None
+    name = other.name.replace("whole", "whole state")
+    copies = f" and a copy every {plural(other.copy_steps, 'step')}" if other.copy_steps else ""
+    rate = figure(other.rate * advice.question.batch.per_iteration)
+    words = (
+        f"State: with {name}{copies}, {rate} {unit} ({100 * (other.rate / best.rate - 1):+.2f} %): a "
+        f"step takes {time_text(setting.job, other.period)} {setting.job.unit} and not "
+        f"{time_text(setting.job, best.period)}. {_losses_text(advice, other)}"
+    )
+    every = checkpoints_at_par(setting, best, other)
+    if every is None:
+        return words
+    return f"{words} It is faster where checkpoints come less often than every {duration_text(round(every))}."
 
 
 def _state_table(advice: Advice, color: bool) -> str:
@@ -193,6 +230,7 @@ def advice_document(advice: Advice) -> str:
             for one in advice.copies
         ],
         "years": short(advice.years),
+        "read_back_a_year": short(advice.read_back),
         "checkpoint_every": short(advice.checkpoint_every),
         "options": [_option(advice, option) for option in advice.options],
         "effective_training_time_by_interval": {
@@ -210,6 +248,7 @@ def advice_document(advice: Advice) -> str:
                 "held_bytes": one.held,
                 "losses_a_year": short(one.losses),
                 "read_back_a_year": short(one.read_back),
+                "lost_share": short(one.lost),
                 "throughput": short(one.rate * advice.question.batch.per_iteration),
                 "no_plan": one.why or None,
             }

@@ -6,12 +6,12 @@ where that is quick; else the period is estimated from bounds.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from recycle_compiler.fleet.setting import CutPlans, FleetSetting
 from recycle_compiler.ir.bundled import read_job
-from recycle_compiler.ir.failure import failed_per_stage, failure_set, normal_form
+from recycle_compiler.ir.failure import FailureSet, failed_per_stage, failure_set, normal_form
 from recycle_compiler.ir.groups import Group, grouped_layout_of, groups_of, stages_of_groups
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.layout import Layout, absent_cells, job_of_layout
@@ -80,7 +80,7 @@ class OurPeriods:
         if counts not in self._found:
             if self._planned_left > 0:
                 self._planned_left -= 1
-                period = float(plan_failed(self._job, normal_form(counts, self._job.pipelines)).claims.period)
+                period = _exact_period(self._job, counts)
             else:
                 period = self._estimate(counts)
             self._found[counts] = min(period, self.at_once(counts) or period)
@@ -110,34 +110,51 @@ class OurPeriods:
 
     def _stage_bound(self, stage: int, failures: int) -> int:
         key = stage, failures
-        if key not in self._bounds and self._groups:
-            self._bounds[key] = self._bound_in_group(stage, failures)
         if key not in self._bounds:
-            counts = tuple(failures if other == stage else 0 for other in range(self._job.stages))
-            hosts = Target(self._job, normal_form(counts, self._job.pipelines)).hosts
-            problem = with_ends_of(replace(self._problem, hosts=hosts), self._job.left_by(counts))
-            rooms = zip(problem.capacity, problem.activation, strict=True)
-            if any(UNLIMITED != room < needed for room, needed in rooms):
-                # Those that are left own too much of a sharded state for a plan; the load is still known.
-                problem = with_ends_of(problem, self._job)
-            bounds = stage_bounds(problem, stage)
-            self._bounds[key] = max(bound.period for bound in bounds)
+            group = next((one for one in self._groups if stage in one.stages), None)
+            self._bounds[key] = (
+                _bound_of_stage(self._job, stage, failures)
+                if group is None
+                else _bound_in_group(group, stage - group.stages.start, self._job.pipelines - failures)
+            )
         return self._bounds[key]
 
-    def _bound_in_group(self, stage: int, failures: int) -> int:
-        """Bound of a stage of a group whose other stages have all workers that the plans are for."""
-        group = next(one for one in self._groups if stage in one.stages)
-        problem = problem_of(GRAPH_PASSES.run(Target(group.job, group.failed)))
-        hosts = list(Target(group.job, group.failed).hosts)
-        place = stage - group.stages.start
-        hosts[place] = tuple(range(min(problem.units, self._job.pipelines - failures)))
-        bounds = stage_bounds(replace(problem, hosts=tuple(hosts)), place)
-        return max(bound.period for bound in bounds)
 
-    @cached_property
-    def _problem(self) -> Problem:
-        """The timing problem without failures."""
-        return problem_of(GRAPH_PASSES.run(Target(self._job, ())))
+# A command leads many fleets through traces, and asks for the same bounds and plans again.
+
+
+@lru_cache(maxsize=1 << 16)
+def _bound_of_stage(job: JobSpec, stage: int, failures: int) -> int:
+    """Bound of a stage with so many failures, where the others have all workers."""
+    counts = tuple(failures if other == stage else 0 for other in range(job.stages))
+    hosts = Target(job, normal_form(counts, job.pipelines)).hosts
+    problem = with_ends_of(replace(_whole_problem(job, ()), hosts=hosts), job.left_by(counts))
+    rooms = zip(problem.capacity, problem.activation, strict=True)
+    if any(UNLIMITED != room < needed for room, needed in rooms):
+        # Those that are left own too much of a sharded state for a plan; the load is still known.
+        problem = with_ends_of(problem, job)
+    return max(bound.period for bound in stage_bounds(problem, stage))
+
+
+@lru_cache(maxsize=1 << 16)
+def _bound_in_group(group: Group, place: int, live: int) -> int:
+    """Bound of a stage of a group with so many workers, where the others have all that the plans are for."""
+    problem = _whole_problem(group.job, group.failed)
+    hosts = list(Target(group.job, group.failed).hosts)
+    hosts[place] = tuple(range(min(problem.units, live)))
+    return max(bound.period for bound in stage_bounds(replace(problem, hosts=tuple(hosts)), place))
+
+
+@lru_cache(maxsize=64)
+def _whole_problem(job: JobSpec, failed: FailureSet) -> Problem:
+    """The timing problem with these failures."""
+    return problem_of(GRAPH_PASSES.run(Target(job, failed)))
+
+
+@lru_cache(maxsize=4096)
+def _exact_period(job: JobSpec, counts: Counts) -> float:
+    """Period of a plan for exactly these failures."""
+    return float(plan_failed(job, normal_form(counts, job.pipelines)).claims.period)
 
 
 class OurCut(NamedTuple):

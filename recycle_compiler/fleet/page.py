@@ -8,7 +8,15 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
-from recycle_compiler.fleet.report import FleetPoint, FleetReport, PolicyOutcome, counted, span_text
+from recycle_compiler.fleet.report import (
+    USES,
+    FleetPoint,
+    FleetReport,
+    PolicyOutcome,
+    counted,
+    paid_words,
+    span_text,
+)
 from recycle_compiler.viz.picture import PALETTES
 from recycle_compiler.viz.shell import MADE_BY, whole_page
 
@@ -83,11 +91,15 @@ def _data(report: FleetReport) -> dict[str, Any]:
         "gpus": report.gpus,
         "reference": report.reference,
         "gpu_hours_down": report.gpu_hours_down,
+        "uses": list(USES.values()),
+        "per_million": "" if report.price is None else report.per_million,
+        "paid": " ".join(paid_words(report)),
         "shown": list(SHOWN)
         if len(report.outcomes) > _FEW
         else [*(each.name for each in report.outcomes), "ideal"],
         "policies": [
             _policy(outcome, COLOURS[number % len(COLOURS)], hours)
+            | {"cost": report.cost_per_million(outcome)}
             for number, outcome in enumerate(report.outcomes)
         ],
         "live": _rounded(live),
@@ -105,6 +117,7 @@ def _policy(outcome: PolicyOutcome, colours: tuple[str, str], hours: float) -> d
         "lost": outcome.gpu_hours_lost or 0.0,
         "still": outcome.still,
         "redone": outcome.redone,
+        "uses": [round(hours, 3) for hours in outcome.gpu_hours],
         "curve": _rounded(steps(outcome.timeline, hours, lambda point: point.throughput)),
         "colours": list(colours),
     }

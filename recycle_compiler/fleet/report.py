@@ -22,7 +22,7 @@ _TINY = 1e-6
 _SHORT = 0.1
 """Hours; what is shorter is said in seconds."""
 _COLUMNS = ("of zero-bubble", "effective time", "GPU-hours lost", "hours still", "iterations", "done twice")
-_USES = {
+USES = {
     "useful": "useful",
     "redone": "done twice",
     "slowed": "slowed",
@@ -159,6 +159,11 @@ class FleetReport:
         """GPU-hours of the whole fleet, spares and machines that are down included."""
         return (self.gpus + self.spare_gpus) * self.hours
 
+    @property
+    def per_million(self) -> str:
+        """Words for such a price."""
+        return f"per million {self.unit.partition('/')[0]}"
+
     def cost_per_million(self, outcome: PolicyOutcome) -> float | None:
         """Price of a million of what the unit counts; None without a price, or where nothing was done."""
         if self.price is None or not outcome.average:
@@ -168,16 +173,14 @@ class FleetReport:
 
 def report_table(report: FleetReport, color: bool = False) -> str:
     """One line per policy, then what the columns mean and how each policy was modelled."""
-    priced = () if report.price is None else (f"per million {report.unit.partition('/')[0]}",)
+    priced = () if report.price is None else (report.per_million,)
     titles = ("policy", report.unit, *_COLUMNS, *priced)
     rows = [(outcome.name, *_cells(outcome, report)) for outcome in report.outcomes]
     ran = [outcome for outcome in report.outcomes if outcome.average is not None]
-    uses = [
-        (outcome.name, *(f"{getattr(outcome.gpu_hours, name):,.1f}" for name in _USES)) for outcome in ran
-    ]
+    uses = [(outcome.name, *(f"{getattr(outcome.gpu_hours, name):,.1f}" for name in USES)) for outcome in ran]
     tables = [printed_table(titles, rows, color)]
     if uses:
-        tables.append(printed_table(("GPU-hours", *_USES.values()), uses, color))
+        tables.append(printed_table(("GPU-hours", *USES.values()), uses, color))
     return "\n".join((_title(report), *tables, _legend(report)))
 
 
@@ -223,6 +226,17 @@ def _money(amount: float | None) -> str:
     return "-" if amount is None else f"{amount:,.2f}"
 
 
+def paid_words(report: FleetReport) -> Iterator[str]:
+    """Sum of the columns of GPU-hours, and its price."""
+    yield (
+        f"GPU-hours by use add up to the {report.paid:,.1f} that are paid for{_spares(report)}. Slowed: by "
+        "missing workers. Down: machines that are down, and others while the job cannot run."
+    )
+    if report.price is not None:
+        whole = report.price * report.paid
+        yield f"At {figure(report.price)} for a GPU-hour all of them cost {whole:,.0f}."
+
+
 def _legend(report: FleetReport) -> str:
     total = report.gpus * report.hours
     lines = [
@@ -231,12 +245,8 @@ def _legend(report: FleetReport) -> str:
         f"GPU-hours lost: what is missing to 100 %, of {total:,.1f} GPU-hours of the job; "
         f"machines of the job were down for {report.gpu_hours_down:,.1f}.",
         "Hours still: pauses, saves, and times when the job could not run. Done twice: iterations redone.",
-        f"GPU-hours by use add up to the {report.paid:,.1f} that are paid for{_spares(report)}. Slowed: by "
-        "missing workers. Down: machines that are down, and others while the job cannot run.",
+        *paid_words(report),
     ]
-    if report.price is not None:
-        whole = report.price * report.paid
-        lines.append(f"At {figure(report.price)} for a GPU-hour all of them cost {whole:,.0f}.")
     if any(outcome.share is not None and outcome.share > _ABOVE for outcome in report.outcomes):
         lines.append(
             "More than 100 %: a policy that cuts the model anew can have more even stages than the job."

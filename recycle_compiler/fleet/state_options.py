@@ -37,7 +37,8 @@ _YEAR = 365 * 86400.0
 MOST_HOLDERS = 4
 """That choices are compared with."""
 _ALIKE = 1.001
-"""A rate that is no more above another does not outweigh what shards, copies or fewer holders bring along."""
+"""Rates that are no further apart count as equal: that does not outweigh what shards, copies or fewer holders
+bring along."""
 
 
 class StateOption(NamedTuple):
@@ -63,6 +64,8 @@ class StateOption(NamedTuple):
     """Times a year that a checkpoint may have to be read, at most."""
     rate: float
     """Iterations a second over the trace, with copies and what follows losses."""
+    lost: float = 0.0
+    """Share of the time that losses cost."""
     why: str = ""
     """Reason why there is no plan."""
 
@@ -136,7 +139,8 @@ def state_options(
             job = started(job)
             planned = list(_planned(job, redundancies, failures.tolerance))
         except (NoPlanError, NoStartError) as error:
-            yield StateOption(owners, redundancies[0], None, owners, None, None, held, 0, 0, 0, str(error))
+            none = StateOption(owners, redundancies[0], None, owners, None, None, held, 0, 0, 0)
+            yield none._replace(why=str(error))
             continue
         for number, (redundancy, plans) in enumerate(zip(redundancies, planned, strict=True)):
             if plans in planned[:number]:
@@ -165,20 +169,19 @@ def _with_losses(
         for down, share in failures.shares.items()
     )
     costs, step, copied = setting.costs, setting.seconds(plain.period), max(job.parameters)
-    from_disk = costs.restart + setting.checkpoint_load + setting.free_checkpoints_every / 2
-    lost = losses.all_holders * from_disk / _YEAR
+    from_disk = setting.from_checkpoint + setting.free_checkpoints_every / 2
+    lost = min(1.0, losses.all_holders * from_disk / _YEAR)
     plain = plain._replace(losses=losses.all_holders)
-    yield plain._replace(read_back=losses.all_holders, rate=mean * max(0.0, 1 - lost))
+    yield plain._replace(read_back=losses.all_holders, rate=mean * (1 - lost), lost=lost)
     pause = copied / costs.memory_rate
     # Where no loss was seen, as if there had been one: no more is known.
     steps = _copy_steps(step, pause, max(losses.all_holders, 1 / failures.years))
     # A copy counts once it has travelled, and travels back.
-    from_copy = costs.restart + 2 * copied / costs.copy_rate + steps * step / 2
-    lost = (losses.all_holders * from_copy + losses.and_copy * from_disk) / _YEAR
+    from_copy = costs.detection + costs.restart + 2 * copied / costs.copy_rate + steps * step / 2
+    lost = min(1.0, (losses.all_holders * from_copy + losses.and_copy * from_disk) / _YEAR)
     training = steps * step / (steps * step + pause)
-    yield plain._replace(
-        copy_steps=steps, read_back=losses.and_copy, rate=mean * training * max(0.0, 1 - lost)
-    )
+    rate = mean * training * (1 - lost)
+    yield plain._replace(copy_steps=steps, read_back=losses.and_copy, rate=rate, lost=lost)
 
 
 def _copy_steps(step: float, pause: float, losses: float) -> int:
@@ -196,11 +199,10 @@ def _planned(job: JobSpec, redundancies: Sequence[int | None], tolerance: int) -
         own = [
             plan_count(job, count, costs, guard, effort=Effort().quick()).claims.period for count in counts
         ]
+    cuts = [_under_other_cuts(job, redundancies, job.workers - count) for count in counts]
     for redundancy in redundancies:
-        there = job if redundancy is None else replace(job, redundancy=redundancy)
         found = [
-            min((period, -job.pipelines), _under_another_cut(there, job.workers - count))
-            for period, count in zip(own, counts, strict=True)
+            min((period, -job.pipelines), other[redundancy]) for period, other in zip(own, cuts, strict=True)
         ]
         (whole, _), (failed, _) = found
         yield _Plans(whole, max(whole, failed), min(-few for _, few in found))
@@ -209,17 +211,44 @@ def _planned(job: JobSpec, redundancies: Sequence[int | None], tolerance: int) -
 _UNKNOWN = 1 << 60
 
 
-def _under_another_cut(job: JobSpec, workers: int) -> tuple[int, int]:
-    """Ticks of a step, and how many workers hold each layer, as a negative number."""
-    found = fastest_layout(job, workers) if can_recut(job) else None
-    if found is None or found[1] is None:
-        return _UNKNOWN, 0
-    return found[1], -min(found[0].workers)
+def _under_other_cuts(
+    job: JobSpec, redundancies: Sequence[int | None], workers: int
+) -> dict[int | None, tuple[int, int]]:
+    """For each redundancy, ticks of a step and how many workers hold each layer, as a negative number."""
+    none = (_UNKNOWN, 0)
+    if not can_recut(job):
+        return dict.fromkeys(redundancies, none)
+    found: dict[int | None, tuple[int, int]] = {}
+    fastest = none
+    for redundancy in sorted(each for each in redundancies if each is not None):
+        if redundancy > -fastest[1]:
+            layout, period = fastest_layout(replace(job, redundancy=redundancy), workers) or (None, None)
+            fastest = none if layout is None or period is None else (period, -min(layout.workers))
+        # Otherwise the fastest with fewer holders has enough of them.
+        found[redundancy] = fastest
+    return found
 
 
 def best_option(options: Sequence[StateOption]) -> StateOption | None:
-    """The fastest over the trace; the first that is as fast but for little. None where none has a plan."""
+    """Of those that are as fast over the trace as any, but for little: whole state before shards, then what
+    is lost least, then the first. None where none has a plan."""
     fastest = max((option.rate for option in options if option.period is not None), default=None)
     if fastest is None:
         return None
-    return next(option for option in options if option.rate * _ALIKE >= fastest)
+    alike = (option for option in options if option.rate * _ALIKE >= fastest)
+    return min(alike, key=lambda option: (option.owners > 0, option.losses))
+
+
+def checkpoints_at_par(setting: FleetSetting, one: StateOption, other: StateOption) -> float | None:
+    """Seconds between checkpoints with which a choice that loses state is as fast as one that loses less.
+
+    None where no longer interval makes them so, or either goes back to copies in memory."""
+    if one.copy_steps or other.copy_steps:
+        return None
+    rates = [each.rate / (1 - each.lost) for each in (one, other) if each.lost < 1]
+    if len(rates) < 2:
+        return None
+    lost = rates[0] * one.losses - rates[1] * other.losses
+    each = _YEAR * (rates[0] - rates[1]) / lost if lost > 0 else 0.0
+    every = 2 * (each - setting.from_checkpoint)
+    return every if every > setting.free_checkpoints_every else None

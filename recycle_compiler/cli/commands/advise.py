@@ -62,6 +62,8 @@ def run(arguments: Namespace, output: Output) -> int:
     machines = arguments.nodes or range(max(least, places - 4), places + 5)
     if machines[-1] < least:
         raise UsageError(f"--nodes must reach {least}, one worker for each stage, got {machines[-1]}")
+    if machines[0] < least:
+        output.say(f"note: from {least} machines on: one worker for each stage")
     draw = drawn_fleet(source.job, arguments)
     bundle = bundle_of(source, arguments, output)
     comparison = comparison_of(source.job, bundle, fleet, arguments)

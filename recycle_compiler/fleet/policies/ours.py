@@ -4,7 +4,9 @@ After a failure every worker stops, regroups and restarts the step, with the bes
 the failures as they are. A better one may come a little later from planning on demand; and workers move to
 other stages where the runtime's own rule says that this pays. Whoever comes back copies its state while the
 others train; that costs two regroupings. If no worker is left on a stage the job starts again from copies in
-neighbours' memory, if it makes them, or from a checkpoint, with every worker where it serves best.
+neighbours' memory, if it makes them, or from a checkpoint, with every worker where it serves best. So it does
+where the optimizer's state is sharded and as many workers of a stage fail as own each shard, one before new
+owners have what the other one owned: that they owned the same shard is assumed.
 
 A job in layers whose bundle has plans under other cuts moves layers instead of workers, to whichever cut and
 number of workers on each stage is fastest, if that pays. Layers travel while training goes on; then all
@@ -70,6 +72,8 @@ class Ours:
         )
         if setting.neighbour_copies:
             self.note += f"; copies in neighbours' memory every {plural(setting.neighbour_copies, 'step')}"
+        if job.owners:
+            self.note += f"; {plural(job.owners, 'owner')} of each shard, without which all goes back"
         if setting.recuts:
             self.note += f"; {plural(len(setting.recuts), 'other cut')} where layers that travel pay"
         self._setting, self._costs, self._job = setting, costs, job
@@ -93,6 +97,8 @@ class Ours:
         """Workers that have started and are let in once a failure has been dealt with."""
         self._copied: list[tuple[float, Worker]] = []
         """Time at which each standby will have its state."""
+        self._owners_gone: list[tuple[float, int]] = []
+        """When an owner of shards failed, and its stage; as long as new ones do not have its state."""
         self._plan_ready = self._weigh_at = _NEVER
         self._clock = WorkClock(setting.free_checkpoints_every)
         self._copies = CopiesInMemory(setting.neighbour_copies, setting.copy_travel)
@@ -118,6 +124,7 @@ class Ours:
         self._clock.pass_to(at, self._rate)
         is_member = change.failed & (self._serves.keys() | self._standby.keys())
         taken_over = self._taken_over(change)
+        lost = self._shards_lost(at, change.failed - taken_over.keys())
         self._forget(change.failed)
         self._serves.update(taken_over)
         if not self._serves and not is_member:
@@ -128,9 +135,11 @@ class Ours:
             self._changes.change()
             ahead = self._is_planned_ahead(at, change.failed)
             self._last_change = at
+            if lost is not None:
+                return self._give_up(change.failed, f"all owners of a shard of stage {lost} may be gone")
             if max(self._counts) < self._cut.job.pipelines:
                 return self._recover(change.failed, ahead)
-            return self._go_on_alone(change.failed) or self._give_up(change.failed)
+            return self._go_on_alone(change.failed) or self._give_up(change.failed, self._stages_gone)
         return self._let_in() if change.returned else Reaction(self._rate)
 
     def due(self) -> float | None:
@@ -181,6 +190,16 @@ class Ours:
         there = change.failed & change.from_spares & self._serves.keys()
         return {machine: self._serves[machine] for machine in there}
 
+    def _shards_lost(self, at: float, failed: Collection[Worker]) -> int | None:
+        """A stage on which as many workers as own a shard are gone before there were new owners."""
+        if not self._job.owners:
+            return None
+        since = at - self._costs.regroup - self._setting.copy_travel
+        self._owners_gone = [entry for entry in self._owners_gone if entry[0] >= since]
+        self._owners_gone += [(at, self._serves[machine]) for machine in failed if machine in self._serves]
+        gone = Counter(stage for _, stage in self._owners_gone)
+        return min((stage for stage, count in gone.items() if count >= self._job.owners), default=None)
+
     def _is_planned_ahead(self, at: float, failed: frozenset[Worker]) -> bool:
         """The next failure on every stage is planned for in the background, one stage after the other."""
         return len(failed) == 1 and at - self._last_change >= self._costs.planning * self._cut.job.stages
@@ -222,12 +241,14 @@ class Ours:
         self._stand_by(rest - self._serves.keys())
         return reaction._replace(why=f"{reaction.why}; a group of pipelines goes on alone")
 
-    def _give_up(self, failed: frozenset[Worker]) -> Reaction:
-        """No live worker holds the state of some stage."""
-        gone = ", ".join(
-            str(stage) for stage, count in enumerate(self._counts) if count >= self._cut.job.pipelines
-        )
-        why = f"{_names(failed)} failed: no live worker has stage {gone}"
+    @property
+    def _stages_gone(self) -> str:
+        gone = (stage for stage, count in enumerate(self._counts) if count >= self._cut.job.pipelines)
+        return f"no live worker has stage {', '.join(map(str, gone))}"
+
+    def _give_up(self, failed: frozenset[Worker], lost: str) -> Reaction:
+        """No live worker holds some of the state."""
+        why = f"{_names(failed)} failed: {lost}"
         if self._cut is not self._cuts[0]:
             planned, _ = next(self._cut.layouts())
             why += f" of {self._cut.text(planned)}"
@@ -361,7 +382,7 @@ class Ours:
         rest = (self._serves.keys() | self._benched) - moving.stages.keys()
         self._cut, self._serves, self._period = moving.cut, dict(moving.stages), moving.period
         self._counted, self._moving, self._plan_ready = None, None, _NEVER
-        self._benched = set()
+        self._benched, self._owners_gone = set(), []
         reaction = self._pause(self._costs.regroup, f"cut to {moving.layout}")
         self._stand_by(rest)
         self._expect_moves()
@@ -407,7 +428,7 @@ class Ours:
 
     def _place(self, machines: Collection[Worker]) -> None:
         """Every worker where the bundle's plan for so many failures wants it; none has a state to keep."""
-        self._cut, self._moving = self._cuts[0], None
+        self._cut, self._moving, self._owners_gone = self._cuts[0], None, []
         self._serves, self._counted, self._period = {}, None, _NEVER
         if self._job.workers - len(machines) > self._job.stages * (self._job.pipelines - 1):
             self._place_otherwise(machines)

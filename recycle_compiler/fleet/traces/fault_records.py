@@ -66,6 +66,10 @@ def read_fault_records(name: str, source: str, draw: Draw, seed: int, report: Mi
         asked = ", ".join(draw.kinds)
         hint = did_you_mean(draw.kinds[0], known, f"the file has {', '.join(known)}")
         report.error("unknown-kind", f"no fault is of kind {quote(asked)}", None, hint)
+    named = len({record.node for record in records})
+    if draw.watched is not None and draw.watched < named:
+        hint = f"it is the number of all machines, with those that never failed: at least {named:,}"
+        report.error("range", f"--watched is {draw.watched:,}, and {named:,} machines had faults", None, hint)
     if report.diagnostics:
         return None
     span = max(record.at for record in records)

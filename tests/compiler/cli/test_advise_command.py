@@ -44,6 +44,19 @@ def test_the_cheapest_is_advised(document: Any) -> None:
     assert [one["holders"] for one in document["copies"]] == [1, 2]
 
 
+def test_the_state_that_is_advised_comes_with_its_losses_and_the_next_best(document: Any) -> None:
+    chosen = document["states"][document["state"]]
+    words = [line for line in document["why"] if line.startswith("State: ")]
+    assert f"lost at most {chosen['losses_a_year']:.2g} times a year" in words[0]
+    assert f"costs {100 * chosen['lost_share']:.2g} % of the time" in words[0]
+    safer = [
+        one
+        for one in document["states"]
+        if one["owners"] > 0 and one["losses_a_year"] < chosen["losses_a_year"]
+    ]
+    assert len(words) == 1 + (chosen["owners"] > 0) + bool(safer)
+
+
 def test_rarer_failures_cost_less(document: Any) -> None:
     shares = [share for *_, share in document["effective_training_time_by_interval"]["restart"]]
     assert shares[0] < shares[-1] <= 1

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from recycle_compiler.fleet.accounts import GpuHours
 from recycle_compiler.fleet.page import COLOURS, MOST_STEPS, page, steps
 from recycle_compiler.fleet.report import FleetPoint, FleetReport, LogEntry, PolicyOutcome
 from recycle_compiler.viz.picture import PALETTES
@@ -60,6 +62,17 @@ def data_of(text: str) -> dict[str, Any]:
     found = re.search(r'id="data">(.*?)</script>', text, re.DOTALL)
     assert found is not None
     return json.loads(found[1])
+
+
+def test_every_gpu_hour_and_its_price() -> None:
+    plain = report()
+    assert data_of(page(plain))["per_million"] == ""
+    used = [replace(one, gpu_hours=GpuHours(200, 1, 50, 2, 3, 0, 32)) for one in plain.outcomes]
+    data = data_of(page(replace(plain, price=2.0, outcomes=tuple(used))))
+    assert data["per_million"] == "per million samples" and "all of them cost 576" in data["paid"]
+    ours, _, bamboo = data["policies"]
+    assert len(ours["uses"]) == len(data["uses"]) and sum(ours["uses"]) == 24 * 12
+    assert ours["cost"] == pytest.approx(576e6 / (4.5 * 12 * 3600)) and bamboo["cost"] is None
 
 
 def test_whole_and_with_everything_in_it() -> None:

@@ -17,6 +17,10 @@ interface Policy {
   lost: number;
   still: number;
   redone: number;
+  /** GPU-hours by use. */
+  uses: number[];
+  /** Of a million of what the unit counts; null without a price. */
+  cost: number | null;
   curve: Steps;
   colours: [light: string, dark: string];
 }
@@ -41,6 +45,10 @@ interface PageData {
   gpus: number;
   reference: number;
   gpu_hours_down: number;
+  /** Words for each use of GPU-hours, and what a million of what the unit counts costs, if there is a price. */
+  uses: string[];
+  per_million: string;
+  paid: string;
   shown: string[];
   policies: Policy[];
   live: Steps;
@@ -112,6 +120,8 @@ class Page {
       lost: data.gpu_hours_down,
       still: 0,
       redone: 0,
+      uses: [],
+      cost: null,
       curve: data.live.map(([at, live]) => [at, (live / Math.max(1, data.workers)) * data.reference]),
       colours: ["#5c6670", "#9aa5b1"],
     };
@@ -159,6 +169,9 @@ class Page {
     element("unit", HTMLTableCellElement).textContent = data.unit;
     element("after", HTMLTableCellElement).textContent = `${data.unit} after`;
     element("foot", HTMLParagraphElement).textContent = `Made by ${data.made_by} simulate. In a long trace curves are means over about two pixels, so that a pause of seconds is a notch and not a stroke to zero. This file loads nothing.`;
+    element("paid", HTMLParagraphElement).textContent = data.paid;
+    const titles = data.per_million === "" ? data.uses : [...data.uses, data.per_million];
+    element("uses", HTMLTableRowElement).append(...titles.map((title) => make("th", { scope: "col" }, title)));
     this.log();
   }
 
@@ -214,6 +227,7 @@ class Page {
       this.liveStrip(wide),
     );
     element("rows", HTMLTableSectionElement).replaceChildren(...this.chosen.map((policy) => this.row(policy)));
+    element("used", HTMLTableSectionElement).replaceChildren(...ran.map((policy) => this.used(policy)));
     if (this.hours === null) {
       const said = element("said", HTMLParagraphElement);
       said.textContent = "dashed: the ideal, in proportion to the workers that are up";
@@ -316,6 +330,12 @@ class Page {
     said.hidden = false;
     said.textContent = `at ${hours.toFixed(2)} h`;
     element("moment", HTMLInputElement).setAttribute("aria-valuetext", `${hours.toFixed(2)} hours`);
+  }
+
+  private used(policy: Policy): HTMLElement {
+    const cells = policy.uses.map((hours) => hoursText(hours));
+    if (policy.cost !== null) cells.push(digits.format(policy.cost));
+    return make("tr", { "data-policy": policy.name }, make("th", { scope: "row" }, label(policy.name)), ...cells.map((text) => make("td", {}, text)));
   }
 
   private row(policy: Policy): HTMLElement {

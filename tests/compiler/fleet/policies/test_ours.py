@@ -13,6 +13,7 @@ from recycle_compiler.fleet.policies.ours import Ours
 from recycle_compiler.fleet.policy import Change
 from recycle_compiler.fleet.setting import Known, make_setting
 from recycle_compiler.frontend import load_job
+from recycle_compiler.ir.sharding import Sharding
 from recycle_compiler.planner.baselines import best_placement
 from recycle_runtime.plan.plan_choice import Planned
 from tests.compiler.fleet.settings import COSTS, PERIODS, course_of, made_fleet, read_fleet, setting
@@ -238,3 +239,35 @@ def test_any_trace_is_survived(words: str, seed: int) -> None:
     best = fleet.trace.span / 21
     assert 0 <= course.kept <= best * (1 + 1e-9)
     assert course.redone >= 0
+
+
+def with_owners(owners: int, *lines: str) -> Course:
+    """Copies of the running example's stages take a second; a checkpoint is read in 10."""
+    given = setting(parameters=10**9)
+    none = (0,) * 4
+    sharding = Sharding(owners, (3,) * 4, none, none, none, none, none)
+    policy = Ours(replace(given, job=replace(given.job, sharding=sharding)))
+    return course_of(policy, read_fleet(*lines))
+
+
+def test_one_owner_takes_its_shards_with_it() -> None:
+    course = with_owners(1, '{"at": 1000, "failed": ["1:0"]}', '{"at": 2000}')
+    why = "1:0 failed: all owners of a shard of stage 0 may be gone: starts from a checkpoint"
+    assert log(course) == [(1000, 1.0 + 30 + 10, 50, why)]
+
+
+@pytest.mark.parametrize(("seconds", "times"), [(0, 1), (3, 1), (4, 0)])
+def test_two_owners_that_fail_one_before_another_has_the_state(seconds: int, times: int) -> None:
+    """Regrouping takes two seconds and the state one."""
+    course = with_owners(
+        2,
+        '{"at": 1000, "failed": ["1:0"]}',
+        f'{{"at": {1000 + seconds}, "failed": ["2:0"]}}',
+        '{"at": 2000}',
+    )
+    assert sum("starts from a checkpoint" in why for *_, why in log(course)) == times
+
+
+def test_two_failures_of_unlike_stages_leave_an_owner_of_every_shard() -> None:
+    course = with_owners(2, '{"at": 1000, "failed": ["1:0", "2:1"]}', '{"at": 2000}')
+    assert not any("checkpoint" in why for *_, why in log(course))

@@ -53,6 +53,11 @@ def test_faults_that_follow_each_other_at_once_are_one() -> None:
     assert FleetEvent(0.0, "b", False) in trace.events
 
 
+def test_fewer_machines_than_had_faults_were_not_watched() -> None:
+    with pytest.raises(CompileError, match="--watched is 1, and 2 machines had faults"):
+        read(record("a", 1, True), record("b", 2, True, "NIC"), watched=1, kinds=("GPU",))
+
+
 def test_kinds() -> None:
     records = (
         record("a", 1, True),
