@@ -126,7 +126,7 @@ class Ranked(NamedTuple):
 Key = tuple[Layout, int]
 """A layout, and into how many parts micro-batches are split."""
 Proven = Mapping[Layout, int]
-"""What no plan of a layout goes below."""
+"""Period that no plan of a layout goes below."""
 _NOTHING: Proven = MappingProxyType({})
 
 
@@ -500,7 +500,7 @@ def _proven(made: Sequence[RecutPlans]) -> dict[int, Proven]:
 
 
 def _raised_again(task: tuple[JobSpec, int, int, Least, dict[int, Proven], Guard]) -> tuple[int, int]:
-    """What no cut goes below with so many failures, by what is proven of layouts that have whole plans."""
+    """Period that no cut goes below with so many failures, as proven of layouts that have whole plans."""
     job, failures, known, least, proven, guard = task
     bound = FAR
     for split, variant in variants(job).items():

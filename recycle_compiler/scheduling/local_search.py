@@ -63,7 +63,7 @@ _MOST_EXCHANGED = 3
 
 
 class Width(NamedTuple):
-    """What belongs to a move beside disturbed times."""
+    """Parts of a move beside disturbed times."""
 
     tabu: bool = False
     routes: bool = False
@@ -106,7 +106,7 @@ def _rank(timed: Timed) -> tuple[int, int]:
 
 
 def _searched(clock: Clock, timed: Timed, known: int, noise: Noise, budget: Budget) -> Timed:
-    """What a tabu search for less than a known period makes of a schedule."""
+    """Schedule that a tabu search for less than a known period makes of another."""
     deadlines = clock.deadlines_of(timed, known - clock.problem.grain)
     release = np.array(timed.release, dtype=np.int64)
     way = _TABU._replace(seed=noise.below(1 << 30))

@@ -75,7 +75,7 @@ class SlotWait:
         """The longest."""
         self._seconds, self._since = seconds, 0.0
         self._lack: str | None = None
-        """What is missing; None: nothing, as far as is known."""
+        """Missing part; None: nothing, as far as is known."""
 
     @property
     def is_under_way(self) -> bool:
@@ -93,7 +93,7 @@ class SlotWait:
         self._lack = None
 
     def failed(self, now: float) -> str | None:
-        """Why nobody waits any longer, once it has taken too long."""
+        """Reason to wait no longer, once it has taken too long."""
         if self._lack is None or now - self._since < self._seconds:
             return None
         return f"{self._lack}{f', and no worker came back in {self._seconds:g} s' if self._seconds else ''}"

@@ -73,7 +73,7 @@ def place(popularity: Sequence[int], slots_of_peers: Sequence[int]) -> Placement
 
 
 def lack_of_slots(experts: int, slots_of_peers: Sequence[int]) -> str | None:
-    """Why there are too few slots for so many experts; None: there are enough."""
+    """Reason why the slots are too few for so many experts; None: there are enough."""
     if experts <= (total := sum(slots_of_peers)):
         return None
     return (
