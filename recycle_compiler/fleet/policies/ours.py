@@ -98,7 +98,7 @@ class Ours:
         self._copied: list[tuple[float, Worker]] = []
         """Time at which each standby will have its state."""
         self._owners_gone: list[tuple[float, int]] = []
-        """Time at which an owner of shards failed, and its stage; as long as new ones do not have its state."""
+        """Time at which an owner of shards failed, and its stage; until new ones have its state."""
         self._plan_ready = self._weigh_at = _NEVER
         self._clock = WorkClock(setting.free_checkpoints_every)
         self._copies = CopiesInMemory(setting.neighbour_copies, setting.copy_travel)

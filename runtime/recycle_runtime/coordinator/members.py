@@ -114,7 +114,7 @@ class Members:
                 entry.hold_nothing()
 
     def lack_of_slots(self, failed: Sequence[int]) -> str | None:
-        """Reason why too few slots are left for the experts of a stage, with so many failures on each; None: they
+        """Reason why slots are too few for the experts of a stage, with so many failures on each; None: they
         are enough, as far as is known."""
         book, entries = self.cells.book, self.roster.entries.items()
         for stage, count in enumerate(failed) if book.slots else ():
