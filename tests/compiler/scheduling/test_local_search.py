@@ -2,13 +2,17 @@
 
 from dataclasses import replace
 
+import pytest
+
 from bench.reference.random_jobs import small_job
-from recycle_compiler.backends.replay import replay
 from recycle_compiler.ir.failure import normal_form
+from recycle_compiler.ir.job import SolverOptions
 from recycle_compiler.ir.streams import Streams
-from recycle_compiler.ir.text import print_schedule
 from recycle_compiler.planner.compile import plan_failed
-from recycle_compiler.scheduling.search import Effort
+from recycle_compiler.scheduling.budget import Budget
+from recycle_compiler.scheduling.problem import Problem
+from recycle_compiler.scheduling.schedules import SearchedPlan
+from recycle_compiler.scheduling.search import Effort, plan
 
 
 def planned(number: int, effort: Effort, *, adaptive: bool = True) -> Streams:
@@ -24,7 +28,14 @@ def test_tabu_searches_and_other_routes_find_what_tries_alone_do_not() -> None:
     assert wide.claims.period == wide.claims.lower_bound < narrow.claims.period
 
 
-def test_pipelines_that_do_not_adapt_keep_their_micro_batches() -> None:
-    alike = planned(138, replace(Effort(), other_routes=False), adaptive=False)
-    found = planned(138, Effort(), adaptive=False)
-    assert print_schedule(replay(found)) == print_schedule(replay(alike))
+def test_pipelines_that_do_not_adapt_keep_their_micro_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    def spy(problem: Problem, options: SolverOptions, effort: Effort, budget: Budget) -> SearchedPlan:
+        asked.append(effort.other_routes)
+        return plan(problem, options, effort, budget)
+
+    monkeypatch.setattr("recycle_compiler.passes.assign_slots.plan", spy)
+    for adaptive in (True, False):
+        planned(138, Effort(), adaptive=adaptive)
+    assert asked == [True, False]
