@@ -1,10 +1,10 @@
 """The search for a schedule: in which order its methods are tried, and how much work goes into each.
 
 Greedy schedules come first (many rules for a small plan, one well-tuned rule for a large one), then a short
-search around the best of them. When none meets the bound, a MILP raises the bound and looks for a schedule
-that meets it, if the job is small enough; otherwise, or if that gives up, the search goes on. Effort is
-counted in moves and solver work, so the same job gives the same plan on any machine; the time limit is a
-guard on top and is reported when it strikes.
+search around the best of them, and in a small plan a wide one. When none meets the bound, a MILP raises the
+bound and looks for a schedule that meets it, if the job is small enough; otherwise, or if that gives up, the
+search goes on. Effort is counted in moves and solver work, so the same job gives the same plan on any
+machine; the time limit is a guard on top and is reported when it strikes.
 """
 
 from dataclasses import dataclass, field, replace
