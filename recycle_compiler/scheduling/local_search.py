@@ -19,7 +19,7 @@ from recycle_compiler.scheduling.budget import Budget, Noise, Visits
 from recycle_compiler.scheduling.loops import Searching
 from recycle_compiler.scheduling.problem import Ints, Problem, rerouted
 from recycle_compiler.scheduling.rules import free_rule, greedy_priority, small_rules
-from recycle_compiler.scheduling.timing import Candidate, Clock, Timed
+from recycle_compiler.scheduling.timing import Clock, Proposal, Timed
 
 
 def construct(clock: Clock, bound: int, tries: int, budget: Budget) -> list[Timed]:
@@ -74,8 +74,8 @@ _NARROW = Width()
 
 
 def improve(
-    start: Candidate, bound: int, moves: int, noise: Noise, budget: Budget, width: Width = _NARROW
-) -> Candidate:
+    start: Proposal, bound: int, moves: int, noise: Noise, budget: Budget, width: Width = _NARROW
+) -> Proposal:
     """The best schedule found in `moves` tries, or before time is out."""
     best = current = start
     idle_moves = 0
@@ -94,10 +94,10 @@ def improve(
         if after is None:
             continue
         if after.rank <= current.timed.rank or (width.tabu and noise.below(_ODDS) == 0):
-            current = Candidate(clock, after)
+            current = Proposal(clock, after)
         has_same_routes = clock.problem is best.clock.problem
         if after.period < best.timed.period or (has_same_routes and after.rank < best.timed.rank):
-            best, idle_moves = Candidate(clock, after), 0
+            best, idle_moves = Proposal(clock, after), 0
     return best
 
 
@@ -137,7 +137,7 @@ def _on_other_routes(clock: Clock, noise: Noise) -> Clock:
     return Clock(rerouted(problem, problem.hosts, host), compiled=True)
 
 
-def _move(clock: Clock, current: Candidate, noise: Noise, at_most: int | None) -> Timed | None:
+def _move(clock: Clock, current: Proposal, noise: Noise, at_most: int | None) -> Timed | None:
     problem = clock.problem
     base = _base(*current, noise.below(4))
     mean = int(clock.loops.duration.mean()) + 1

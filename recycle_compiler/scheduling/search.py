@@ -18,7 +18,7 @@ from recycle_compiler.scheduling.order_search import search_at_length
 from recycle_compiler.scheduling.problem import Problem, chunk_grain, rerouted
 from recycle_compiler.scheduling.routes import extras_apart, kept_at_home
 from recycle_compiler.scheduling.schedules import SearchedPlan
-from recycle_compiler.scheduling.timing import Candidate, Clock, Timed
+from recycle_compiler.scheduling.timing import Clock, Proposal, Timed
 from recycle_compiler.scheduling.tuning import Tuning, tune, tune_by_one_pipeline, tune_elsewhere
 
 _LITTLE = 500
@@ -173,7 +173,7 @@ def plan(
         starts = [tuned]
         clock, starts = _elsewhere(clock, starts, goal, effort, Noise(options.seed), budget)
         clock, starts = _at_length(problem, clock, starts, goal, effort, Noise(options.seed), budget)
-    best = Candidate(clock, starts[0])
+    best = Proposal(clock, starts[0])
     # A short search often does, a wide one mostly; the MILP is for what is left, and a longer one after it.
     few = effort.quick().moves(problem)
     left = effort.moves(problem) - few
@@ -206,8 +206,8 @@ def plan(
 
 
 def _improved_widely(
-    best: Candidate, enough: int, moves: int, noise: Noise, budget: Budget, *, may_reroute: bool = False
-) -> Candidate:
+    best: Proposal, enough: int, moves: int, noise: Noise, budget: Budget, *, may_reroute: bool = False
+) -> Proposal:
     """Tries with tabu searches, and with other routes if it may."""
     if best.timed.period <= enough:
         return best

@@ -200,7 +200,7 @@ _DIRECT = 4
 """Times that an order is timed again for other openings of pools; then its dependence on them is computed."""
 
 
-class Candidate(NamedTuple):
+class Proposal(NamedTuple):
     """A schedule, and the clock of the problem that it is for: the graph may have other routes."""
 
     clock: Clock

@@ -37,7 +37,7 @@ from recycle_compiler.scheduling.rules import (
     rule_of,
 )
 from recycle_compiler.scheduling.timetable import can_have_timetable, timetable
-from recycle_compiler.scheduling.timing import Candidate, Clock, Timed
+from recycle_compiler.scheduling.timing import Clock, Proposal, Timed
 
 _FIRST = (
     RuleSetting(depth=(0, 0), patience=(10, 60), patience_at_end=30),
@@ -158,11 +158,11 @@ class _Begin(NamedTuple):
         return self.tried.placed.rank
 
 
-def tune(clock: Clock, goal: Goal, effort: Tuning, noise: Noise, budget: Budget) -> Candidate:
+def tune(clock: Clock, goal: Goal, effort: Tuning, noise: Noise, budget: Budget) -> Proposal:
     """The best schedule found; stops when one is good enough."""
     tuner = _Tuner(clock, goal, noise, budget)
     best: list[Placed] = []
-    moved: list[Candidate] = []
+    moved: list[Proposal] = []
     begins: list[_Tried] = []
     for turn in range(max(1, effort.rounds)):
         if turn % _ANEW == 0:
@@ -188,15 +188,15 @@ def tune(clock: Clock, goal: Goal, effort: Tuning, noise: Noise, budget: Budget)
             break
         if (turn + 1) % _ANEW == 0 and _is_near(clock.problem, best[-1].period, goal):
             order = best[-1].order
-            moved.append(Candidate(clock, polished(clock, order, goal, effort.exchanges, noise, budget)))
+            moved.append(Proposal(clock, polished(clock, order, goal, effort.exchanges, noise, budget)))
             if moved[-1].timed.period <= goal.enough:
                 break
     timed = clock.time(min(best, key=_rank).order)
     assert timed is not None
-    return min([Candidate(clock, timed), *moved], key=_rank_of)
+    return min([Proposal(clock, timed), *moved], key=_rank_of)
 
 
-def _rank_of(found: Candidate) -> tuple[int, int]:
+def _rank_of(found: Proposal) -> tuple[int, int]:
     return found.timed.rank
 
 
@@ -224,7 +224,7 @@ def tune_elsewhere(
 
 def tune_by_timetable(
     usual: Clock, by_rules: _ByRules, goal: Goal, effort: Tuning, noise: Noise, budget: Budget
-) -> list[Candidate]:
+) -> list[Proposal]:
     """The schedules of some rounds that begin with timetables, as long as they are ahead of rules; none where
     timetables are far behind what rules come to before their rounds."""
     if not can_have_timetable(usual.problem) or not budget.has("timetables"):
@@ -247,9 +247,9 @@ def tune_by_timetable(
             return []
         if begins and begins[0].tried.placed.period <= goal.enough:
             break
-    rounds: list[Candidate] = []
+    rounds: list[Proposal] = []
     for tuner, begin in begins:
-        rounds.append(Candidate(tuner.clock, tuner.round(begin, effort)))
+        rounds.append(Proposal(tuner.clock, tuner.round(begin, effort)))
         period = min(each.timed.period for each in rounds)
         if tuner.is_done(period) or period >= by_rules.tuned or usual.problem.ops > Sizes.HUGE:
             break

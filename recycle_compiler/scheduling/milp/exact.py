@@ -12,7 +12,7 @@ from recycle_compiler.scheduling.budget import Budget
 from recycle_compiler.scheduling.milp.groups import groups_by_route, lay_out
 from recycle_compiler.scheduling.milp.paired_routes import paired
 from recycle_compiler.scheduling.problem import Ints
-from recycle_compiler.scheduling.timing import Candidate, Clock
+from recycle_compiler.scheduling.timing import Clock, Proposal
 
 LARGEST = 8_000
 """Columns of the model up to which it is stated."""
@@ -40,10 +40,10 @@ class ExactResult(NamedTuple):
     """Bound and schedule at the end of the search."""
 
     bound: Bound
-    best: Candidate
+    best: Proposal
 
 
-def settle(clock: Clock, bound: Bound, best: Candidate, good_enough: int, budget: Budget) -> ExactResult:
+def settle(clock: Clock, bound: Bound, best: Proposal, good_enough: int, budget: Budget) -> ExactResult:
     """A bound and a schedule at least as good as the given ones; equal in period as a rule."""
     # Loading Pyomo and HiGHS takes longer than planning most small jobs without them.
     from recycle_compiler.scheduling.milp.solve import Limits, Stop, raise_bound, solve
@@ -74,7 +74,7 @@ def settle(clock: Clock, bound: Bound, best: Candidate, good_enough: int, budget
     return ExactResult(bound, best)
 
 
-def _timed(clock: Clock, start: Ints, target: int) -> Candidate:
+def _timed(clock: Clock, start: Ints, target: int) -> Proposal:
     timed = clock.time(clock.order_of(start), target)
     assert timed is not None, "the MILP found a schedule that misses its target"
-    return Candidate(clock, timed)
+    return Proposal(clock, timed)

@@ -396,7 +396,7 @@ class NumberChunk(Chunk):
     ) -> None:
         self.setting, self.number, self.data = setting, number, data
         self.layers = tuple(layers)
-        self.count, self.cut = len(bundle.chunk_stages), bundle.cut
+        self.count, self.cut, self.tensor = len(bundle.chunk_stages), bundle.cut, bundle.tensor
         self.is_fresh = self.is_whole = self.is_shared_out = True
         self.answers = Answers()
         self.arriving = {}

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from select import select
+from select import POLLOUT, poll
 
 from recycle_runtime.cli.options.addresses import address
 from recycle_runtime.cli.output import Output, UsageError
@@ -102,8 +102,10 @@ def steady_view(bundle: Bundle, output: Output) -> Take:
 
 def _takes_words() -> bool:
     """True if stderr does at once; a terminal that is paused does not."""
+    asked = poll()
     try:
-        return bool(select([], [sys.stderr], [], 0)[1])
+        asked.register(sys.stderr, POLLOUT)
+        return bool(asked.poll(0))
     except (OSError, ValueError):
         # Not a file of the system, or one that cannot be written to, which is found out then.
         return True
