@@ -17,7 +17,6 @@ known; without stagger 6 + 24/d. The devices are MIG devices of one H200 (as roo
 names six. `--device cpu` trains a tiny model over gloo, and has no totals.
 """
 
-import argparse
 import json
 import subprocess
 import sys
@@ -266,13 +265,13 @@ def run(folder: Path, device: str, parts: Sequence[str] = PARTS) -> None:
     for name, sizes in SIZES[device].items():
         (folder / f"{name}.py").write_text(program_text(sizes, device))
     (folder / "grid.py").write_text(nccl_grid.program_text(nccl_grid.SIZES[device].sizes))
-    todo = [(part, task) for part in parts for task in tasks_of(part, folder, device)]
+    tasks = [(part, task) for part in parts for task in tasks_of(part, folder, device)]
     if any(part in map(str, PEERS) for part in parts):
         llama = str(folder / "llama.py")
-        todo.insert(0, ("profile", Task("llama", 1, llama, "planned", TIMING)))
-    todo.sort(key=lambda each: not is_ours(each[1]))
-    with _pool(device, max(task.processes for _, task in todo)) as pool:
-        for part, task in todo:
+        tasks.insert(0, ("profile", Task("llama", 1, llama, "planned", TIMING)))
+    tasks.sort(key=lambda each: not is_ours(each[1]))
+    with _pool(device, max(task.processes for _, task in tasks)) as pool:
+        for part, task in tasks:
             began = time.monotonic()
             row: Row
             try:
@@ -503,23 +502,12 @@ def _apart(row: Row, expected: Sequence[float]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("what", choices=("compile", "run", "report"))
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--device", choices=tuple(SIZES), default="cuda")
-    everything = (*PARTS, *FURTHER_PARTS)
-    words = f"what to run (default: {' '.join(PARTS)})"
-    parser.add_argument("--parts", nargs="+", choices=everything, default=PARTS, help=words)
-    arguments = parser.parse_args()
-    folder = arguments.folder.absolute()
-    folder.mkdir(parents=True, exist_ok=True)
-    match arguments.what:
-        case "compile":
-            compile_plans(folder)
-        case "run":
-            run(folder, arguments.device, arguments.parts)
-        case _:
-            report(folder)
+    works: dict[str, nccl_grid.Work] = {
+        "compile": lambda folder, device, chosen: compile_plans(folder),
+        "run": run,
+        "report": lambda folder, device, chosen: report(folder),
+    }
+    nccl_grid.command_line(__doc__ or "", works, "--parts", (*PARTS, *FURTHER_PARTS), PARTS)
 
 
 if __name__ == "__main__":

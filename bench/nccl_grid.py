@@ -785,13 +785,21 @@ Work = Callable[[Path, str, Sequence[str]], object]
 """In a folder, on devices of this kind, with what was chosen."""
 
 
-def command_line(about: str, works: Mapping[str, Work], option: str, choices: Sequence[str]) -> None:
-    """Do one of these works; `option` chooses some of what it is about, or all."""
+def command_line(
+    about: str,
+    works: Mapping[str, Work],
+    option: str,
+    choices: Sequence[str],
+    default: Sequence[str] | None = None,
+) -> None:
+    """Do one of these works; `option` chooses some of what it is about, without it all, or `default`."""
     parser = argparse.ArgumentParser(description=about.split("\n", 1)[0])
     parser.add_argument("what", choices=tuple(works))
     parser.add_argument("folder", type=Path, nargs="?", default=Path("."))
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument(option, nargs="+", choices=choices, default=choices, dest="chosen")
+    usual = choices if default is None else default
+    words = f"what to run (default: {' '.join(usual)})"
+    parser.add_argument(option, nargs="+", choices=choices, default=usual, dest="chosen", help=words)
     arguments = parser.parse_args()
     folder = arguments.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)

@@ -35,7 +35,10 @@ _WHOLE = 200
 """Whole bounds that are computed at most."""
 _FURTHER = 40
 """And after the least of them is known."""
-_NOTHING: Mapping[Layout, int] = MappingProxyType({})
+
+Proven = Mapping[Layout, int]
+"""Period that no plan of a layout goes below."""
+NOTHING_PROVEN: Proven = MappingProxyType({})
 
 
 class RaisedBound(NamedTuple):
@@ -102,7 +105,7 @@ def raised_bound(
     known: int,
     deepest: int,
     guard: Guard,
-    proven: Mapping[Layout, int] = _NOTHING,
+    proven: Proven = NOTHING_PROVEN,
 ) -> RaisedBound:
     """A period below which no plan of any layout goes, from `least`, which holds, to `known`, reached.
 

@@ -18,7 +18,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
-from types import MappingProxyType
 from typing import NamedTuple
 
 from recycle_compiler.ir.failure import FailureSet, failed_per_stage, normal_form
@@ -29,7 +28,14 @@ from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.assign_slots import AssignSlots
 from recycle_compiler.passes.standard import GRAPH_PASSES, all_passes
 from recycle_compiler.planner.cut_bounds import FAR, MOST_LAYERS, layout_period
-from recycle_compiler.planner.layout_bounds import RaisedBound, has_room, layout_bound, raised_bound
+from recycle_compiler.planner.layout_bounds import (
+    NOTHING_PROVEN,
+    Proven,
+    RaisedBound,
+    has_room,
+    layout_bound,
+    raised_bound,
+)
 from recycle_compiler.planner.layouts import Layouts, roughness
 from recycle_compiler.planner.worker_processes import Run
 from recycle_compiler.scheduling.budget import Guard, Sizes
@@ -125,9 +131,6 @@ class Ranked(NamedTuple):
 
 Key = tuple[Layout, int]
 """A layout, and into how many parts micro-batches are split."""
-Proven = Mapping[Layout, int]
-"""Period that no plan of a layout goes below."""
-_NOTHING: Proven = MappingProxyType({})
 
 
 class FoundRecuts(NamedTuple):
@@ -471,7 +474,7 @@ def _raised(
     least: int,
     known: int,
     guard: Guard,
-    proven: Proven = _NOTHING,
+    proven: Proven = NOTHING_PROVEN,
 ) -> RaisedBound:
     """The bound over all layouts of a small job, where the fastest known is far above it; with what is proven
     of layouts that have whole plans."""

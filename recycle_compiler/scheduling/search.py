@@ -166,14 +166,13 @@ def plan(
         problem = extras_apart(given) or given
     clock, noise = Clock(problem), Noise(options.seed)
     if problem.ops < Sizes.COMPILED:
-        starts = construct(clock, good_enough, effort.rules, budget)
+        best = Proposal(clock, construct(clock, good_enough, effort.rules, budget)[0])
     else:
         goal = Goal(good_enough, (bound.period + good_enough) // 2)
-        clock, tuned = tune(clock, goal, effort.tuning, noise, budget)
-        starts = [tuned]
-        clock, starts = _elsewhere(clock, starts, goal, effort, Noise(options.seed), budget)
-        clock, starts = _at_length(problem, clock, starts, goal, effort, Noise(options.seed), budget)
-    best = Proposal(clock, starts[0])
+        best = tune(clock, goal, effort.tuning, noise, budget)
+        best = _elsewhere(best, goal, effort, Noise(options.seed), budget)
+        best = _at_length(problem, best, goal, effort, Noise(options.seed), budget)
+    clock = best.clock
     # A short search often does, a wide one mostly; the MILP is for what is left, and a longer one after it.
     few = effort.quick().moves(problem)
     left = effort.moves(problem) - few
@@ -215,41 +214,34 @@ def _improved_widely(
     return improve(compiled, enough, moves, noise, budget, Width(True, may_reroute))
 
 
-def _elsewhere(
-    clock: Clock, starts: list[Timed], goal: Goal, effort: Effort, noise: Noise, budget: Budget
-) -> tuple[Clock, list[Timed]]:
-    """Other routes with their best schedule, where that is shorter; otherwise what there is."""
-    period = starts[0].period
+def _elsewhere(best: Proposal, goal: Goal, effort: Effort, noise: Noise, budget: Budget) -> Proposal:
+    """The best schedule on other routes, where that is shorter; otherwise the given one."""
+    clock, period = best.clock, best.timed.period
     is_due = effort.rounds > 1 and clock.problem.ops <= effort.rerouted_ops and period > goal.enough
     may_reroute = is_due and effort.other_routes and budget.has("routes") and not budget.is_spent()
     problem = kept_at_home(clock.problem) if may_reroute else None
     if problem is None:
-        return clock, starts
+        return best
     other = Clock(problem)
     found = tune_elsewhere(clock, other, goal, effort.tuning, noise, budget)
-    return (clock, starts) if found is None or found.period >= period else (other, [found])
+    return best if found is None or found.period >= period else Proposal(other, found)
 
 
 def _at_length(
-    problem: Problem,
-    clock: Clock,
-    starts: list[Timed],
-    goal: Goal,
-    effort: Effort,
-    noise: Noise,
-    budget: Budget,
-) -> tuple[Clock, list[Timed]]:
-    """Schedules after a tabu search from the best one, or from one that is lifted from one pipeline; for
+    problem: Problem, best: Proposal, goal: Goal, effort: Effort, noise: Noise, budget: Budget
+) -> Proposal:
+    """Schedule after a tabu search from the best one, or from one that is lifted from one pipeline; for
     plans that are neither good enough nor large."""
-    most = effort.searched_ops * _times_as_large(starts[0].period - goal.enough, goal)
+    clock, timed = best
+    most = effort.searched_ops * _times_as_large(timed.period - goal.enough, goal)
     is_due = effort.rounds > 1 and clock.problem.ops <= most
     if not is_due or clock.loops.has_more_edges or budget.is_spent():
-        return clock, starts
+        return best
     usual = clock if clock.problem is problem else Clock(problem)
     other = tune_by_one_pipeline(usual, goal, effort.tuning, noise, budget)
-    if other is not None and other.period < starts[0].period:
-        clock, starts = usual, [other]
-    return clock, [search_at_length(clock, starts[0], goal, noise, budget)]
+    if other is not None and other.period < timed.period:
+        clock, timed = usual, other
+    return Proposal(clock, search_at_length(clock, timed, goal, noise, budget))
 
 
 def _times_as_large(missing: int, goal: Goal) -> int:
