@@ -264,6 +264,20 @@ def test_ranks_of_a_device_mesh(tmp_path: Path) -> None:
     assert [row.loss_or_nan for row in outcome.rows] == pytest.approx(alone.losses, rel=1e-9)
 
 
+def test_a_worker_with_fewer_ranks(tmp_path: Path) -> None:
+    """It comes back with one of its two ranks; then its peer fails, and gets its state from that one."""
+    program, steps = tmp_path / "program.py", 300
+    program.write_text(f"{Path(PARALLELIZED).read_text()}\nRANKS = (1,)\n")
+    faults, returns = ["kill=1:0@6.7", f"kill?=0:0@{steps // 2}"], ["1:0@8x1", f"0:0@{steps // 2 + 10}"]
+    more = {"returns": returns, "heartbeat_timeout": 20.0, "adaptation": AdaptationOptions(recut="off")}
+    outcome = train(tmp_path, "distributed", str(program), steps, faults, **more)
+    assert outcome.error is None
+    assert "1:0 is restarted with 1 of 2 ranks" in outcome.events
+    assert outcome.rows[-1].live == 3
+    alone = train_alone(PARALLELIZED, 1, PER_STEP, steps, cut=(5,))
+    assert [row.loss_or_nan for row in outcome.rows] == pytest.approx(alone.losses, rel=1e-9)
+
+
 def layered(folder: Path) -> str:
     """Six layers without dropout: a GPU draws other numbers than the process that it is compared with."""
     path = folder / "layered.py"

@@ -40,7 +40,7 @@ def train_plainly(
             data = loop.microbatch if step < switch else loop.later
             value, target = next(loaded) if loads else data(step * per_step + index)
             for number, layer in enumerate(layers):
-                torch.manual_seed(forward_seed(seed, step, index, number))
+                torch.default_generator.manual_seed(forward_seed(seed, step, index, number))
                 value = layer(value)
             loss = nn.functional.mse_loss(value, target) / per_step
             loss.backward()
