@@ -23,9 +23,11 @@ import torch
 import torch.distributed as dist
 
 from recycle_runtime.devices import Device, WorkerDevices
+from recycle_runtime.experts.among_peers import AmongPeers
+from recycle_runtime.experts.placement import Placement
 from recycle_runtime.plan.isa import Instruction, Opcode
 from recycle_runtime.plan.worker_ids import Worker, numbered_worker, worker_number
-from recycle_runtime.profiler.links import Receive
+from recycle_runtime.profiler.links import Receive, Rows
 from recycle_runtime.profiler.meters import NOTHING, Timing
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.transport.choose import connect, device_of
@@ -190,12 +192,13 @@ class _Sums(NamedTuple):
     """Reductions of several stages at once, so many bytes on each."""
 
     shape: GridShape
-    sizes: tuple[int, ...]
+    work: tuple[int, ...]
+    """Bytes, by stage."""
     rounds: int
 
     def run(self, member: _Member) -> list[int]:
         transport, (_, stage) = member.transport(self.shape), self.shape.worker(member.number)
-        size = self.sizes[stage] if stage < len(self.sizes) else 0
+        size = self.work[stage] if stage < len(self.work) else 0
         gradients = torch.zeros(-(-size // 4), device=member.device)
 
         def add_up() -> None:
@@ -208,6 +211,46 @@ class _Sums(NamedTuple):
             transport.barrier()
             if size:
                 times.append(member.time(add_up))
+        return times
+
+
+class _Exchanges(NamedTuple):
+    """Exchanges of a forward and of its backward, for several stages at once."""
+
+    shape: GridShape
+    work: tuple[tuple[Rows, ...], ...]
+    """Of each layer, by stage."""
+    rounds: int
+
+    def run(self, member: _Member) -> list[int]:
+        transport, (peer, stage) = member.transport(self.shape), self.shape.worker(member.number)
+        layers = self.work[stage] if stage < len(self.work) else ()
+        peers = self.shape.pipelines
+        placement, start = (
+            Placement([[number] for number in range(peers)]),
+            partial(transport.start_peer_sums, stage),
+        )
+        exchanges = [AmongPeers(number, peer, start, placement) for number in range(len(layers))]
+        tokens: list[torch.Tensor] = []
+        counts: list[torch.Tensor] = []
+        for each in layers:
+            tokens.append(torch.zeros(each.number, each.width, dtype=each.dtype, device=member.device))
+            shares = [(each.number + number) // peers for number in range(peers)]
+            counts.append(torch.tensor(shares, device=member.device)[:, None])
+
+        def forward_and_backward() -> None:
+            backs: list[torch.Tensor] = []
+            for exchange, rows, count in zip(exchanges, tokens, counts, strict=True):
+                there, arriving = exchange.exchange(rows.requires_grad_(), count)
+                backs.append(exchange.exchange(there, arriving, count)[0])
+            for back, rows in zip(reversed(backs), reversed(tokens), strict=True):
+                torch.autograd.grad(back, rows, torch.zeros_like(back))
+
+        times: list[int] = []
+        for _ in range(self.rounds):
+            transport.barrier()
+            if layers:
+                times.append(member.time(forward_and_backward))
         return times
 
 
@@ -231,7 +274,7 @@ class _LetWait(NamedTuple):
         return [int(is_in_time)]
 
 
-_Command = _Join | _RoundTrips | _Sums | _LetWait
+_Command = _Join | _RoundTrips | _Sums | _Exchanges | _LetWait
 
 
 def _send(transport: Transport, worker: Worker, tensors: Sequence[torch.Tensor]) -> None:
@@ -267,6 +310,8 @@ class GridLinks:
             f"in {self._transfer.pipelines} pipelines at once, with the copies to and from the transport's "
             "slots",
             "reduce_measured": f"all-reduce of float32 over {over}, those of all stages at once: {peers}",
+            "exchange_measured": "equally many rows for each peer, half the time of a forward and a backward "
+            f"over {over} that compute nothing, those of all stages at once: {peers}",
         }
 
     def waiting_receive(self, size: int) -> Receive | None:
@@ -298,7 +343,21 @@ class GridLinks:
             return [NOTHING] * len(sizes)
         found: list[Timing] = []
         for first in range(0, len(sizes), self.rings):
-            found += self._at_once(sizes[first : first + self.rings], ranks, repeat)
+            some = sizes[first : first + self.rings]
+            parts = tuple(min(size, MOST_BYTES) for size in some)
+            timings = self._at_once(_Sums(self._sum, parts, _WARM_UP + repeat), ranks)
+            scales = [size / part if size else 0.0 for size, part in zip(some, parts, strict=True)]
+            found += [timing.scaled(scale) for timing, scale in zip(timings, scales, strict=True)]
+        return found
+
+    def exchanges(self, rows: Sequence[Sequence[Rows]], ranks: int, repeat: int) -> list[Timing]:
+        found: list[Timing] = []
+        if ranks < 2 or not any(rows):
+            return [NOTHING] * len(rows)
+        for first in range(0, len(rows), self.rings):
+            some = tuple(map(tuple, rows[first : first + self.rings]))
+            timings = self._at_once(_Exchanges(self._sum, some, _WARM_UP + repeat), ranks)
+            found += [timing.scaled(0.5) for timing in timings]
         return found
 
     def _one_way(self, number: int, size: int, repeat: int) -> Timing:
@@ -310,17 +369,16 @@ class GridLinks:
         measured = [time for row in rows for time in row[_WARM_UP:]]
         return Timing.of(measured).scaled(size / part / 2)
 
-    def _at_once(self, sizes: Sequence[int], ranks: int, repeat: int) -> list[Timing]:
-        shape = self._sum
-        parts = tuple(min(size, MOST_BYTES) for size in sizes)
-        rows = self._together(_Sums(shape, parts, _WARM_UP + repeat), shape)
-        more = ring_factor(ranks, shape.pipelines)
+    def _at_once(self, command: _Sums | _Exchanges, ranks: int) -> list[Timing]:
+        """One timing for each ring, as if it had so many ranks: nothing where nothing was to be done."""
+        rows, pipelines = self._together(command, self._sum), self._sum.pipelines
+        more = ring_factor(ranks, pipelines)
         found: list[Timing] = []
-        for stage, (size, part) in enumerate(zip(sizes, parts, strict=True)):
-            ring = rows[stage * shape.pipelines : (stage + 1) * shape.pipelines]
+        for stage in range(len(command.work)):
+            ring = rows[stage * pipelines : (stage + 1) * pipelines]
             # A round is over when the last rank is done.
             last = [max(times) for times in zip(*ring, strict=True)][_WARM_UP:]
-            found.append(Timing.of(last).scaled(more * size / part) if size else NOTHING)
+            found.append(Timing.of(last).scaled(more) if last else NOTHING)
         return found
 
     def _together(self, command: _Command, shape: GridShape) -> list[list[int]]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
@@ -31,6 +31,18 @@ TRANSFER_HOW = {"cpu": "one way of a round trip over gloo, loopback", "cuda": "a
 
 Receive = Callable[[], AbstractContextManager[None]]
 """One that waits while the context is open, as often as it is asked for."""
+
+
+class Rows(NamedTuple):
+    """Rows of tokens that go to the experts of a layer in a forward, and come back."""
+
+    number: int
+    width: int
+    dtype: torch.dtype
+
+    @property
+    def nbytes(self) -> int:
+        return self.number * self.width * self.dtype.itemsize
 
 
 class Links(Protocol):
@@ -58,6 +70,11 @@ class Links(Protocol):
         """Reductions of so many bytes of each stage, among so many ranks."""
         ...
 
+    def exchanges(self, rows: Sequence[Sequence[Rows]], ranks: int, repeat: int) -> list[Timing]:
+        """Exchanges of each stage in a forward or a backward: rows of its layers go to so many ranks, to each
+        equally many, and come back."""
+        ...
+
 
 class LocalLinks:
     """Links of workers on this machine that share its device, each measured by itself."""
@@ -80,6 +97,11 @@ class LocalLinks:
 
     def reductions(self, sizes: Sequence[int], ranks: int, repeat: int) -> list[Timing]:
         return [reduction(size, ranks, self._device, repeat) for size in sizes]
+
+    def exchanges(self, rows: Sequence[Sequence[Rows]], ranks: int, repeat: int) -> list[Timing]:
+        """Two messages each, of all that does not stay on its worker."""
+        sizes = [sum(each.nbytes for each in layers) * (ranks - 1) // ranks for layers in rows]
+        return [timing.scaled(2) for timing in self.transfers(sizes, repeat)]
 
 
 def reduction(size: int, ranks: int, device: torch.device, repeat: int) -> Timing:

@@ -18,10 +18,11 @@ from recycle_runtime.execution.optimizer import LayerOptimizers, LayerUndo, Step
 from recycle_runtime.execution.split_backward import Split, prepare
 from recycle_runtime.execution.ways import copied_bytes, copied_text, way_of, ways_text
 from recycle_runtime.experts.exchange import Alone
+from recycle_runtime.experts.placement import Placement
 from recycle_runtime.experts.shared import SharedExperts
 from recycle_runtime.profiler.grid_links import grid_links
 from recycle_runtime.profiler.halves import Halves
-from recycle_runtime.profiler.links import Links, LocalLinks, Receive
+from recycle_runtime.profiler.links import Links, LocalLinks, Receive, Rows
 from recycle_runtime.profiler.meters import MEMORY_HOW, NOTHING, Stopwatch, Timing, beside_allocator, counting
 from recycle_runtime.profiler.report import WHOLE_LAYERS, Profile, StageCosts
 from recycle_runtime.profiler.stage_run import StageRun, Tensors
@@ -233,11 +234,8 @@ def _with_transfers(rows: Sequence[StageCosts], links: Links, options: Options) 
 
 
 def _with_exchanges(rows: Sequence[StageCosts], links: Links, options: Options) -> list[StageCosts]:
-    """Rows of tokens between peers, as two messages of all that does not stay on its worker."""
-    peers = options.pipelines
-    sizes = [row.exchange_bytes * (peers - 1) // (2 * peers) for row in rows]
-    timings = links.transfers(sizes, options.repeat)
-    return [replace(row, exchange=timing.scaled(2)) for row, timing in zip(rows, timings, strict=True)]
+    timings = links.exchanges([row.exchanged for row in rows], options.pipelines, options.repeat)
+    return [replace(row, exchange=timing) for row, timing in zip(rows, timings, strict=True)]
 
 
 def _with_reductions(rows: Sequence[StageCosts], links: Links, options: Options) -> list[StageCosts]:
@@ -260,12 +258,15 @@ def _share_reduction(rows: Sequence[StageCosts], links: Links, options: Options)
 
 
 class _RowCounter(Alone):
-    """Bytes of rows that would go to peers and back, if none stayed."""
+    """Rows that would go to peers, if none stayed."""
 
-    moved = 0
+    def __init__(self, placement: Placement) -> None:
+        super().__init__(placement)
+        self.rows = list[Rows]()
 
     def exchange(self, rows: torch.Tensor, counts: torch.Tensor, arriving: torch.Tensor | None = None) -> Any:
-        self.moved += int(counts.sum()) * rows.shape[-1] * rows.element_size()
+        if arriving is None:
+            self.rows.append(Rows(int(counts.sum()), rows.shape[-1], rows.dtype))
         return super().exchange(rows, counts, arriving)
 
 
@@ -329,7 +330,7 @@ def _measure(
         weight_bytes=_bytes([*run.module.parameters(), *run.module.buffers()]),
         expert_bytes=sum(_bytes(each.parameters()) for each in experts),
         slot_bytes=sum(_bytes(each.parameters()) // each.experts for each in experts),
-        exchange_bytes=sum(each.moved for each in rows),
+        exchanged=tuple(row for each in rows for row in each.rows),
         boundary_bytes=boundary,
         working_bytes=working,
         half=in_half[0] if in_half else None,

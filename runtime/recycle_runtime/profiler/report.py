@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from recycle_runtime.profiler.links import Rows
 from recycle_runtime.profiler.meters import NOTHING, Timing
 
 FORMAT, VERSION = "recycle-profile", 1
@@ -47,14 +48,14 @@ class StageCosts:
     """Of these, experts that peers can share."""
     slot_bytes: int
     """One expert of each mixture layer."""
-    exchange_bytes: int
-    """Rows of tokens that go to those experts, and come back, in a forward."""
+    exchanged: tuple[Rows, ...]
+    """That go to those experts in a forward."""
     boundary_bytes: int
     """Values that go to the next stage."""
     working_bytes: int
     """The most that F, I or W holds beside that while it runs; 0 where it is not known, on a CPU."""
     exchange: Timing = NOTHING
-    """Time of these rows between peers that share the experts."""
+    """Time of these rows in a forward or a backward, between peers that share the experts."""
     half: tuple[Timing, Timing, Timing] | None = None
     """F, I and W of the first half of the micro-batch; of layers whose program can compute it."""
     beside_message: tuple[Timing, Timing, Timing, Timing] | None = None
@@ -75,8 +76,13 @@ class StageCosts:
             backward=self.backward.towards(backward, share),
         )
 
+    @property
+    def exchange_bytes(self) -> int:
+        """Bytes of these rows, there and back."""
+        return 2 * sum(each.nbytes for each in self.exchanged)
+
     def to_json(self) -> dict[str, Any]:
-        row: dict[str, Any] = {}
+        row: dict[str, Any] = {"exchange_bytes": self.exchange_bytes}
         for field in fields(self):
             value: Any = getattr(self, field.name)
             if isinstance(value, Timing):

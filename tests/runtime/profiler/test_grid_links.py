@@ -7,6 +7,7 @@ from multiprocessing import active_children
 from pathlib import Path
 
 import pytest
+import torch
 
 from recycle_runtime.cli.commands import profile as command
 from recycle_runtime.devices import VARIABLE, Device
@@ -21,6 +22,7 @@ from recycle_runtime.profiler.grid_links import (
     sum_shape,
     transfer_shape,
 )
+from recycle_runtime.profiler.links import Rows
 from recycle_runtime.profiler.meters import NOTHING, Timing
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.loading import load_program
@@ -97,6 +99,10 @@ def test_links_of_a_grid_are_measured_together_while_all_processes_live(count: i
         assert all(timing.median > 0 for timing in links.reductions([1 << 16, 1 << 10], 2, 2))
         assert links.reductions([1 << 16, 0], 2, 1)[1] == NOTHING
         assert links.reductions([1 << 16], 1, 1) == [NOTHING]
+        rows = [Rows(7, 4, torch.bfloat16), Rows(1000, 64, torch.float32)]
+        exchanges = links.exchanges([rows, [], rows], 3, 2)
+        assert [timing.median > 0 for timing in exchanges] == [True, False, True]
+        assert links.exchanges([rows], 1, 2) == links.exchanges([[]], 2, 2) == [NOTHING]
         assert links.how["reduce_measured"].endswith(f"those of all stages at once: {for_sums} processes")
         child = max(set(active_children()) - before, key=lambda each: each.name)
         assert child.pid is not None
