@@ -5,12 +5,14 @@ mixtures that balance without a loss, at once, and the next placement of experts
 (`state.expert_places`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import cast
 
 import torch
 
 from recycle_runtime.execution.step_sum import StepSum
+from recycle_runtime.experts.among_peers import AmongPeers, Arrivals
 from recycle_runtime.experts.mixture import MixtureOfExperts
 from recycle_runtime.experts.shared import SharedExperts
 from recycle_runtime.transport.interface import Pending
@@ -42,6 +44,18 @@ class ExpertCounts:
         """Of a micro-batch whose loss counts so much in the mean over the step."""
         for mixture in self._mixtures.values():
             mixture.loss_scale = share
+
+    @contextmanager
+    def keeping(self, arrivals: Arrivals) -> Generator[None]:
+        """Around a forward or a backward of the micro-batch that these belong to."""
+        exchanges = [layer.exchange for layer in self.layers if isinstance(layer.exchange, AmongPeers)]
+        for each in exchanges:
+            each.arrivals = arrivals
+        try:
+            yield
+        finally:
+            for each in exchanges:
+                each.arrivals = None
 
     def start(self, start_sum: Callable[[torch.Tensor], Pending | None]) -> None:
         """Begin to sum over peers, when all forwards of the step are done."""

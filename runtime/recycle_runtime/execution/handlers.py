@@ -33,6 +33,7 @@ from recycle_runtime.execution.rank_gradients import refuse_partial
 from recycle_runtime.execution.shapes import Looks, Shapes, as_tuple, numbers_with_gradient
 from recycle_runtime.execution.split_backward import WeightWork
 from recycle_runtime.execution.ways import copied_bytes, copied_text
+from recycle_runtime.experts.among_peers import Arrivals
 from recycle_runtime.plan.isa import NONE, Instruction, Opcode
 from recycle_runtime.plan.worker_ids import Worker, numbered_worker
 from recycle_runtime.program.cutting import Stage
@@ -87,7 +88,18 @@ class JobShape(Protocol):
 class Buffer:
     """Content of a buffer: one micro-batch of one chunk."""
 
-    __slots__ = ("gradients", "graph", "inputs", "outputs", "sent", "served", "share", "target", "work")
+    __slots__ = (
+        "arrivals",
+        "gradients",
+        "graph",
+        "inputs",
+        "outputs",
+        "sent",
+        "served",
+        "share",
+        "target",
+        "work",
+    )
 
     def __init__(self) -> None:
         self.inputs: tuple[torch.Tensor, ...] = ()
@@ -103,6 +115,8 @@ class Buffer:
         """Captured graphs that compute it, if there are any."""
         self.served: list[WeightWork] = []
         """Of a round that was served: what the weights of each mixture of experts still need."""
+        self.arrivals: Arrivals = {}
+        """From peers that share experts, where the forward is computed again."""
 
 
 class _Delivery(NamedTuple):
@@ -343,7 +357,7 @@ class OpHandlers:
         return self._eagerly(chunk, instruction, buffer)
 
     def _eagerly(self, chunk: Chunk, instruction: Instruction, buffer: Buffer) -> tuple[torch.Tensor, ...]:
-        with self._watching(chunk, instruction):
+        with self._watching(chunk, instruction), chunk.expert_counts.keeping(buffer.arrivals):
             output = chunk.forward(buffer.inputs, self._now, self._index(instruction))
         if not chunk.is_last:
             return self._looked_at(chunk, plain_outputs(chunk.program.path, as_tuple(output)))
@@ -429,8 +443,9 @@ class OpHandlers:
             self._replay_backward(buffer.graph, buffer, chunk, arrived[1])
             buffer.work = buffer.graph
         else:
-            with self._here(chunk):
+            with self._here(chunk), chunk.expert_counts.keeping(buffer.arrivals):
                 buffer.work = chunk.split.backward_input(outputs, gradients)
+            buffer.arrivals.clear()
             self._keep_gradients(buffer, chunk)
         self._note(instruction, "backward", buffer.gradients)
 
@@ -468,8 +483,9 @@ class OpHandlers:
         if buffer.graph is not None and outputs:
             self._replay_backward(buffer.graph, buffer, chunk, arrived[1])
         else:
-            with self._here(chunk):
+            with self._here(chunk), chunk.expert_counts.keeping(buffer.arrivals):
                 chunk.split.backward(outputs, gradients)
+            buffer.arrivals.clear()
             self._keep_gradients(buffer, chunk)
         self._compare_ranks(chunk)
         if chunk.is_first:

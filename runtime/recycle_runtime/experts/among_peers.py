@@ -6,6 +6,9 @@
 What every peer gives to every other is then known to all of them, so messages need no heads, and a pair
 without rows has no message. The backward of a crossing goes the other way round, by the same numbers. While
 rows travel, a worker may compute something else (`exchange.meanwhile`).
+
+Where activation checkpointing computes a forward again, nothing travels: what has arrived in the first one is
+kept beside the micro-batch. Peers that only serve know nothing of it.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,6 +19,8 @@ from torch import Tensor
 
 from recycle_runtime.experts.exchange import work_meanwhile
 from recycle_runtime.experts.placement import Placement
+from recycle_runtime.program.errors import ProgramError
+from recycle_runtime.program.second_forward import has_second_forward, is_second_forward
 from recycle_runtime.transport.interface import PeerSum, Pending
 
 
@@ -36,6 +41,18 @@ class _Told(NamedTuple):
     matrix: Matrix
 
 
+class _Arrived(NamedTuple):
+    """In a forward that the backward will compute again."""
+
+    told: _Told
+    rows: list[Tensor]
+    """At the experts; and what experts have made of the rows of this worker."""
+
+
+Arrivals = dict[int, _Arrived]
+"""By layer."""
+
+
 class AmongPeers:
     """One worker's side, of one layer in one generation."""
 
@@ -46,6 +63,8 @@ class AmongPeers:
         self.go_on: Callable[[], None] = _go_on
         """Raises an error if the group is to be left: what has come may be what an abort has left."""
         self._told: _Told | None = None
+        self.arrivals: Arrivals | None = None
+        """Of the micro-batch that is computed, where its forward may be computed again."""
         self.bytes_given = 0
         """To other peers, counts left out."""
 
@@ -56,14 +75,29 @@ class AmongPeers:
 
     def exchange(self, rows: Tensor, counts: Tensor, arriving: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """See `exchange.Exchange`."""
+        before = self._arrived_before() if is_second_forward() else None
+        is_way_back = arriving is not None
         if arriving is None:
-            arriving, matrix = self._tell(counts)
-            self._told = _Told(arriving, matrix)
+            told = self._told = _Told(*self._tell(counts)) if before is None else before.told
+            arriving, matrix = told
         else:
-            assert self._told is not None and self._told.arriving is counts, "these rows have not come"
-            matrix, self._told = _turned(self._told.matrix), None
+            told, self._told = self._told, None
+            assert told is not None and told.arriving is counts, "these rows have not come"
+            matrix = _turned(told.matrix)
         crossing: Callable[..., Tensor] = _Crossing.apply  # pyright: ignore[reportUnknownMemberType]
-        return crossing(self, matrix, rows), arriving
+        taken = crossing(self, matrix, rows, None if before is None else before.rows[is_way_back])
+        if before is None and self.arrivals is not None and has_second_forward():
+            self.arrivals.setdefault(self._layer, _Arrived(told, [])).rows.append(taken.detach())
+        return taken, arriving
+
+    def _arrived_before(self) -> _Arrived:
+        if self.arrivals is None or self._layer not in self.arrivals:
+            raise ProgramError(
+                "experts that peers share are computed a second time in the backward, and what peers gave "
+                "the first time was not kept",
+                "torch.utils.checkpoint around a mixture, or around what lies before and after it",
+            )
+        return self.arrivals[self._layer]
 
     def drop(self) -> None:
         """Let go of what a step holds."""
@@ -124,9 +158,12 @@ class _Crossing(torch.autograd.Function):
     """Rows there; gradients back."""
 
     @staticmethod
-    def forward(ctx: Any, exchange: AmongPeers, matrix: Matrix, rows: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, exchange: AmongPeers, matrix: Matrix, rows: Tensor, arrived: Tensor | None
+    ) -> Tensor:
+        """`arrived`: what has come before for these rows; then nothing travels."""
         ctx.exchange, ctx.matrix, ctx.size = exchange, matrix, len(rows)
-        return exchange.move(rows.detach(), matrix)
+        return exchange.move(rows.detach(), matrix) if arrived is None else arrived.detach()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
@@ -134,7 +171,7 @@ class _Crossing(torch.autograd.Function):
         if len(gradient) < ctx.size:
             beyond = gradient.new_zeros(ctx.size - len(gradient), *gradient.shape[1:])
             gradient = torch.cat([gradient, beyond])
-        return None, None, gradient
+        return None, None, gradient, None
 
 
 def _turned(matrix: Matrix) -> Matrix:

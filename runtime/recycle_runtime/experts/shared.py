@@ -18,6 +18,7 @@ from recycle_runtime.experts.exchange import Exchange, everything_here
 from recycle_runtime.experts.grouped import ExpertRows
 from recycle_runtime.experts.placement import Placement
 from recycle_runtime.program.errors import ProgramError
+from recycle_runtime.program.second_forward import is_second_forward
 
 _MOST_TABLES = 16
 """That are kept of one placement: one for every size of a micro-batch."""
@@ -66,12 +67,6 @@ class SharedExperts(nn.Module):
         if isinstance(tokens, FakeTensor):
             # Only what it looks like is asked for.
             return tokens * weights.sum(1, keepdim=True).to(tokens.dtype)
-        if _is_in_backward() and len(self.exchange.placement.peers) > 1:
-            raise ProgramError(
-                "experts that peers share are computed a second time in the backward (activation "
-                "checkpointing): their peers take part once",
-                "checkpoint what lies before and after a mixture of experts, and not the mixture",
-            )
         active = chosen.shape[1]
         plan = self._plan(chosen)
         self.router_sum = weights.detach().sum(dtype=torch.float32)
@@ -159,7 +154,7 @@ class SharedExperts(nn.Module):
         order = slot.argsort(stable=True)
         counts = _counts(slot, total + 1)[:total].view(len(placement.peers), -1)
         dropped = counts.new_zeros(()) if is_kept is None else len(flat) - is_kept.sum()
-        if self.training and not _is_in_backward():
+        if self.training and not is_second_forward():
             self._count(popularity, dropped)
         return _Plan(order, _inverse(order), counts, None if is_kept is None else is_kept[order])
 
@@ -260,11 +255,6 @@ class _Taken(torch.autograd.Function):
         (back,) = ctx.saved_tensors
         by_choice = gradients[0].index_select(0, back)
         return by_choice.view(-1, ctx.active, by_choice.shape[-1]).sum(1), None, None, None
-
-
-def _is_in_backward() -> bool:
-    """True if a forward is computed again there, as activation checkpointing does."""
-    return torch._C._current_graph_task_id() != -1  # pyright: ignore[reportPrivateUsage]
 
 
 def _only(rows: Tensor, is_sent: Tensor | None) -> Tensor:

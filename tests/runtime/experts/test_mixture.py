@@ -145,9 +145,6 @@ def test_computed_again_in_the_backward() -> None:
     checkpoint(mixture, given, use_reentrant=False).sum().backward()
     counted = mixture.experts.take_counts()
     assert counted is not None and int(counted.popularity.sum()) == 7
-    mixture.experts.exchange = Alone(place([1] * 4, [2, 2]))
-    with pytest.raises(ProgramError, match="computed a second time in the backward"):
-        checkpoint(mixture, given, use_reentrant=False).sum().backward()
 
 
 class Checkpointed(nn.Module):

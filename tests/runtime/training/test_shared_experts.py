@@ -127,6 +127,35 @@ def test_w_is_computed_while_tokens_travel(
     assert computed["left", True] > 0 and computed["left", False] > 0
 
 
+_CHECKPOINTED = """
+from torch.utils.checkpoint import checkpoint
+
+_forward = Block.forward
+Block.forward = lambda self, value: checkpoint(_forward, self, value, use_reentrant={reentrant})
+"""
+
+
+@pytest.mark.parametrize(
+    ("reentrant", "decouple", "failed"),
+    [(False, True, []), (False, False, [(1, 1)]), (True, True, [(1, 1)]), (True, False, [])],
+    ids=str,
+)
+def test_blocks_are_computed_again_and_no_token_travels_for_it(
+    tmp_path: Path, reentrant: bool, decouple: bool, failed: Failed
+) -> None:
+    job = job_of(3, 3, decouple=decouple, stagger=True)
+    program = tmp_path / "checkpointed.py"
+    source = Path(SHARED_EXPERTS).read_text(encoding="utf-8")
+    program.write_text(source + _CHECKPOINTED.format(reentrant=reentrant), encoding="utf-8")
+    travelled: list[int] = []
+    for each in (SHARED_EXPERTS, str(program)):
+        workers = trained(tmp_path, job, failed, each)
+        chunks = [chunk for worker in workers.values() for chunk in worker.chunks.values()]
+        exchanges: list[Any] = [layer.exchange for chunk in chunks for layer in chunk.expert_counts.layers]
+        travelled.append(sum(exchange.bytes_given for exchange in exchanges))
+    assert travelled[0] == travelled[1] > 0
+
+
 _SPOILED = """
 _build = build_stage
 

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from recycle_runtime.program.copies import has_hooks
+from recycle_runtime.program.second_forward import saving_hook
 
 Hooked = dict[nn.Parameter, Tensor]
 """Gradients of one micro-batch for parameters with hooks: those see the sum, once."""
@@ -55,27 +56,6 @@ class Collector(Protocol):
     def add_call(self, call: Any) -> None:
         """Keep one call of a module: a `general.Call`."""
         ...
-
-
-_autograd: Any = getattr(torch._C, "_autograd", None)
-_top_hooks: Callable[[bool], Any] | None = getattr(_autograd, "_top_saved_tensors_default_hooks", None)
-
-
-def saving_hook() -> Callable[[Tensor], Any] | None:
-    """The hook that keeps tensors for backward instead of autograd, as checkpointing does; None without."""
-    if _top_hooks is not None:
-        hooks = _top_hooks(False)
-        return None if hooks is None else hooks[0]
-    try:
-        with torch.autograd.graph.disable_saved_tensors_hooks("saved tensors are hooked"):
-            return None
-    except RuntimeError:
-        return _unknown
-
-
-def _unknown(tensor: Tensor) -> Any:
-    """A hook that torch does not show."""
-    raise NotImplementedError
 
 
 class Owner:

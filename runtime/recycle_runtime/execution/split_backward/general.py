@@ -20,7 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from recycle_runtime.execution.split_backward.borders import Border, find_borders, gradients_at
-from recycle_runtime.execution.split_backward.deferred import NO_SECOND_DERIVATIVE, Owner, saving_hook
+from recycle_runtime.execution.split_backward.deferred import NO_SECOND_DERIVATIVE, Owner
+from recycle_runtime.program.second_forward import saving_hook
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
 
