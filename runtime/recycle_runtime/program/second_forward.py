@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_autograd: Any = getattr(torch._C, "_autograd", None)
+_autograd: Any = getattr(torch._C, "_autograd", None)  # pyright: ignore[reportPrivateUsage]
 _top_hooks: Callable[[bool], Any] | None = getattr(_autograd, "_top_saved_tensors_default_hooks", None)
 
 

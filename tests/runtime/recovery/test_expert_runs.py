@@ -84,14 +84,19 @@ if whole:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["own", "mixtral"])
+@pytest.mark.parametrize("kind", ["own", "mixtral", "checkpointed"])
 def test_a_script(tmp_path: Path, kind: str) -> None:
-    """With a model of its own, and with one of `transformers` whose experts are taken apart."""
+    """With a model of its own, and with one of `transformers` whose experts are taken apart; with its blocks
+    computed again in the backward, too."""
     steps, per_step = 12, 4
     if kind == "own":
         text = (PROGRAMS / "mixture.py").read_text().replace("Block(capacity=1.0)", "Block()")
     else:
-        text = Path(experts(tmp_path, kind, "shared")).read_text()
+        text = Path(experts(tmp_path, "mixtral", "shared")).read_text()
+    if kind == "checkpointed":
+        made = "    made = untouched()\n"
+        assert made in text
+        text = text.replace(made, f"{made}    made.gradient_checkpointing_enable()\n")
     program, script = tmp_path / "program.py", tmp_path / "train.py"
     program.write_text(text)
     script.write_text(SCRIPT)
