@@ -345,10 +345,15 @@ def _worth_planning(
             wanted.update([chosen.key] if many else [chosen.key, path[failures]])
             known = min(known, chosen.period)
         else:
-            wanted.update([path[failures], *(one.key for one in ranked[:_WHOLE_PLANS])])
+            wanted.update([path[failures], *(one.key for one in _hopeful(ranked, _WHOLE_PLANS))])
         # Runs take no plan that splits micro-batches yet.
         wanted.update([one.key for one in ranked if one.split == 1][:1] if job.split_ppm is not None else [])
     return wanted
+
+
+def _hopeful(ranked: list[Ranked], number: int) -> list[Ranked]:
+    """The first, and the one that holds the bound over all down: it is faster, or its bound is higher."""
+    return list(dict.fromkeys([*ranked[:number], *sorted(ranked, key=lambda one: one.bound)[:1]]))
 
 
 def variants(job: JobSpec) -> dict[int, JobSpec]:
@@ -581,8 +586,7 @@ def fastest_recut(
     ranked = sorted([*ranked, *_promising(variant, parts, raised, ranked, workers, guard)], key=_by_period)
     few = ranked[:1]
     if _ops(variant, ranked[0].layout) <= Sizes.LARGE:
-        # And the one that holds the bound over all down: it is faster, or its bound is higher.
-        few = list(dict.fromkeys([*ranked[:_PLANS_ON_DEMAND], min(ranked, key=lambda one: one.bound)]))
+        few = _hopeful(ranked, _PLANS_ON_DEMAND)
     made = [_planned((job, one.key, guard, _ROUNDS)) for one in few]
     fastest = min(made, key=lambda one: (one.claims.period, _by_workers(one.key)))
     proven = _proven(made)[parts]
@@ -671,9 +675,14 @@ def _climbed_by_plans(job: JobSpec, ranked: list[Ranked], guard: Guard) -> list[
             promised = sorted(
                 (layout_period(job, one), one.stages, str(one), one) for one in nearby if one not in known
             )
+            bounds = [
+                (max(bound, layout_bound(job, layout)), layout)
+                for bound, _, _, layout in promised[:_NEIGHBOURS]
+                if bound < best.period
+            ]
             nearer = [
                 Ranked(quick_plan(job, layout, guard).period, bound, layout, best.split)
-                for bound, _, _, layout in promised[:_NEIGHBOURS]
+                for bound, layout in bounds
                 if bound < best.period
             ]
             known.update(one.layout for one in nearer)

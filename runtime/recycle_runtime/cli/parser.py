@@ -5,10 +5,11 @@ It is imported once the command line names it, so that `--help` is instant. Stan
 """
 
 import argparse
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Protocol, cast
+from typing import Any, NoReturn, Protocol, cast
 
 from recycle_runtime import logs
 
@@ -104,6 +105,16 @@ class _CommandParser(argparse.ArgumentParser):
     module = ""
     split: Callable[[argparse.ArgumentParser, Sequence[str]], tuple[list[str], list[str]]] | None = None
     """Takes the words of a script off, for commands that run one."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        # `-2h` is a value, which its option refuses in words of its own: no option begins with a digit.
+        self._negative_number_matcher = re.compile(r"-\.?\d")
+
+    def error(self, message: str) -> NoReturn:
+        if message.endswith("expected one argument"):
+            message += "; one that begins with a dash is written as in --option=-value"
+        super().error(message)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:  # pyright: ignore[reportIncompatibleMethodOverride]
         self.load()

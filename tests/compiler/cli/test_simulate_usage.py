@@ -29,6 +29,12 @@ from recycle_compiler.fleet.setting import ChangeCosts
         (["--trace", "none", "--costs", "restart=1,undone=1,restart=2"], "restart is given twice"),
         (["--trace", "none", "--slot", "0"], "above 0"),
         (["--trace", "none", "--jitter", "101"], "from 0 to 100"),
+        (
+            ["--trace", "none", "--price", "-2/GPU-hour"],
+            "must be like 2.5/GPU-hour, above 0, got '-2/GPU-hour'",
+        ),
+        (["--trace", "none", "--replace", "-2h"], "must be a time like 10ms or 1.5s, above 0, got -2h"),
+        (["--trace", "none", "--costs", "-x"], "begins with a dash is written as in --option=-value"),
         (["--trace", "none", "--format", "svg"], "one of table, json, html"),
         (["--trace", "none", "--layout", "random"], "one of pipeline, stage"),
     ],
