@@ -91,6 +91,9 @@ def golden_plan() -> Callable[[str, str, Effort], None]:
     return compare
 
 
+_HINT = "if the change is meant, run `make golden`, or this test alone with RECYCLEC_UPDATE_GOLDEN=1"
+
+
 def compare_with_golden(name: str, text: str) -> None:
     path = GOLDEN / name
     if os.environ.get("RECYCLEC_UPDATE_GOLDEN") == "1":
@@ -107,7 +110,7 @@ def compare_with_golden(name: str, text: str) -> None:
     lines = difflib.unified_diff(
         expected.splitlines(), text.splitlines(), f"golden/{name}", "what the code does now", lineterm=""
     )
-    pytest.fail("\n".join([*lines, "if the change is meant, run `make golden`"]), pytrace=False)
+    pytest.fail("\n".join([*lines, _HINT]), pytrace=False)
 
 
 SMALL = """\

@@ -3,7 +3,7 @@
 import re
 import subprocess
 import sys
-from collections import Counter
+from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -83,9 +83,9 @@ def test_check_loads_no_solver() -> None:
 
 def test_class_names_of_the_product_are_defined_once() -> None:
     product = (path for path in SOURCES if path.parts[len(ROOT.parts)] in ("recycle_compiler", "runtime"))
-    names = Counter(
-        name
-        for path in product
-        for name in re.findall(r"^class ([A-Z]\w*)", path.read_text(encoding="utf-8"), re.MULTILINE)
-    )
-    assert [name for name, times in names.items() if times > 1] == []
+    places = defaultdict[str, list[str]](list)
+    for path in product:
+        for name in re.findall(r"^class ([A-Z]\w*)", path.read_text(encoding="utf-8"), re.MULTILINE):
+            places[name].append(str(path.relative_to(ROOT)))
+    twice = {name: found for name, found in places.items() if len(found) > 1}
+    assert not twice, f"classes of one name: {twice}; rename one of each"

@@ -25,7 +25,8 @@ class Field(NamedTuple):
     """A field of lines."""
 
     kind: Any
-    """Its type, as `codec.decode` takes it; `Any`: whoever asks for the value decodes it."""
+    """Its type, as `codec.decode` takes it; `Any`: whoever asks for the value decodes it. A mapping whose
+    keys are no texts is written as pairs, since lines are JSON."""
     needs: tuple[str, ...] = ()
     """Fields without which it means nothing."""
     one_for_each: str | None = None

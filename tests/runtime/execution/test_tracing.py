@@ -1,7 +1,7 @@
 """What ran is written down, with its waiting apart."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -119,6 +119,23 @@ def test_a_step_that_is_run_again_leaves_one_trace(clock: Clock) -> None:
         tracer.begin(step)
         run(Instruction(Opcode.OPTIMIZER))
     assert [event.step for event in tracer.events] == [0, 1]
+
+
+def test_whatever_is_traced_can_be_written() -> None:
+    def ends(end: Callable[[], None]) -> None:
+        """As a gather does, which is over when it calls what it is given."""
+        end()
+
+    tracer = Tracer(torch.device("cpu"))
+    table = tracer.around(dict.fromkeys(Opcode, lambda _: ends))
+    tracer.begin(0)
+    for opcode in Opcode:
+        table[opcode](Instruction(opcode))
+    for event in tracer.events:
+        try:
+            chrome_trace({(0, 0): [event]})
+        except KeyError:
+            pytest.fail(f"ops named {event.name} are traced and have no colour in plan/chrome_trace.py")
 
 
 def test_waiting_for_data_leaves_an_event_if_it_is_any() -> None:
