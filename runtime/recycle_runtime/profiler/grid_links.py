@@ -27,7 +27,7 @@ from recycle_runtime.experts.among_peers import AmongPeers
 from recycle_runtime.experts.placement import Placement
 from recycle_runtime.plan.isa import Instruction, Opcode
 from recycle_runtime.plan.worker_ids import Worker, numbered_worker, worker_number
-from recycle_runtime.profiler.links import Receive, Rows
+from recycle_runtime.profiler.links import Receive, TokenRows
 from recycle_runtime.profiler.meters import NOTHING, Timing
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.transport.choose import connect, device_of
@@ -218,7 +218,7 @@ class _Exchanges(NamedTuple):
     """Exchanges of a forward and of its backward, for several stages at once."""
 
     shape: GridShape
-    work: tuple[tuple[Rows, ...], ...]
+    work: tuple[tuple[TokenRows, ...], ...]
     """Of each layer, by stage."""
     rounds: int
 
@@ -350,7 +350,7 @@ class GridLinks:
             found += [timing.scaled(scale) for timing, scale in zip(timings, scales, strict=True)]
         return found
 
-    def exchanges(self, rows: Sequence[Sequence[Rows]], ranks: int, repeat: int) -> list[Timing]:
+    def exchanges(self, rows: Sequence[Sequence[TokenRows]], ranks: int, repeat: int) -> list[Timing]:
         found: list[Timing] = []
         if ranks < 2 or not any(rows):
             return [NOTHING] * len(rows)

@@ -33,8 +33,8 @@ Receive = Callable[[], AbstractContextManager[None]]
 """One that waits while the context is open, as often as it is asked for."""
 
 
-class Rows(NamedTuple):
-    """Rows of tokens that go to the experts of a layer in a forward, and come back."""
+class TokenRows(NamedTuple):
+    """TokenRows of tokens that go to the experts of a layer in a forward, and come back."""
 
     number: int
     width: int
@@ -70,7 +70,7 @@ class Links(Protocol):
         """Reductions of so many bytes of each stage, among so many ranks."""
         ...
 
-    def exchanges(self, rows: Sequence[Sequence[Rows]], ranks: int, repeat: int) -> list[Timing]:
+    def exchanges(self, rows: Sequence[Sequence[TokenRows]], ranks: int, repeat: int) -> list[Timing]:
         """Exchanges of each stage in a forward or a backward: rows of its layers go to so many ranks, to each
         equally many, and come back."""
         ...
@@ -98,7 +98,7 @@ class LocalLinks:
     def reductions(self, sizes: Sequence[int], ranks: int, repeat: int) -> list[Timing]:
         return [reduction(size, ranks, self._device, repeat) for size in sizes]
 
-    def exchanges(self, rows: Sequence[Sequence[Rows]], ranks: int, repeat: int) -> list[Timing]:
+    def exchanges(self, rows: Sequence[Sequence[TokenRows]], ranks: int, repeat: int) -> list[Timing]:
         """Two messages each, of all that does not stay on its worker."""
         sizes = [sum(each.nbytes for each in layers) * (ranks - 1) // ranks for layers in rows]
         return [timing.scaled(2) for timing in self.transfers(sizes, repeat)]

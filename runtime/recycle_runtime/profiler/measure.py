@@ -22,7 +22,7 @@ from recycle_runtime.experts.placement import Placement
 from recycle_runtime.experts.shared import SharedExperts
 from recycle_runtime.profiler.grid_links import grid_links
 from recycle_runtime.profiler.halves import Halves
-from recycle_runtime.profiler.links import Links, LocalLinks, Receive, Rows
+from recycle_runtime.profiler.links import Links, LocalLinks, Receive, TokenRows
 from recycle_runtime.profiler.meters import MEMORY_HOW, NOTHING, Stopwatch, Timing, beside_allocator, counting
 from recycle_runtime.profiler.report import WHOLE_LAYERS, Profile, StageCosts
 from recycle_runtime.profiler.stage_run import StageRun, Tensors
@@ -258,15 +258,15 @@ def _share_reduction(rows: Sequence[StageCosts], links: Links, options: Options)
 
 
 class _RowCounter(Alone):
-    """Rows that would go to peers, if none stayed."""
+    """TokenRows that would go to peers, if none stayed."""
 
     def __init__(self, placement: Placement) -> None:
         super().__init__(placement)
-        self.rows = list[Rows]()
+        self.rows = list[TokenRows]()
 
     def exchange(self, rows: torch.Tensor, counts: torch.Tensor, arriving: torch.Tensor | None = None) -> Any:
         if arriving is None:
-            self.rows.append(Rows(int(counts.sum()), rows.shape[-1], rows.dtype))
+            self.rows.append(TokenRows(int(counts.sum()), rows.shape[-1], rows.dtype))
         return super().exchange(rows, counts, arriving)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from recycle_runtime.profiler.links import Rows
+from recycle_runtime.profiler.links import TokenRows
 from recycle_runtime.profiler.meters import NOTHING, Timing
 
 FORMAT, VERSION = "recycle-profile", 1
@@ -48,7 +48,7 @@ class StageCosts:
     """Of these, experts that peers can share."""
     slot_bytes: int
     """One expert of each mixture layer."""
-    exchanged: tuple[Rows, ...]
+    exchanged: tuple[TokenRows, ...]
     """That go to those experts in a forward."""
     boundary_bytes: int
     """Values that go to the next stage."""

@@ -22,7 +22,7 @@ from recycle_runtime.profiler.grid_links import (
     sum_shape,
     transfer_shape,
 )
-from recycle_runtime.profiler.links import Rows
+from recycle_runtime.profiler.links import TokenRows
 from recycle_runtime.profiler.meters import NOTHING, Timing
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.loading import load_program
@@ -99,7 +99,7 @@ def test_links_of_a_grid_are_measured_together_while_all_processes_live(count: i
         assert all(timing.median > 0 for timing in links.reductions([1 << 16, 1 << 10], 2, 2))
         assert links.reductions([1 << 16, 0], 2, 1)[1] == NOTHING
         assert links.reductions([1 << 16], 1, 1) == [NOTHING]
-        rows = [Rows(7, 4, torch.bfloat16), Rows(1000, 64, torch.float32)]
+        rows = [TokenRows(7, 4, torch.bfloat16), TokenRows(1000, 64, torch.float32)]
         exchanges = links.exchanges([rows, [], rows], 3, 2)
         assert [timing.median > 0 for timing in exchanges] == [True, False, True]
         assert links.exchanges([rows], 1, 2) == links.exchanges([[]], 2, 2) == [NOTHING]
