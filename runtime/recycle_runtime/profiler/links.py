@@ -34,7 +34,7 @@ Receive = Callable[[], AbstractContextManager[None]]
 
 
 class TokenRows(NamedTuple):
-    """TokenRows of tokens that go to the experts of a layer in a forward, and come back."""
+    """Rows of tokens that go to the experts of a layer in a forward, and come back."""
 
     number: int
     width: int

@@ -258,7 +258,7 @@ def _share_reduction(rows: Sequence[StageCosts], links: Links, options: Options)
 
 
 class _RowCounter(Alone):
-    """TokenRows that would go to peers, if none stayed."""
+    """Rows that would go to peers, if none stayed."""
 
     def __init__(self, placement: Placement) -> None:
         super().__init__(placement)
