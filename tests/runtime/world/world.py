@@ -78,6 +78,8 @@ class Fault(ABC):
 
     is_clean: ClassVar[bool] = False
     """True if nobody can take a worker that is well for one that is not."""
+    said: ClassVar[str] = ""
+    """What happens, in words; the fault itself is `{0}`."""
     at: float
     seconds: float = 0.0
 
@@ -85,8 +87,8 @@ class Fault(ABC):
     def happen(self, world: "World") -> None: ...
 
     @property
-    @abstractmethod
-    def words(self) -> str: ...
+    def words(self) -> str:
+        return self.said.format(self)
 
 
 @dataclass(frozen=True, slots=True)
