@@ -65,7 +65,7 @@ from recycle_runtime.coordinator.relays import RelayedLine, Relays
 from recycle_runtime.coordinator.replanning import Replanner
 from recycle_runtime.coordinator.state_machine import ENDLESS, StateMachine
 from recycle_runtime.coordinator.step_rows import told_since
-from recycle_runtime.files import lock_checkpoints, take_folder
+from recycle_runtime.files import lock_checkpoints, take_folder, unlock_checkpoints
 from recycle_runtime.options.run import RunOptions
 from recycle_runtime.plan.bundle import digest_of
 from recycle_runtime.plan.node_layout import even_share
@@ -353,6 +353,8 @@ class Service:
     def let_go(self) -> None:
         """Of files: all that a process that is killed does."""
         self._journal.close()
+        if self._options.checkpoint is not None:
+            unlock_checkpoints(Path(self._options.checkpoint))
         os.close(self._lock)
 
     def _remember(self, remembered: Remembered, lines: Lines) -> None:
