@@ -157,7 +157,8 @@ def test_a_worker_an_agent_and_the_coordinator_are_killed(nodes: Nodes) -> None:
 
 def check_end(nodes: Nodes, workers: int) -> None:
     """A job that has lost no step ends with the losses and parameters of a plain loop."""
-    assert nodes.losses() == pytest.approx(check_saved(nodes, workers).losses, rel=1e-9)
+    alone = check_saved(nodes, workers)
+    assert nodes.losses() == pytest.approx(alone.losses, rel=1e-9)
 
 
 def check_saved(nodes: Nodes, workers: int) -> Alone:
