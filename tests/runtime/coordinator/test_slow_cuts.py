@@ -142,7 +142,8 @@ def test_its_stage_gets_fewer_layers_until_it_is_well_again() -> None:
 def test_a_worker_fails_while_layers_travel(arrivals: int, why: str) -> None:
     """Training goes on under the cut there is."""
     job = job_with(WithCut())
-    job.slow, job.doomed_after = {SLOW: 3.0}, arrivals
+    job.slow = {SLOW: 3.0}
+    job.doomed_after = arrivals
     while not job.moves_ended:
         job.run(1)
     made = len(job.rows)
