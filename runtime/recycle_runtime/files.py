@@ -11,7 +11,7 @@ import socket
 import stat
 import tempfile
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -140,6 +140,14 @@ def lock_checkpoints(folder: Path, *, takes_over: bool = False) -> None:
         os.close(handle)
         return
     _locked[status.st_dev, status.st_ino] = handle
+
+
+def unlock_checkpoints(folder: Path) -> None:
+    """Let others have it, before this process ends; nothing happens if it is gone, or was not locked."""
+    with suppress(OSError):
+        status = folder.stat()
+        if (held := _locked.pop((status.st_dev, status.st_ino), None)) is not None:
+            os.close(held)
 
 
 def check_writable(path: Path) -> None:

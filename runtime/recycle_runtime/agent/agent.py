@@ -25,6 +25,7 @@ from recycle_runtime.agent.search import Search
 from recycle_runtime.agent.watch import Ended, ProcessWatch, WatchClock, WatchLimits
 from recycle_runtime.files import take_folder
 from recycle_runtime.options.run import RunOptions
+from recycle_runtime.plan.worker_ids import worker_text
 from recycle_runtime.program.user_frames import frames_text, user_frames
 from recycle_runtime.protocol.access import Token
 from recycle_runtime.protocol.address import address_now, term_now
@@ -395,7 +396,7 @@ class Agent:
 
 def _of(member: Member) -> dict[str, str]:
     """The worker that a log line is about."""
-    return {"worker": f"{member.worker[0]}:{member.worker[1]}"}
+    return {"worker": worker_text(member.worker)}
 
 
 def _stay(number: int, _: object) -> None:

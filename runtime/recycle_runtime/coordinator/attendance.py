@@ -27,14 +27,13 @@ from recycle_runtime.coordinator.hooks import CoordinatorHooks
 from recycle_runtime.coordinator.journal import Lines
 from recycle_runtime.coordinator.last_generation import Remembered
 from recycle_runtime.coordinator.lost_starts import LostStarts
-from recycle_runtime.coordinator.membership import name_of
 from recycle_runtime.coordinator.patience import AttentiveClock
 from recycle_runtime.coordinator.programs import Programs
 from recycle_runtime.coordinator.reach import Reachability
 from recycle_runtime.coordinator.refill import Refill, host_of
 from recycle_runtime.coordinator.state_machine import Phase, StateMachine
 from recycle_runtime.plan.node_layout import placement_order
-from recycle_runtime.plan.worker_ids import Worker
+from recycle_runtime.plan.worker_ids import Worker, worker_text
 from recycle_runtime.protocol.codec import ProtocolError
 from recycle_runtime.protocol.identity import node_of
 from recycle_runtime.protocol.messages.agents import ENDED_WELL, AgentJoin, ProcessEnded, UseRelay
@@ -155,7 +154,9 @@ class Attendance:
     def join(self, connection: ClientLine, message: Join) -> None:
         member, pid = message.member, message.pid
         if not self._book.has(member.worker) or member.tp_rank >= self._tensor:
-            raise ProtocolError(f"the job has no worker {name_of(member.worker)} with rank {member.tp_rank}")
+            raise ProtocolError(
+                f"the job has no worker {worker_text(member.worker)} with rank {member.tp_rank}"
+            )
         is_same = member in self._job.roster and self._connections.pid_of(member) == pid
         is_taken = member in self._job.roster or self._has_ended or self._is_apart(member, pid)
         if member in self._returning and self._pids_before.get(member, pid) != pid:
@@ -264,7 +265,7 @@ class Attendance:
                 node, ranks = started
                 self._refill.started(worker, node, now)
                 how = f" with {ranks} of {self._tensor} ranks" if ranks else ""
-                self._tell(f"{name_of(worker)} is started again on {host_of(node)}{how}")
+                self._tell(f"{worker_text(worker)} is started again on {host_of(node)}{how}")
 
     def _fewer_ranks(self) -> tuple[int, ...] | None:
         """Numbers of ranks with which a worker can be started that has lost some, the most first; None: not
@@ -325,7 +326,7 @@ class Attendance:
                 return True
             if not self._agents.start(worker, faults):
                 return False
-        self._tell(f"{name_of(worker)} is started again: its agent was gone before it had come")
+        self._tell(f"{worker_text(worker)} is started again: its agent was gone before it had come")
         return True
 
     def _end_half(self, worker: Worker, come: list[Member]) -> None:
@@ -340,7 +341,7 @@ class Attendance:
             return
         # When an agent says that they have ended, that is no failure either.
         self._refused.update(pid for member in come if (pid := self._connections.pid_of(member)) is not None)
-        self._happen(BeginsAnew(worker, f"{name_of(worker)} {why}"))
+        self._happen(BeginsAnew(worker, f"{worker_text(worker)} {why}"))
 
     def _start_missing(self, now: float) -> None:
         """Workers that should run and do not."""
@@ -362,7 +363,7 @@ class Attendance:
                 continue
             if ranks and ranks not in fewer:
                 self._tell(
-                    f"{name_of(worker)} is not restarted with {ranks} of its ranks: {self._why_all_ranks}"
+                    f"{worker_text(worker)} is not restarted with {ranks} of its ranks: {self._why_all_ranks}"
                 )
                 self._hooks.started(worker)
                 continue
@@ -370,9 +371,9 @@ class Attendance:
             if node is None:
                 continue
             self._refill.started(place, node, now)
-            moved = "" if place == worker else f" as {name_of(place)}, which has taken its place"
+            moved = "" if place == worker else f" as {worker_text(place)}, which has taken its place"
             moved += f" with {ranks} of {self._tensor} ranks" if ranks else ""
-            self._tell(f"{name_of(worker)} is restarted{moved}")
+            self._tell(f"{worker_text(worker)} is restarted{moved}")
             self._moved_in.pop(worker, None)
             self._hooks.started(worker)
 
@@ -418,7 +419,7 @@ class Attendance:
             _LOGGER.warning("%s", said)
         if not self._has_ended:
             fault_at = message.fault_at / 1e9 - self._clock.stopped if message.fault_at else None
-            name = name_of(member.worker)
+            name = worker_text(member.worker)
             name = name if self._tensor == 1 else f"rank {member.tp_rank} of worker {name}"
             failed = WorkerFailed(member.worker, f"{name} {message.how}", fault_at)
             if message.how == ENDED_WELL and self._job.phase is Phase.SAVING:
@@ -511,7 +512,7 @@ class Attendance:
     def _fail(self, member: Member, how: str) -> None:
         if not self._has_ended:
             self._refill.lost(member.worker, self._clock.now())
-            self._happen(WorkerFailed(member.worker, f"{name_of(member.worker)} {how}"))
+            self._happen(WorkerFailed(member.worker, f"{worker_text(member.worker)} {how}"))
 
     def _give_up_missing_members(self, now: float) -> None:
         is_early = self._returning and now < self._returns_by
@@ -523,7 +524,7 @@ class Attendance:
             # If the job has ended by that, nobody is waited for any more.
             self._returning.clear()
         elif self._job.phase is Phase.FORMING and self._job.members.expected:
-            names = ", ".join(map(name_of, sorted(self._job.members.expected)))
+            names = ", ".join(map(worker_text, sorted(self._job.members.expected)))
             self._happen(GivenUp(f"these workers have not arrived: {names}"))
 
     def hear_reach(self, member: Member, message: Reach) -> None:
@@ -558,7 +559,7 @@ class Attendance:
     # Orders.
 
     def fence(self, order: Fence) -> None:
-        _LOGGER.info("%s", order.why, extra={"worker": name_of(order.member.worker)})
+        _LOGGER.info("%s", order.why, extra={"worker": worker_text(order.member.worker)})
         self._agents.kill(order.member, self._process_of(order.member) or 0)
         self._connections.hang_up(order.member)
         if order.member in self._returning:
@@ -583,4 +584,4 @@ def _reconnected(message: Join) -> Reconnected:
 
 
 def _called(member: Member) -> str:
-    return f"{name_of(member.worker)} rank {member.tp_rank}"
+    return f"{worker_text(member.worker)} rank {member.tp_rank}"

@@ -5,9 +5,8 @@ from typing import NamedTuple
 
 from recycle_runtime.coordinator.events import Answer, GivenUp, Note, Order, Send, Tell
 from recycle_runtime.coordinator.journal import Field, Lines
-from recycle_runtime.coordinator.membership import name_of
 from recycle_runtime.coordinator.participant import Asked, Hears, Memory, Participant, View
-from recycle_runtime.plan.worker_ids import Worker
+from recycle_runtime.plan.worker_ids import Worker, worker_text
 from recycle_runtime.protocol.messages.generations import Done, End
 from recycle_runtime.protocol.messages.members import Member
 
@@ -94,7 +93,7 @@ class LastSaving(Participant):
         if error is None:
             self._saved.add((stage, member.tp_rank))
         else:
-            self.error = self.error or f"worker {name_of(member.worker)}: {error}"
+            self.error = self.error or f"worker {worker_text(member.worker)}: {error}"
 
     def lose(self, worker: Worker, cause: str) -> Iterable[Answer]:
         """A worker has failed: its peers have the same parameters, if it has any."""
@@ -111,7 +110,7 @@ class LastSaving(Participant):
     def look(self, *, is_late: bool) -> Iterable[GivenUp]:
         """Now and then: the coordinator before this one may have heard the last of them."""
         if is_late and self._saving:
-            names = ", ".join(name_of(member.worker) for member in sorted(self._saving))
+            names = ", ".join(worker_text(member.worker) for member in sorted(self._saving))
             yield GivenUp(self.error or f"these workers have not saved their parameters: {names}")
         yield from self._end_if_all_have()
 

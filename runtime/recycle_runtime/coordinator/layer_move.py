@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 from recycle_runtime.plan.plan_book import PlanBook
 from recycle_runtime.plan.recut import NOTHING, LayerRange, Recut
-from recycle_runtime.plan.worker_ids import Worker
+from recycle_runtime.plan.worker_ids import Worker, worker_text
 from recycle_runtime.protocol.messages.generations import HeldState, LayerShards
 from recycle_runtime.protocol.messages.layer_moves import LayersToMove, MoveLayers
 from recycle_runtime.protocol.messages.members import Member
@@ -108,14 +108,14 @@ class LayerMove:
             return "not all layers have arrived"
         here = {member.worker for member in reports}
         if gone := sorted(self.cells.keys() - here):
-            return f"{gone[0][0]}:{gone[0][1]} is gone"
+            return f"{worker_text(gone[0])} is gone"
         # One that is fresh held no layers before.
         stands = {reports[member].applied for member in reports if not reports[member].is_fresh}
         if len(stands) != 1 or None in stands:
             return "the workers stand at different steps"
         late = [member for member in self.joiners(reports) if reports[member].layers_applied not in stands]
         if late:
-            return f"layers of {late[0].worker[0]}:{late[0].worker[1]} are not up to date"
+            return f"layers of {worker_text(late[0].worker)} are not up to date"
         return None
 
 

@@ -5,10 +5,9 @@ from collections.abc import Iterable, Mapping
 from recycle_runtime.coordinator.events import Answer, EndMove, Note, Send, StopWanted, Tell
 from recycle_runtime.coordinator.journal import Field, Lines
 from recycle_runtime.coordinator.layer_move import LayerMove
-from recycle_runtime.coordinator.membership import name_of
 from recycle_runtime.coordinator.participant import Asked, Hears, Memory, NewGeneration, Participant, View
 from recycle_runtime.plan.recut import size_text
-from recycle_runtime.plan.worker_ids import Worker
+from recycle_runtime.plan.worker_ids import Worker, worker_text
 from recycle_runtime.protocol.messages.generations import HeldState
 from recycle_runtime.protocol.messages.layer_moves import DropLayers, LayersArrived, LayersLost
 from recycle_runtime.protocol.messages.members import Member
@@ -91,7 +90,7 @@ class LayerMoves(Participant):
             return []
         if not self.job.is_current(member, said.generation):
             return []
-        return self._give_up(f"{name_of(member.worker)} has not got its layers: {said.why}")
+        return self._give_up(f"{worker_text(member.worker)} has not got its layers: {said.why}")
 
     def lose(self, worker: Worker, why: str) -> list[Answer]:
         """A worker that did not train is gone; it may have been meant to after the move."""

@@ -25,6 +25,7 @@ from recycle_runtime.plan.plan_book import (
     layers_of_stages,
     workers_of,
 )
+from recycle_runtime.plan.worker_ids import worker_text
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.protocol.messages.observers import JobEvent
 
@@ -304,8 +305,12 @@ def _are_as_slow(slow: Mapping[Worker, float], planned: Mapping[Worker, float]) 
 
 def why_replan(change: float, most: int, slow: Mapping[Worker, float], known: Collection[Worker]) -> str:
     """Reason to look for new plans."""
-    words = [f"{_name(worker)} takes {by:.1f} times as long as its peers" for worker, by in slow.items()]
-    words += [f"{_name(worker)} is as fast as its peers again" for worker in sorted(set(known) - set(slow))]
+    words = [
+        f"{worker_text(worker)} takes {by:.1f} times as long as its peers" for worker, by in slow.items()
+    ]
+    words += [
+        f"{worker_text(worker)} is as fast as its peers again" for worker in sorted(set(known) - set(slow))
+    ]
     return ", ".join(words) or f"op times have moved by {100 * change:.1f} % of a step, most on stage {most}"
 
 
@@ -326,13 +331,9 @@ def _plan_of(offer: Offer, names: Mapping[Worker, Worker]) -> str:
     variant = offer.variant
     if offer.cut is not None:
         return f"layout {offer.cut.layout}"
-    who = ", ".join(_name(names.get(cell, cell)) for cell in variant.standby or variant.lighter)
+    who = ", ".join(worker_text(names.get(cell, cell)) for cell in variant.standby or variant.lighter)
     if variant.standby:
         return f"a plan with {who} on standby"
     if variant.lighter:
         return f"a plan in which {who} has less to do"
     return "a new plan for all workers"
-
-
-def _name(worker: Worker) -> str:
-    return f"{worker[0]}:{worker[1]}"

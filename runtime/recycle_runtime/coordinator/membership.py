@@ -224,7 +224,3 @@ class Roster:
 
     def _changed(self) -> None:
         self._whole = self._asked = self._active = None
-
-
-def name_of(worker: Worker) -> str:
-    return f"{worker[0]}:{worker[1]}"

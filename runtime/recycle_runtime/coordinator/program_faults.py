@@ -7,8 +7,7 @@ another one, or hangs there, no machine is at fault, and the job ends with the r
 from collections.abc import Collection
 
 from recycle_runtime.coordinator.events import Tell
-from recycle_runtime.coordinator.membership import name_of
-from recycle_runtime.plan.worker_ids import Worker
+from recycle_runtime.plan.worker_ids import Worker, worker_text
 from recycle_runtime.protocol.messages.generations import Failed
 
 _MOST_FRUITLESS = 5
@@ -45,14 +44,14 @@ class ProgramFaults:
         others.add(worker)
         if len(others) == 1:
             return None if set(peers) - others else why
-        names = ", ".join(map(name_of, sorted(others)))
+        names = ", ".join(map(worker_text, sorted(others)))
         return f"workers {names} got stuck alike, so the program is at fault: {why}"
 
     def fruitless(self, worker: Worker, why: str) -> str | None:
         """No worker has failed, and yet they cannot continue: the error, once that was too often in a row."""
         if not self._fruitless:
             # What follows may be nothing but the consequence.
-            self._first_reason = f"{name_of(worker)}: {why}"
+            self._first_reason = f"{worker_text(worker)}: {why}"
         self._fruitless += 1
         if self._fruitless <= _MOST_FRUITLESS:
             return None
@@ -80,4 +79,4 @@ class ProgramFaults:
 
 
 def told_of(worker: Worker, said: Failed) -> Tell:
-    return Tell(f"{name_of(worker)} failed: {said.why.partition(chr(10))[0]}")
+    return Tell(f"{worker_text(worker)} failed: {said.why.partition(chr(10))[0]}")

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.plan.worker_ids import worker_text
 
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 300.0
@@ -66,7 +67,8 @@ class Refill:
             return None
         times = self._deaths[node, worker]
         where = host_of(node)
-        return f"{_name(worker)} has died {times} times on {where}: it is started elsewhere if there is room"
+        name = worker_text(worker)
+        return f"{name} has died {times} times on {where}: it is started elsewhere if there is room"
 
     def lost(self, worker: Worker, now: float) -> None:
         """Its node is gone: nothing is known about the worker itself."""
@@ -99,7 +101,3 @@ class Refill:
 def host_of(node: str) -> str:
     """The machine in the name of an agent, `host/number`."""
     return node.rpartition("/")[0] or node or "its node"
-
-
-def _name(worker: Worker) -> str:
-    return f"{worker[0]}:{worker[1]}"

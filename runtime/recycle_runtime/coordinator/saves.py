@@ -24,7 +24,6 @@ from recycle_runtime.coordinator.events import (
     Tell,
 )
 from recycle_runtime.coordinator.journal import Field, Lines
-from recycle_runtime.coordinator.membership import name_of
 from recycle_runtime.coordinator.participant import (
     Asked,
     Does,
@@ -37,6 +36,7 @@ from recycle_runtime.coordinator.participant import (
 )
 from recycle_runtime.coordinator.save_files import SaveFiles
 from recycle_runtime.coordinator.scripts import Scripts
+from recycle_runtime.plan.worker_ids import worker_text
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.protocol.messages.scripts import OtherSaves, Saved, SaveOrder, SaveRequest, SaveShare
 from recycle_runtime.protocol.messages.steps import StepRow
@@ -203,9 +203,9 @@ class Saves(Participant):
         if wanted.folder != message.folder:
             here, there = message.folder or "memory", wanted.folder or "memory"
             return (
-                f"the script of worker {name_of(member.worker)} saves to {here}, and that of worker "
-                f"{name_of(wanted.first.worker)} to {there}: every worker runs the same script and asks for "
-                "the same"
+                f"the script of worker {worker_text(member.worker)} saves to {here}, and that of worker "
+                f"{worker_text(wanted.first.worker)} to {there}: every worker runs the same script and asks "
+                "for the same"
             )
         if wanted.attempt.path is not None and member in wanted.attempt.writers - wanted.attempt.done:
             # It may not have been here when all others were told.

@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterable, Sequence
 from recycle_runtime.checkpoint.script_state import ScriptState
 from recycle_runtime.coordinator.events import Answer, GivenUp, Note, Order, ScriptsKeep, Send, Tell
 from recycle_runtime.coordinator.journal import Field, Lines
-from recycle_runtime.coordinator.membership import name_of
 from recycle_runtime.coordinator.participant import Asked, Hears, Memory, NewGeneration, Participant, View
 from recycle_runtime.coordinator.step_rows import StepRows, rows_since
+from recycle_runtime.plan.worker_ids import worker_text
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.protocol.messages.scripts import (
     Evaluated,
@@ -187,8 +187,9 @@ class Scripts(Participant):
         if known == steps:
             return None
         return (
-            f"the script of worker {name_of(member.worker)} asks for {steps} steps, and that of worker "
-            f"{name_of(first.worker)} for {known}: every worker runs the same script and asks for the same"
+            f"the script of worker {worker_text(member.worker)} asks for {steps} steps, and that of worker "
+            f"{worker_text(first.worker)} for {known}: every worker runs the same script and asks for "
+            "the same"
         )
 
     def loop(self, member: Member, call: int) -> list[Order]:

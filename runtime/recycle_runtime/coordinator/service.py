@@ -52,7 +52,6 @@ from recycle_runtime.coordinator.last_generation import (
     remembered,
     written_down,
 )
-from recycle_runtime.coordinator.membership import name_of
 from recycle_runtime.coordinator.neighbour_copies import CompleteCopy, newest_copy, script_state
 from recycle_runtime.coordinator.outlives import read
 from recycle_runtime.coordinator.outside import Outside
@@ -65,11 +64,12 @@ from recycle_runtime.coordinator.relays import RelayedLine, Relays
 from recycle_runtime.coordinator.replanning import Replanner
 from recycle_runtime.coordinator.state_machine import ENDLESS, StateMachine
 from recycle_runtime.coordinator.step_rows import told_since
-from recycle_runtime.files import lock_checkpoints, take_folder
+from recycle_runtime.files import lock_checkpoints, take_folder, unlock_checkpoints
 from recycle_runtime.options.run import RunOptions
 from recycle_runtime.plan.bundle import digest_of
 from recycle_runtime.plan.node_layout import even_share
 from recycle_runtime.plan.plan_book import PlanBook, plan_name
+from recycle_runtime.plan.worker_ids import worker_text
 from recycle_runtime.protocol.access import Token
 from recycle_runtime.protocol.codec import ProtocolError
 from recycle_runtime.protocol.messages.agents import AgentJoin, Heartbeat, ProcessEnded
@@ -353,6 +353,8 @@ class Service:
     def let_go(self) -> None:
         """Of files: all that a process that is killed does."""
         self._journal.close()
+        if self._options.checkpoint is not None:
+            unlock_checkpoints(Path(self._options.checkpoint))
         os.close(self._lock)
 
     def _remember(self, remembered: Remembered, lines: Lines) -> None:
@@ -470,7 +472,7 @@ class Service:
     def _fault_injected(self, member: Member, message: FaultInjected) -> None:
         """A process injects a fault into itself now."""
         self._hooks.injected(member.worker, message.fault)
-        text = f"injected fault: {message.fault.kind} of {name_of(member.worker)}"
+        text = f"injected fault: {message.fault.kind} of {worker_text(member.worker)}"
         self._publish([JobEvent(text, fault=message.fault)])
 
     def _bundle_wanted(self, member: Member, message: BundleRequest) -> None:

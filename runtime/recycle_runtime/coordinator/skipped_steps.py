@@ -8,10 +8,9 @@ from itertools import takewhile
 
 from recycle_runtime.coordinator.events import Answer, GivenUp, Note, Order, Tell, TellSettled
 from recycle_runtime.coordinator.journal import Field, Lines
-from recycle_runtime.coordinator.membership import name_of
 from recycle_runtime.coordinator.participant import Asked, Hears, Memory, Participant, View
 from recycle_runtime.options.run import MAX_SKIPPED
-from recycle_runtime.plan.worker_ids import Worker
+from recycle_runtime.plan.worker_ids import Worker, worker_text
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.protocol.messages.steps import MOST_SAID_AGAIN, ROUTER, Settled, StepSettled
 
@@ -142,7 +141,7 @@ def _first(said: dict[Member, Settled], stage_of: StageOf) -> str:
         what, stage, microbatch, worker = min(found, key=lambda each: (-each[1], each[2:]))
     else:
         return "a gradient of a weight is not finite"
-    where = f"on stage {stage} (worker {name_of(worker)})"
+    where = f"on stage {stage} (worker {worker_text(worker)})"
     kind, name = _kind(what)
     return f"{_WORDS[kind].format(microbatch, name)} {where} is the first that is not finite"
 

@@ -59,7 +59,7 @@ from recycle_runtime.coordinator.group_start import GroupStart
 from recycle_runtime.coordinator.journal import Lines
 from recycle_runtime.coordinator.last_generation import Remembered
 from recycle_runtime.coordinator.members import Members
-from recycle_runtime.coordinator.membership import Roster, name_of
+from recycle_runtime.coordinator.membership import Roster
 from recycle_runtime.coordinator.participant import Asked, Participant, View
 from recycle_runtime.coordinator.participants import Participants
 from recycle_runtime.coordinator.patience import Patience, Standstill
@@ -78,7 +78,7 @@ from recycle_runtime.coordinator.regrouping import (
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.moves import moves_text
 from recycle_runtime.plan.plan_book import Assignment, PlanBook, one_of_each_stage, plan_name
-from recycle_runtime.plan.worker_ids import grid_text
+from recycle_runtime.plan.worker_ids import grid_text, worker_text
 from recycle_runtime.protocol.messages.generations import (
     AtBoundary,
     Began,
@@ -375,7 +375,7 @@ class StateMachine:
             self._send(member, Leave(self.number))
         elif event.generation != self.number or not event.is_training or event.asked > self.number:
             # One that has been asked to leave by the coordinator before this one is about to do so.
-            self._regroup(f"{name_of(member.worker)} lost its connection to the group")
+            self._regroup(f"{worker_text(member.worker)} lost its connection to the group")
         else:
             self._send(member, self._boundary.order(self.steps))
 
@@ -392,7 +392,7 @@ class StateMachine:
         if self.phase is Phase.RUNNING:
             is_here = not self.roster.is_new(member.worker)
             if not entry.is_active and is_here and self.cells.has_room(member.worker):
-                self._stop_at_boundary(f"{name_of(member.worker)} arrives")
+                self._stop_at_boundary(f"{worker_text(member.worker)} arrives")
             return
         self._go_if_all_are_here()
 
@@ -454,7 +454,7 @@ class StateMachine:
         self.roster.entries[member].is_joining = False
         ranks = [entry for other, entry in self.roster.entries.items() if other.worker == member.worker]
         if not any(entry.is_joining for entry in ranks):
-            self._stop_at_boundary(f"{name_of(member.worker)} joins")
+            self._stop_at_boundary(f"{worker_text(member.worker)} joins")
 
     def _group_broken(self, member: Member, message: GroupBroken) -> None:
         if not self._is_current(member, message.generation):
@@ -468,7 +468,7 @@ class StateMachine:
 
     def _failed(self, member: Member, message: Failed) -> None:
         """Its own work raised an error; the process ends by itself."""
-        cause = f"{name_of(member.worker)} failed"
+        cause = f"{worker_text(member.worker)} failed"
         if self._is_outside(member):
             # Where it was started something may be missing; those who train need not end for that.
             self._orders.append(told_of(member.worker, message))
@@ -568,7 +568,7 @@ class StateMachine:
             return
         waited = self._now - self._asked_at if self.phase is Phase.GATHERING else 0.0
         for worker in self.members.late(waited, self._patience, self.can_go_on_with):
-            self._worker_failed(WorkerFailed(worker, f"{name_of(worker)} did not leave its group"))
+            self._worker_failed(WorkerFailed(worker, f"{worker_text(worker)} did not leave its group"))
         is_going = self.phase is Phase.RUNNING and self.recovery.going > 0
         if is_going and self._progress.is_over(self._now, self.recovery.going, self.roster.have_stepped):
             self._regroup_fruitlessly(self.roster.active()[0], "no worker made progress")
@@ -593,7 +593,7 @@ class StateMachine:
     def _moves_wanted(self, event: MovesWanted) -> None:
         for worker, place in event.moves.items():
             self.members.moves[worker] = place
-            self._stop_at_boundary(f"{name_of(worker)} moves to {name_of(place)}")
+            self._stop_at_boundary(f"{worker_text(worker)} moves to {worker_text(place)}")
 
     def _recut_wanted(self, event: RecutWanted) -> None:
         if self.is_settled:
@@ -649,7 +649,7 @@ class StateMachine:
         if error is not None:
             self._end(error)
         else:
-            self._regroup(f"{name_of(member.worker)} lost its connection to the group")
+            self._regroup(f"{worker_text(member.worker)} lost its connection to the group")
 
     def _regroup(self, *causes: str, fault_at: float | None = None, at_boundary: bool = False) -> None:
         self.recovery = Recovery(self.number + 1, list(causes), self._now, fault_at)

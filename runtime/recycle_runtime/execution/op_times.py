@@ -16,7 +16,7 @@ from recycle_runtime.execution.hooks import Hooks
 from recycle_runtime.execution.interpreter import Handler
 from recycle_runtime.plan.isa import Instruction, Opcode
 
-_LETTERS = {
+LETTERS = {
     Opcode.FORWARD: "F",
     Opcode.BACKWARD: "B",
     Opcode.BACKWARD_INPUT: "I",
@@ -24,6 +24,7 @@ _LETTERS = {
     Opcode.REDUCE: "R",
     Opcode.OPTIMIZER: "O",
 }
+"""As plans name ops."""
 _SAMPLED = 20
 """On a GPU, one step of so many."""
 _DIGITS = 9
@@ -45,7 +46,7 @@ class OpTimes:
         """The same handlers, timed."""
         timed = self._timed_on_gpu if self._on_gpu else self._timed
         found = {
-            opcode: timed(handler, _LETTERS[opcode]) if opcode in _LETTERS else handler
+            opcode: timed(handler, LETTERS[opcode]) if opcode in LETTERS else handler
             for opcode, handler in table.items()
         }
         if Opcode.GATHER in table:
@@ -144,4 +145,4 @@ class OpTimes:
         torch.cuda.synchronize()
         seconds = (time.perf_counter() - self._resumed) * self._hooks.slowdown
         time.sleep(seconds - seconds / self._hooks.slowdown)
-        self._seconds.setdefault(_LETTERS[instruction.opcode], []).append(seconds)
+        self._seconds.setdefault(LETTERS[instruction.opcode], []).append(seconds)

@@ -12,19 +12,12 @@ from typing import Any
 import torch
 
 from recycle_runtime.execution.interpreter import Handler
+from recycle_runtime.execution.op_times import LETTERS
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.chrome_trace import DATA, Event
 from recycle_runtime.plan.isa import Instruction, Opcode
 from recycle_runtime.transport.interface import Arrival, PeerSum, Pending, TensorSpec, Transport
 
-_LETTERS = {
-    Opcode.FORWARD: "F",
-    Opcode.BACKWARD: "B",
-    Opcode.BACKWARD_INPUT: "I",
-    Opcode.BACKWARD_WEIGHT: "W",
-    Opcode.REDUCE: "R",
-    Opcode.OPTIMIZER: "O",
-}
 _LEAST_WAIT = 20_000
 """Nanoseconds: data that is there is handed over in less, and leaves no event."""
 
@@ -47,7 +40,7 @@ class Tracer:
     def around(self, table: dict[Opcode, Handler]) -> dict[Opcode, Handler]:
         """The same handlers, timed."""
         found = {
-            opcode: self._timed(handler, _LETTERS[opcode]) if opcode in _LETTERS else handler
+            opcode: self._timed(handler, LETTERS[opcode]) if opcode in LETTERS else handler
             for opcode, handler in table.items()
         }
         if Opcode.GATHER in table:

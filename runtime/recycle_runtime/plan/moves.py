@@ -17,6 +17,7 @@ from statistics import median
 from typing import NamedTuple
 
 from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.plan.worker_ids import worker_text
 
 Counts = tuple[int, ...]
 """Failed workers on each stage."""
@@ -180,12 +181,9 @@ class CostOfMoves:
 
 def moves_text(moves: Moves) -> str:
     """`move 0:0 to 1:2`."""
-    return f"move {', '.join(f'{_name(worker)} to {_name(place)}' for worker, place in moves.items())}"
+    named = (f"{worker_text(worker)} to {worker_text(place)}" for worker, place in moves.items())
+    return f"move {', '.join(named)}"
 
 
 def _excess(more: Counts, less: Counts) -> list[tuple[int, int]]:
     return [(stage, max(0, a - b)) for stage, (a, b) in enumerate(zip(more, less, strict=True))]
-
-
-def _name(worker: Worker) -> str:
-    return f"{worker[0]}:{worker[1]}"

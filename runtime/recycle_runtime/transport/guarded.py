@@ -1,7 +1,8 @@
 """A transport whose errors are PeerErrors, and which shows when it waits."""
 
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -119,22 +120,21 @@ class GuardedTransport:
 
 def guarded(work: Callable[[], _Result], waits: Waits) -> _Result:
     """Do it; what goes wrong in it is a PeerError."""
-    waits.begin()
-    try:
+    with _guarding(waits):
         return work()
-    except (RuntimeError, TimeoutError) as error:
-        if is_of_device(error):
-            raise
-        raise PeerError(str(error)) from error
-    finally:
-        waits.end()
 
 
 async def guarded_wait(work: Awaitable[_Result], waits: Waits) -> _Result:
     """The same for what is awaited."""
+    with _guarding(waits):
+        return await work
+
+
+@contextmanager
+def _guarding(waits: Waits) -> Generator[None]:
     waits.begin()
     try:
-        return await work
+        yield
     except (RuntimeError, TimeoutError) as error:
         if is_of_device(error):
             raise

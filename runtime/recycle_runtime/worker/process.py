@@ -277,6 +277,15 @@ class WorkerProcess:
         _log.info("the group of generation %d is broken: %s", generation, error)
         self.link.say(GroupBroken(generation, str(error)[:_LONGEST]))
 
+    async def _stand(self, chunks: HeldChunks, order: Go, *, has_donor: bool) -> None:
+        """Take the state that all continue from, or expect that of the donor."""
+        self._checkpoints.begin(chunks.all, order)
+        await self._copies.restore(chunks.all, order)
+        if has_donor:
+            chunks.expect_state()
+        else:
+            chunks.stand(order.step, order.sums)
+
     async def _begin(self, order: Go) -> WorkerGeneration:
         """Go to the step that all continue from, and meet the other workers."""
         bundle = await self._bundle(order.bundle)
@@ -285,12 +294,7 @@ class WorkerProcess:
         has_donor = order.copy_from is not None or order.donor is not None
         if self._chunks is not None:
             self._chunks = self._under_cut(self._chunks, bundle, order, has_donor=has_donor)
-            self._checkpoints.begin(self._chunks.all, order)
-            await self._copies.restore(self._chunks.all, order)
-            if has_donor:
-                self._chunks.expect_state()
-            else:
-                self._chunks.stand(order.step, order.sums)
+            await self._stand(self._chunks, order, has_donor=has_donor)
         generation = WorkerGeneration(self._equipment, order, bundle, self._worker, self._store)
         self._generation = generation
         transport = await generation.meet()
@@ -300,12 +304,7 @@ class WorkerProcess:
                 self._tensor_group.stand_before(transport.tensor_group, transport.given_up)
         if self._chunks is None:
             self._chunks = self._build(bundle, order.role[1])
-            self._checkpoints.begin(self._chunks.all, order)
-            await self._copies.restore(self._chunks.all, order)
-            if has_donor:
-                self._chunks.expect_state()
-            else:
-                self._chunks.stand(order.step, order.sums)
+            await self._stand(self._chunks, order, has_donor=has_donor)
         copied = await generation.begin(self._chunks, transport)
         self._chunks.know(order.sums)
         self._settled_steps.begin(order.step, is_teller=generation.tells_steps)

@@ -2,16 +2,16 @@
 
 import hashlib
 import random
-import struct
 import tracemalloc
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from recycle_compiler.backends.bundle import bundle_bytes
 from recycle_runtime.plan.bundle import Bundle, BundleError
 from recycle_runtime.plan.bundle_index import pack_index
 from tests.compiler.backends.synthetic_programs import job, program
+from tests.runtime.plan.test_bundle_reader import sealed
 
 SPEC = job(3, 3, 4)
 PROGRAMS = (program(SPEC), program(SPEC, [(2, 1)], seed=1), program(SPEC, [(0, 2), (2, 1)], seed=2))
@@ -65,15 +65,6 @@ MUTATIONS: tuple[Callable[[bytes, random.Random], bytes], ...] = (
     splice,
     swap,
 )
-
-
-def sealed(content: bytes, packed: Sequence[bytes]) -> bytes:
-    """A bundle of this index and these packed plans, with sizes, a hash and a checksum that are right."""
-    blocks = [zlib.compress(content), *packed]
-    sizes = struct.pack(f"<{len(blocks)}I", *map(len, blocks))
-    head = hashlib.sha256(content).digest() + struct.pack("<II", len(content), len(packed))
-    rest = head + sizes + b"".join(blocks)
-    return DATA[:10] + struct.pack("<I", zlib.crc32(rest)) + rest
 
 
 def everything(bundle: Bundle) -> list[object]:

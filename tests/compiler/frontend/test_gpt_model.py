@@ -118,18 +118,18 @@ def test_layers_left_over_go_before_the_last_stage(layers: int, stages: int, spl
     assert GptModel(layers, 8, 2, 4, 10).layers_per_stage(stages) == split
 
 
-@given(
-    st.builds(
+def models(most_layers: int) -> st.SearchStrategy[GptModel]:
+    return st.builds(
         GptModel,
-        layers=st.integers(8, 200),
+        layers=st.integers(8, most_layers),
         hidden=st.integers(1, 20_000),
         heads=st.integers(1, 128),
         sequence=st.integers(1, 8192),
         vocabulary=st.integers(1, 200_000),
-    ),
-    st.integers(1, 8),
-    st.integers(1, 8),
-)
+    )
+
+
+@given(models(200), st.integers(1, 8), st.integers(1, 8))
 def test_any_model_has_whole_positive_costs(model: GptModel, stages: int, tensor: int) -> None:
     assert sum(model.layers_per_stage(stages)) == model.layers
     assert max(model.layers_per_stage(stages)) - min(model.layers_per_stage(stages)) <= 1
@@ -139,19 +139,7 @@ def test_any_model_has_whole_positive_costs(model: GptModel, stages: int, tensor
         assert all(type(getattr(stage, name)) is int for name in stage.__slots__)
 
 
-@given(
-    st.builds(
-        GptModel,
-        layers=st.integers(8, 100),
-        hidden=st.integers(1, 20_000),
-        heads=st.integers(1, 128),
-        sequence=st.integers(1, 8192),
-        vocabulary=st.integers(1, 200_000),
-    ),
-    st.integers(1, 8),
-    st.integers(1, 8),
-    st.integers(1, 6),
-)
+@given(models(100), st.integers(1, 8), st.integers(1, 8), st.integers(1, 6))
 def test_the_layers_of_a_stage_add_up_to_it(
     model: GptModel, stages: int, tensor: int, pipelines: int
 ) -> None:

@@ -12,16 +12,10 @@ from recycle_compiler.planner.recut import fastest_recut
 from recycle_compiler.scheduling.budget import Guard
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.plan_book import PlanBook
+from tests.support.grouped import UNEVEN
 from tests.support.layers import layer_costs, layered_job
 
 FOREVER = 10**15
-JOB = """job uneven {
-  parallel { pipeline = 1  data = 8 }
-  batch { microbatches = 2 }
-  layers { count = 4  forward = 1  backward_input = 1  backward_weight = 1 }
-  tolerate { failures = 3 }
-}
-"""
 
 
 def uneven() -> JobSpec:
@@ -64,7 +58,7 @@ def test_who_cannot_have_groups() -> None:
 
 def test_on_demand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, plan = tmp_path / "uneven.job", tmp_path / "uneven.plan"
-    source.write_text(JOB)
+    source.write_text(UNEVEN)
     assert main(["plan", str(source), "--workers", "5", "--groups", "-o", str(plan)]) == 0
     assert "in groups of pipelines, 2x2,2x2@" in capsys.readouterr().err
     assert Bundle.read(plan).groups == ((0, 1), (2, 2))
@@ -78,7 +72,7 @@ def test_on_demand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_in_a_bundle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With plans for either group alone; all that reads bundles takes it."""
     source, plan = tmp_path / "uneven.job", tmp_path / "uneven.plan"
-    source.write_text(JOB)
+    source.write_text(UNEVEN)
     assert main(["compile", str(source), "-o", str(plan), "--jobs", "1"]) == 0
     assert "2x2*2 @" in capsys.readouterr().err
     bundle = Bundle.read(plan)
@@ -113,8 +107,8 @@ def live_workers(recut: Bundle) -> int:
 def test_a_job_that_says_no(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`groups = off` and `--groups off` leave out plans and bounds of groups."""
     source, off = tmp_path / "uneven.job", tmp_path / "off.job"
-    source.write_text(JOB)
-    off.write_text(JOB.replace("data = 8", "data = 8  groups = off"))
+    source.write_text(UNEVEN)
+    off.write_text(UNEVEN.replace("data = 8", "data = 8  groups = off"))
     tables: list[str] = []
     for job, *options in ((source, "--groups", "off"), (off,), (off, "--groups", "on"), (source,)):
         words = ["compile", str(job), "-o", str(tmp_path / "x.plan"), "--json", "--jobs", "1", *options]
@@ -130,7 +124,7 @@ def _without_times(table: str) -> str:
 
 def test_the_same_bytes_from_one_process_and_two(tmp_path: Path) -> None:
     source = tmp_path / "uneven.job"
-    source.write_text(JOB)
+    source.write_text(UNEVEN)
     plans = [tmp_path / "one.plan", tmp_path / "two.plan"]
     for jobs, plan in zip(("1", "2"), plans, strict=True):
         assert main(["compile", str(source), "-o", str(plan), "--jobs", jobs]) == 0
@@ -140,7 +134,7 @@ def test_the_same_bytes_from_one_process_and_two(tmp_path: Path) -> None:
 def test_no_time_to_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Rows whose layouts could not be compared to the end say so."""
     source = tmp_path / "uneven.job"
-    source.write_text(JOB.replace("tolerate", "solver { time_limit = 1 ms }\n  tolerate"))
+    source.write_text(UNEVEN.replace("tolerate", "solver { time_limit = 1 ms }\n  tolerate"))
     assert main(["compile", str(source), "-o", str(tmp_path / "x.plan"), "--jobs", "1"]) == 0
     rows = capsys.readouterr().err.splitlines()[1:]
     assert rows and all(", cut short" in row for row in rows[1:])

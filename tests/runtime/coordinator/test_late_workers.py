@@ -17,10 +17,10 @@ ONE, TWO, THREE = (0, 1), (1, 1), (2, 1)
 class DeafJob(FakeJob):
     """Some workers do not hear orders for a while, as behind a broken network."""
 
-    def __init__(self) -> None:
+    def __init__(self, failed: tuple[Worker, ...] = ()) -> None:
         self.deaf: tuple[Worker, ...] = ()
         self.unheard: list[tuple[Member, ToWorker]] = []
-        super().__init__(100, AdaptationOptions(replan=None))
+        super().__init__(100, AdaptationOptions(replan=None), failed=failed)
 
     def obey(self, member: Member, fake: FakeMember, order: ToWorker) -> None:
         if member.worker in self.deaf:
@@ -41,9 +41,9 @@ class DeafJob(FakeJob):
         self.mail.extend(missed)
         self.deliver()
 
-    def wait(self) -> None:
-        """Longer than anybody should take who is not the last to hold a stage."""
-        self.now += 2 * Patience().leaving
+    def wait(self, seconds: float = 2 * Patience().leaving) -> None:
+        """As it is, longer than anybody should take who is not the last to hold a stage."""
+        self.now += seconds
         self.happen(TimePassed())
         self.deliver()
 
@@ -67,6 +67,30 @@ def test_one_with_a_peer_is_given_up() -> None:
     job.wait()
     assert TWO not in job.live() and ONE in job.live()
     assert job.result is None and job.coordinator.phase is Phase.RUNNING
+
+
+def with_one_left() -> DeafJob:
+    """The last worker of stage 1 does not leave its group, since it does not hear that it should."""
+    job = DeafJob(failed=(TWO, THREE))
+    job.run(5)
+    job.deaf = (ONE,)
+    job.kill((1, 0))
+    return job
+
+
+def test_the_last_of_a_stage_is_waited_for() -> None:
+    job = with_one_left()
+    job.wait(60)
+    assert job.result is None and ONE in job.live()
+    job.listen(ONE)
+    job.run(200)
+    assert job.result == (None,) and job.rows == list(range(100))
+
+
+def test_but_not_for_ever() -> None:
+    job = with_one_left()
+    job.wait(3000)
+    assert job.result == ("every worker of stage 1 has failed: 0:1 did not leave its group",)
 
 
 def test_a_shard_that_no_other_worker_has_counts_as_a_stage_does() -> None:

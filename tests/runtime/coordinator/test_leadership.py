@@ -1,6 +1,7 @@
 """Coordinators that share a folder: one leads, and another takes over when it is gone."""
 
 import os
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -25,8 +26,11 @@ class Clock:
 
 
 @pytest.fixture
-def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> "Hosts":
-    return Hosts(tmp_path / "shared", monkeypatch)
+def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator["Hosts"]:
+    made = Hosts(tmp_path / "shared", monkeypatch)
+    yield made
+    for leadership in made.candidates:
+        made.end(leadership)
 
 
 class Hosts:
@@ -34,6 +38,7 @@ class Hosts:
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.folder, self._patch = folder, patch
+        self.candidates: list[Leadership] = []
 
     def candidate(self, number: int, host: str = "") -> tuple[Leadership, Clock]:
         self._patch.setattr(
@@ -41,7 +46,14 @@ class Hosts:
         )
         clock = Clock()
         clock.now += 1000.0 * number
-        return Leadership(self.folder, number, LEASE, clock), clock
+        self.candidates.append(Leadership(self.folder, number, LEASE, clock))
+        return self.candidates[-1], clock
+
+    def end(self, leadership: Leadership) -> None:
+        """Let go of its file, as a process that ends does."""
+        if leadership._handle >= 0:  # pyright: ignore[reportPrivateUsage]
+            os.close(leadership._handle)  # pyright: ignore[reportPrivateUsage]
+            leadership._handle = -1  # pyright: ignore[reportPrivateUsage]
 
 
 def test_the_first_one_begins_and_others_wait(hosts: Hosts) -> None:
@@ -126,7 +138,7 @@ def test_a_dead_one_on_the_same_host_is_not_waited_for(hosts: Hosts) -> None:
     first.look()
     again, _ = hosts.candidate(0, "here")
     assert again.look() is Candidacy.WAITS, "it lives"
-    os.close(first._handle)  # pyright: ignore[reportPrivateUsage]
+    hosts.end(first)
     elsewhere, _ = hosts.candidate(0, "there")
     assert elsewhere.look() is Candidacy.WAITS, "locks of another host say nothing"
     beside, _ = hosts.candidate(1, "here")

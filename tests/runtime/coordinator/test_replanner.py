@@ -19,6 +19,12 @@ from recycle_runtime.plan.isa import Opcode
 from recycle_runtime.plan.plan_book import Fitted, PlanBook
 
 
+def ask(replanner: Replanner, bundle: str, job: str) -> None:
+    """For plans of a job in which nobody has failed, and nobody is slow."""
+    in_use = InUse(Path(bundle), (), {})
+    replanner.ask(job, in_use, PlanBook(Bundle.read(bundle)), [], {}, may_be_lighter=True)
+
+
 def answer(replanner: Replanner) -> list[Offer] | None:
     while True:
         offers = replanner.made()
@@ -84,28 +90,14 @@ def test_what_cannot_be_made_is_left_out(small_bundle: str, measured: str, tmp_p
 
 def test_a_job_that_cannot_be_planned_is_told(small_bundle: str, tmp_path: Path) -> None:
     replanner = Replanner(tmp_path)
-    replanner.ask(
-        "job x {",
-        InUse(Path(small_bundle), (), {}),
-        PlanBook(Bundle.read(small_bundle)),
-        [],
-        {},
-        may_be_lighter=True,
-    )
+    ask(replanner, small_bundle, "job x {")
     assert answer(replanner) is None
     assert "measured.job:1:" in replanner.error and not replanner.is_busy
 
 
 def test_stopping_leaves_nothing_behind(small_bundle: str, measured: str, tmp_path: Path) -> None:
     replanner = Replanner(tmp_path)
-    replanner.ask(
-        measured,
-        InUse(Path(small_bundle), (), {}),
-        PlanBook(Bundle.read(small_bundle)),
-        [],
-        {},
-        may_be_lighter=True,
-    )
+    ask(replanner, small_bundle, measured)
     replanner.stop()
     assert not replanner.is_busy and replanner.made() is None and replanner.error == ""
 
@@ -115,14 +107,7 @@ def test_without_the_compiler_it_is_said(
 ) -> None:
     monkeypatch.setattr(on_demand, "find_recyclec", lambda: None)
     replanner = Replanner(tmp_path)
-    replanner.ask(
-        "",
-        InUse(Path(small_bundle), (), {}),
-        PlanBook(Bundle.read(small_bundle)),
-        [],
-        {},
-        may_be_lighter=True,
-    )
+    ask(replanner, small_bundle, "")
     assert (
         replanner.error == "recyclec is not installed here, so no plan can be made"
         and replanner.made() is None

@@ -32,6 +32,10 @@ from tests.runtime.protocol.test_messages import ANY_MESSAGE, some
 TOKEN = new_token()
 
 
+class EndedError(Exception):
+    """Nobody needs the coordinator any more."""
+
+
 class Running:
     """A coordinator in a thread; if the thread dies, `check` says so."""
 
@@ -45,13 +49,26 @@ class Running:
         )
         self.service = Service(options)
         self.error: list[BaseException] = []
-        threading.Thread(target=self._run, daemon=True).start()
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
 
     def _run(self) -> None:
         try:
-            self.service.run()
+            self.service.run(self._stop)
+        except EndedError:
+            pass
         except BaseException as error:
             self.error.append(error)
+
+    def _stop(self) -> None:
+        if self._is_over.is_set():
+            raise EndedError
+
+    def end(self) -> None:
+        self._is_over.set()
+        self._thread.join()
+        assert not self.error, self.error
 
     def client(self, *messages: Message) -> Channel:
         channel = Channel("127.0.0.1", self.service.port, TOKEN)
@@ -71,7 +88,7 @@ class Running:
 def running(tmp_path_factory: pytest.TempPathFactory) -> Generator[Running]:
     made = Running(tmp_path_factory.mktemp("service"))
     yield made
-    assert not made.error
+    made.end()
 
 
 def is_hung_up_on(channel: Channel) -> bool:
@@ -191,8 +208,7 @@ def test_any_messages_in_any_order(
                 service.closed(line)
             service.tick()
     finally:
-        service._server.close()
-        service._journal.close()
+        service.close()
 
 
 @pytest.fixture
@@ -211,8 +227,7 @@ def alone(running: Running, tmp_path: Path) -> Generator[Any]:
         )
     )
     yield made
-    made._server.close()
-    made._journal.close()
+    made.close()
 
 
 def events(told: list[ToObserver]) -> list[str]:

@@ -12,7 +12,7 @@ from recycle_compiler.ir.failure import failure_set
 from recycle_compiler.ir.layout import absent_cells, job_of_layout, parse_layout
 from recycle_compiler.planner.compile import plan_failed, plan_slow
 from recycle_compiler.scheduling.slow_workers import slow_workers
-from recycle_runtime.coordinator.events import Said
+from recycle_runtime.coordinator.events import EndMove, Order, Said
 from recycle_runtime.coordinator.layer_move import cells_of
 from recycle_runtime.coordinator.replanning import ChosenCut, Offer, Variant
 from recycle_runtime.options.run import AdaptationOptions
@@ -77,6 +77,10 @@ class WithCut(InProcess):
 class LayeredJob(FakeJob):
     """Its members say what each layer takes, and take layers at once."""
 
+    doomed_after = -1
+    """Arrivals of layers after which the slow worker is killed."""
+    moves_ended: tuple[str | None, ...] = ()
+
     def times(self, place: Worker, assignment: Assignment) -> dict[str, float]:
         stage = self.coordinator.cells.stage(place)
         assert stage is not None
@@ -86,7 +90,15 @@ class LayeredJob(FakeJob):
     def obey(self, member: Member, fake: FakeMember, order: ToWorker) -> None:
         if isinstance(order, MoveLayers) and order.takes:
             self.happen(Said(member, LayersArrived(order.generation, order.move, Copied(1000, 0.001))))
+            self.doomed_after -= 1
+            if self.doomed_after == 0:
+                self.kill(SLOW)
         super().obey(member, fake, order)
+
+    def _carry_out(self, order: Order) -> None:
+        if isinstance(order, EndMove):
+            self.moves_ended = (*self.moves_ended, order.why)
+        super()._carry_out(order)
 
     def began(self, member: Member, order: Go, copied: Copied | None) -> Began:
         stage = self.coordinator.cells.stage(member.worker)
@@ -124,6 +136,21 @@ def test_its_stage_gets_fewer_layers_until_it_is_well_again() -> None:
     job.run(300)
     assert layout_of(job) == (3, 3)
     assert job.rows == list(range(len(job.rows)))
+
+
+@pytest.mark.parametrize(("arrivals", "why"), [(1, "not all layers have arrived"), (3, "1:1 is gone")])
+def test_a_worker_fails_while_layers_travel(arrivals: int, why: str) -> None:
+    """Training goes on under the cut there is."""
+    job = job_with(WithCut())
+    job.slow = {SLOW: 3.0}
+    job.doomed_after = arrivals
+    while not job.moves_ended:
+        job.run(1)
+    made = len(job.rows)
+    job.run(5)
+    assert job.coordinator.participants.layer_moves.move is None
+    assert (job.moves_ended, layout_of(job)) == ((why,), (3, 3))
+    assert job.coordinator.is_steady and job.rows == list(range(len(job.rows))) and len(job.rows) > made
 
 
 def test_what_it_saves_beyond_a_lighter_load_has_to_be_worth_it() -> None:

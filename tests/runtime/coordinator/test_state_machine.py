@@ -10,6 +10,7 @@ from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.protocol.messages.generations import GroupBroken
 from recycle_runtime.protocol.store_table import REGROUPING
 from tests.runtime.recovery.model import World
+from tests.runtime.recovery.plans_for_tests import bundle_with_cuts
 
 STEPS = 12
 
@@ -106,13 +107,10 @@ def test_whatever_happens(
         check_losses(world)
 
 
-CUTS = ((2, 2), (1, 3), (4,), (1, 1, 2))
-
-
 @settings(max_examples=300)
 @given(st.integers(0, 2**32), st.integers(2, 4), st.integers(0, 12), KINDS)
 def test_the_cut_changes(seed: int, pipelines: int, events: int, faults: tuple[str, ...]) -> None:
-    world = World(seed, 2, pipelines, STEPS, CUTS)
+    world = World(seed, 2, pipelines, STEPS, bundle_with_cuts(pipelines))
     disturb(world, events, faults)
     world.run_to_the_end()
     check(world)
@@ -120,7 +118,7 @@ def test_the_cut_changes(seed: int, pipelines: int, events: int, faults: tuple[s
 
 def test_the_model_changes_its_cut() -> None:
     """And gives some of these changes up; else the tests above would say nothing."""
-    worlds = [World(seed, 2, 3, STEPS, CUTS) for seed in range(16)]
+    worlds = [World(seed, 2, 3, STEPS, bundle_with_cuts(3)) for seed in range(16)]
     for world in worlds:
         disturb(world, 6, ("kill", "start"))
         world.run_to_the_end()

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from recycle_runtime.devices import DevicesError, worker_devices
 from recycle_runtime.launcher.local import RunOptions, run_local
@@ -22,7 +21,7 @@ from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Opcode
 from tests.runtime.over_nccl.plans import GROUPS, plan
 from tests.runtime.recovery.sliced import SLICED, check_slices
-from tests.runtime.recovery.watched import TINY, Outcome, check, run
+from tests.runtime.recovery.watched import TINY, Outcome, check, check_close, run, saved_models
 from tests.runtime.trainer.plainly import train_plainly
 from tests.runtime.trainer.test_scripts import LOOP, records
 from tests.runtime.trainer.test_scripts import check as check_seen
@@ -295,10 +294,8 @@ def test_layers(tmp_path: Path, recut: str) -> None:
     assert any(event.startswith("re-cut to") for event in outcome.events) == (recut == "always")
     alone = train_alone(program, 1, PER_STEP, steps, cut=(6,))
     assert [row.loss_or_nan for row in outcome.rows] == pytest.approx(alone.losses, rel=1e-9)
-    for path in (tmp_path / "run" / "saved").glob("worker-*.pt"):
-        state: dict[str, torch.Tensor] = torch.load(path, map_location="cpu", weights_only=True)["model"]
-        for name, tensor in state.items():
-            torch.testing.assert_close(tensor, alone.states[0][name], rtol=1e-9, atol=1e-9)
+    for state in saved_models(tmp_path / "run" / "saved").values():
+        check_close(state, alone.states[0])
 
 
 def test_groups(tmp_path: Path) -> None:

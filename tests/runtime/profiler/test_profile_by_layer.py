@@ -11,20 +11,13 @@ from recycle_runtime.profiler import Options, profile, table
 from recycle_runtime.profiler.report import over_ppm
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.loading import load_program
+from tests.runtime.profiler.test_profiler import JOB
 
 ROOT = Path(__file__).resolve().parents[3]
 LAYERED = ROOT / "tests" / "runtime" / "training" / "programs" / "layered.py"
 SHARED_EXPERTS = LAYERED.with_name("shared_experts.py")
 WHOLE_STAGES = ROOT / "examples" / "programs" / "sequential.py"
 NAMES = ("first", "norm", "body.0", "body.1", "body.2", "fork", "join", "again", "last")
-JOB = """\
-job measured {
-  parallel { pipeline = 3  data = 2 }
-  batch    { microbatches = 4 }
-  profile from "measured.json"
-  tolerate { failures = 1 }
-}
-"""
 
 
 def test_layers_add_up_to_the_stage_that_they_make() -> None:

@@ -324,14 +324,12 @@ class World:
     """Processes that come and go, and the coordinator that they talk to."""
 
     def __init__(
-        self, seed: int, stages: int, pipelines: int, steps: int, cuts: tuple[tuple[int, ...], ...] = ()
+        self, seed: int, stages: int, pipelines: int, steps: int, bundle: Bundle | None = None
     ) -> None:
-        """`cuts`: that of a job in layers, and others that it has plans of."""
+        """`bundle`: that of a job in layers."""
         self.chance = random.Random(seed)
         self.steps = steps
-        recuts = tuple(_recut(cut, stages * pipelines) for cut in cuts[1:])
-        own = fake_bundle(stages, pipelines, [[], fewest(stages, pipelines)], *cuts[:1], recuts=recuts)
-        self.book = PlanBook(own)
+        self.book = PlanBook(bundle or fake_bundle(stages, pipelines, [[], fewest(stages, pipelines)]))
         self.recuts = 0
         self.given_up = 0
         self.running: dict[int, tuple[RunningPlan, dict[Worker, Worker], dict[Worker, Worker]]] = {}
@@ -550,11 +548,3 @@ class World:
         process = self.processes.get(member.worker)
         if process is not None and process.is_connected:
             process.incoming.append(message)
-
-
-def _recut(cut: tuple[int, ...], workers: int) -> Bundle:
-    """Plans for another cut: with all workers that it has room for, and with all but two of each stage."""
-    pipelines = max(2, workers // len(cut))
-    failed = [(pipeline, stage) for stage in range(len(cut)) for pipeline in range(2, pipelines)]
-    failures = [[], failed, fewest(len(cut), pipelines)]
-    return fake_bundle(len(cut), pipelines, failures, cut)

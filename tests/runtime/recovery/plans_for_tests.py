@@ -55,3 +55,20 @@ def fake_bundle(
 def fewest(stages: int, pipelines: int) -> list[Worker]:
     """All but one worker of every stage."""
     return [(pipeline, stage) for stage in range(stages) for pipeline in range(1, pipelines)]
+
+
+CUTS = ((2, 2), (1, 3), (4,), (1, 1, 2))
+
+
+def bundle_with_cuts(pipelines: int) -> Bundle:
+    """Two stages of the first of `CUTS`, and plans of the others for as many workers."""
+    recuts = tuple(_recut(cut, 2 * pipelines) for cut in CUTS[1:])
+    return fake_bundle(2, pipelines, [[], fewest(2, pipelines)], CUTS[0], recuts)
+
+
+def _recut(cut: tuple[int, ...], workers: int) -> Bundle:
+    """Plans for another cut: with all workers that it has room for, and with all but two of each stage."""
+    pipelines = max(2, workers // len(cut))
+    failed = [(pipeline, stage) for stage in range(len(cut)) for pipeline in range(2, pipelines)]
+    failures = [[], failed, fewest(len(cut), pipelines)]
+    return fake_bundle(len(cut), pipelines, failures, cut)

@@ -3,9 +3,6 @@
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-import torch
-
 from recycle_compiler.backends.bundle import bundle_bytes
 from recycle_compiler.ir.failure import normal_form
 from recycle_compiler.ir.groups import GroupedLayout, job_of_groups, parse_any_layout
@@ -13,7 +10,7 @@ from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.layout import halved, job_of_layout
 from recycle_compiler.ir.streams import Streams
 from recycle_compiler.planner.compile import plan_failed
-from tests.runtime.recovery.watched import PROGRAMS, Outcome
+from tests.runtime.recovery.watched import PROGRAMS, Outcome, check_close, check_rows, saved_models
 from tests.runtime.training.alone import Alone, train_alone
 from tests.support.layers import layer_costs, layered_job
 
@@ -65,18 +62,10 @@ def check_layers(
 ) -> Alone:
     """Every step once, with its loss; every layer that any worker holds at the end is as it should be."""
     alone = train_alone(program, 1, per_step, steps, cut=(LAYERS,))
-    said = (folder / "stderr").read_text(errors="replace")[-5_000:]
-    assert outcome.error is None, said
-    assert [row.step for row in outcome.rows] == list(range(first, steps)), said
-    assert [row.loss for row in outcome.rows] == pytest.approx(alone.losses[first:], rel=1e-9), said
-    saved = sorted((folder / "saved").glob("worker-*.pt"))
+    check_rows(folder, outcome, alone.losses, first)
+    saved = saved_models(folder / "saved")
     assert len(saved) >= outcome.rows[-1].live
-    expected = alone.states[0]
-    seen: set[str] = set()
-    for path in saved:
-        state: dict[str, torch.Tensor] = torch.load(path, weights_only=True)["model"]
-        seen |= state.keys()
-        for name, tensor in state.items():
-            torch.testing.assert_close(tensor, expected[name], rtol=1e-12, atol=1e-12)
-    assert seen == expected.keys()
+    for state in saved.values():
+        check_close(state, alone.states[0], 1e-12)
+    assert {name for state in saved.values() for name in state} == alone.states[0].keys()
     return alone

@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-import pytest
 import torch
 
-from tests.runtime.recovery.watched import PROGRAMS, Outcome
+from tests.runtime.recovery.watched import PROGRAMS, Outcome, check_rows, saved_models
 from tests.runtime.training.alone import train_alone
 
 SLICED = str(PROGRAMS / "sliced_layers.py")
@@ -16,20 +15,16 @@ SLICED_ALONG = {"up": 0, "down": 1}
 def check_slices(folder: Path, outcome: Outcome, steps: int, per_step: int) -> None:
     """Every step once, with its loss; every rank has its slices of what one process trains."""
     alone = train_alone(SLICED, 1, per_step, steps, cut=(4,))
-    said = (folder / "stderr").read_text(errors="replace")[-5_000:]
-    assert outcome.error is None, said
-    assert [row.step for row in outcome.rows] == list(range(steps)), said
-    assert [row.loss for row in outcome.rows] == pytest.approx(alone.losses, rel=1e-9), said
+    check_rows(folder, outcome, alone.losses)
     check_saved(folder / "saved", outcome.rows[-1].live, alone.states[0])
 
 
 def check_saved(folder: Path, workers: int, expected: dict[str, torch.Tensor]) -> None:
     """Every rank of so many workers has saved its slices."""
-    saved = sorted(folder.glob("worker-*.pt"))
+    saved = saved_models(folder)
     assert len(saved) == RANKS * workers
-    for path in saved:
+    for path, state in saved.items():
         rank = int(path.stem.rpartition("-")[2])
-        state: dict[str, torch.Tensor] = torch.load(path, map_location="cpu", weights_only=True)["model"]
         for name, tensor in state.items():
             whole = expected[name]
             if (along := SLICED_ALONG.get(name.rpartition(".")[2])) is not None:

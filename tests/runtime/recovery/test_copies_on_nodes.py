@@ -6,11 +6,10 @@ import signal
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests.runtime.recovery.nodes import LoopbackNode, Node
 from tests.runtime.recovery.several_nodes import SeveralNodes
-from tests.runtime.recovery.watched import TINY
+from tests.runtime.recovery.watched import TINY, check_close, saved_models, stage_of
 from tests.runtime.training.alone import train_alone
 
 STEPS = 60
@@ -65,9 +64,7 @@ def test_a_node_is_killed_with_the_last_worker_of_a_stage(tmp_path: Path, wide: 
         last = {row.step: row.loss_or_nan for row in job.outcome.rows}
         alone = train_alone(TINY, 2, 6, STEPS)
         assert [last[step] for step in range(STEPS)] == pytest.approx(alone.losses, rel=1e-9)
-        for path in sorted((tmp_path / "saved").glob("worker-*.pt")):
-            state: dict[str, torch.Tensor] = torch.load(path, weights_only=True)["model"]
-            for name, tensor in alone.states[int(path.name.split("-")[2])].items():
-                torch.testing.assert_close(state[name], tensor, rtol=1e-9, atol=1e-9)
+        for path, state in saved_models(tmp_path / "saved").items():
+            check_close(alone.states[stage_of(path)], state)
     finally:
         job.end()

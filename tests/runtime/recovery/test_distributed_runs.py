@@ -15,7 +15,7 @@ from recycle_runtime.launcher.supervisor import Supervisor
 from recycle_runtime.protocol.messages.observers import ToObserver
 from recycle_runtime.protocol.messages.steps import StepRow
 from tests.runtime.recovery.recut_plans import write_bundle
-from tests.runtime.recovery.watched import Outcome, run
+from tests.runtime.recovery.watched import Outcome, check_rows, run
 from tests.runtime.training.alone import train_alone
 from tests.runtime.training.compare import changed
 from tests.runtime.training.test_tied import TIED
@@ -38,10 +38,7 @@ def two_by_two(folder: Path, cut: tuple[int, int] = (2, 2), *, decouples: bool =
 
 
 def check(folder: Path, outcome: Outcome, steps: int, expected: Whole) -> None:
-    said = (folder / "stderr").read_text(errors="replace")[-5_000:]
-    assert outcome.error is None, said
-    assert [row.step for row in outcome.rows] == list(range(steps)), said
-    assert [row.loss for row in outcome.rows] == pytest.approx(expected.losses[:steps], rel=1e-9)
+    check_rows(folder, outcome, expected.losses[:steps])
     seen: set[str] = set()
     for path in (folder / "saved").glob("worker-*-0.pt"):
         ranks = [path.with_name(f"{path.name[: -len('0.pt')]}{rank}.pt") for rank in range(RANKS)]

@@ -7,7 +7,7 @@ import torch
 
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Opcode
-from tests.runtime.recovery.watched import Outcome, run
+from tests.runtime.recovery.watched import Outcome, check_rows, run
 from tests.runtime.training.compare import changed
 from tests.runtime.training.plain_loop import Plain, train_plainly
 from tests.runtime.training.test_moving import HOOKED, SCRIPTED
@@ -17,10 +17,7 @@ PER_STEP = 4
 
 def check(folder: Path, outcome: Outcome, plain: Plain, first: int = 0) -> None:
     """Every step once, and what every worker has saved is what a plain loop has."""
-    said = (folder / "stderr").read_text(errors="replace")[-3_000:]
-    assert outcome.error is None, said
-    assert [row.step for row in outcome.rows] == list(range(first, len(plain.losses)))
-    assert [row.loss for row in outcome.rows] == pytest.approx(plain.losses[first:], rel=1e-9)
+    check_rows(folder, outcome, plain.losses, first)
     saved = sorted((folder / "saved").glob("worker-*.pt"))
     assert len(saved) >= outcome.rows[-1].live
     for path in saved:

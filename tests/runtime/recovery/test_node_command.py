@@ -18,8 +18,8 @@ import torch
 from recycle_runtime.agent.process_table import ProcessTable
 from recycle_runtime.protocol.framing import new_token
 from tests.runtime.recovery.programs.paces import SLOW
-from tests.runtime.recovery.watched import TINY
-from tests.runtime.training.alone import train_alone
+from tests.runtime.recovery.watched import TINY, saved_models, stage_of
+from tests.runtime.training.alone import Alone, train_alone
 from tests.runtime.training.compare import changed
 
 _STEPS = 120
@@ -157,14 +157,19 @@ def test_a_worker_an_agent_and_the_coordinator_are_killed(nodes: Nodes) -> None:
 
 def check_end(nodes: Nodes, workers: int) -> None:
     """A job that has lost no step ends with the losses and parameters of a plain loop."""
+    alone = check_saved(nodes, workers)
+    assert nodes.losses() == pytest.approx(alone.losses, rel=1e-9)
+
+
+def check_saved(nodes: Nodes, workers: int) -> Alone:
+    """It ends well, with the parameters of a plain loop."""
     assert nodes.codes() == [0, 0], nodes.said()
     alone = train_alone(TINY, 2, 4, _STEPS)
-    assert nodes.losses() == pytest.approx(alone.losses, rel=1e-9)
-    saved = list((nodes.folder / "saved").glob("worker-*.pt"))
+    saved = saved_models(nodes.folder / "saved")
     assert len(saved) == workers
-    for path in saved:
-        state: dict[str, torch.Tensor] = torch.load(path, weights_only=True)["model"]
-        torch.testing.assert_close(state, alone.states[int(path.name.split("-")[2])], rtol=1e-9, atol=1e-9)
+    for path, state in saved.items():
+        torch.testing.assert_close(state, alone.states[stage_of(path)], rtol=1e-9, atol=1e-9)
+    return alone
 
 
 @pytest.mark.slow
@@ -176,15 +181,8 @@ def test_both_workers_of_a_stage_are_killed(tmp_path: Path, square: str) -> None
         job.until_steps(1)
         job.until(job.has_copy)
         job.kill_stage(1)
-        assert job.codes() == [0, 0], job.said()
+        check_saved(job, workers=4)
         assert "the job goes on from copies in memory with step" in job.said()
-        alone = train_alone(TINY, 2, 4, _STEPS)
-        saved = list((tmp_path / "saved").glob("worker-*.pt"))
-        assert len(saved) == 4
-        for path in saved:
-            state: dict[str, torch.Tensor] = torch.load(path, weights_only=True)["model"]
-            stage = int(path.name.split("-")[2])
-            torch.testing.assert_close(state, alone.states[stage], rtol=1e-9, atol=1e-9)
     finally:
         job.end()
 

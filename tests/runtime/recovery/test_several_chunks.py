@@ -12,7 +12,7 @@ from recycle_compiler.planner.compile import plan_failed
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Opcode
 from tests.compiler.test_sharded import sharded
-from tests.runtime.recovery.watched import PROGRAMS, TINY, check, run
+from tests.runtime.recovery.watched import PROGRAMS, TINY, check, run, saved_models, stage_of
 from tests.runtime.training.alone import Alone, train_alone
 from tests.support.chunks import chunked_job
 
@@ -69,9 +69,7 @@ def test_whole_stages_and_a_resume(tmp_path: Path) -> None:
     second = run(tmp_path / "second", bundle, TINY, 65, ["kill=0:1@61"], checkpoint=kept, resume=True)
     assert second.rows[0].step == 60 and len(second.faults) == 1
     assert [row.loss for row in second.rows] == pytest.approx(alone.losses[60:], rel=1e-10)
-    for path in (tmp_path / "second" / "saved").glob("worker-*.pt"):
-        stage = int(path.name.split("-")[2])
-        state: dict[str, torch.Tensor] = torch.load(path, weights_only=True)["model"]
-        for chunk in (chunk for chunk, held_by in enumerate(V_SHAPE) if held_by == stage):
+    for path, state in saved_models(tmp_path / "second" / "saved").items():
+        for chunk in (chunk for chunk, held_by in enumerate(V_SHAPE) if held_by == stage_of(path)):
             for name, tensor in alone.states[chunk].items():
                 torch.testing.assert_close(state[f"{chunk}.{name}"], tensor, rtol=1e-10, atol=1e-10)

@@ -4,10 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests.runtime.recovery.recut_plans import write_bundle
-from tests.runtime.recovery.watched import Outcome, run
+from tests.runtime.recovery.watched import Outcome, check_close, check_rows, run, saved_models
 from tests.runtime.training.compare import changed
 from tests.runtime.training.test_tied import TIED
 from tests.runtime.training.tied_alone import train_tied_alone
@@ -32,16 +31,11 @@ def plans(folder: Path, *, stagger: bool = True, recut: bool = False, owners: in
 
 def check(folder: Path, outcome: Outcome, program: str, steps: int, first: int = 0) -> None:
     alone = train_tied_alone(program, 2, PER_STEP, steps)
-    said = (folder / "stderr").read_text(errors="replace")[-4_000:]
-    assert outcome.error is None, said
-    assert [row.step for row in outcome.rows] == list(range(first, steps)), said
-    assert [row.loss for row in outcome.rows] == pytest.approx(alone.losses[first:], rel=1e-9)
-    saved = sorted((folder / "saved").glob("worker-*.pt"))
+    said = check_rows(folder, outcome, alone.losses, first)
+    saved = saved_models(folder / "saved")
     assert saved, said
-    for path in saved:
-        state: dict[str, torch.Tensor] = torch.load(path, weights_only=True)["model"]
-        for name, tensor in state.items():
-            torch.testing.assert_close(tensor, alone.states[0][name], rtol=1e-9, atol=1e-9)
+    for state in saved.values():
+        check_close(state, alone.states[0])
 
 
 def kill_and_rejoin(folder: Path, program: str, *, stagger: bool, owners: int = 0) -> str:

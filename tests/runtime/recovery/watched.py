@@ -1,12 +1,11 @@
 """Whole runs over processes, watched: one that stands still says where everybody is, and nothing is left."""
 
-import math
 import os
 import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -157,24 +156,48 @@ def disturbed(
 
 def check(folder: Path, outcome: Outcome, alone: Alone) -> None:
     """Every step once and in order, with its loss; whoever trains at the end has the parameters it should."""
-    steps = len(alone.losses)
-    said = (folder / "stderr").read_text(errors="replace")[-5_000:]
-    assert outcome.error is None, said
-    assert [row.step for row in outcome.rows] == list(range(steps)), said
-    losses = [row.loss_or_nan for row in outcome.rows]
-    assert not any(map(math.isnan, losses))
-    assert losses == pytest.approx(alone.losses, rel=1e-9)
+    said = check_rows(folder, outcome, alone.losses)
     assert outcome.generations == sorted(set(outcome.generations))
     files = sorted((folder / "saved").glob("worker-*.pt"))
     # A joiner may have caught up in the last steps.
     assert len(files) >= outcome.rows[-1].live, (files, said)
     for path in files:
-        stage = int(path.name.split("-")[2])
         saved: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         here: dict[str, list[int]] = saved.get("experts", {})
-        for name, tensor in alone.states[stage].items():
+        for name, tensor in alone.states[stage_of(path)].items():
             expected = tensor[here[name]] if name in here else tensor
             torch.testing.assert_close(saved["model"][name], expected, rtol=1e-9, atol=1e-9)
+
+
+def check_rows(folder: Path, outcome: Outcome, losses: Sequence[float], first: int = 0) -> str:
+    """The run has ended well, and has every step from `first` on once and in order, with its loss. What was
+    said on stderr."""
+    said = (folder / "stderr").read_text(errors="replace")[-5_000:]
+    assert outcome.error is None, said
+    assert [row.step for row in outcome.rows] == list(range(first, len(losses))), said
+    assert [row.loss_or_nan for row in outcome.rows] == pytest.approx(losses[first:], rel=1e-9), said
+    return said
+
+
+def saved_models(folder: Path) -> dict[Path, dict[str, torch.Tensor]]:
+    """Parameters and buffers by file, as every rank has saved them."""
+    return {
+        path: torch.load(path, map_location="cpu", weights_only=True)["model"]
+        for path in sorted(folder.glob("worker-*.pt"))
+    }
+
+
+def stage_of(path: Path) -> int:
+    """That whoever wrote the file had at the end."""
+    return int(path.name.split("-")[2])
+
+
+def check_close(
+    found: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor], within: float = 1e-9
+) -> None:
+    """All that was found is as expected, where more may be."""
+    for name, tensor in found.items():
+        torch.testing.assert_close(tensor, expected[name], rtol=within, atol=within)
 
 
 class _Watchdog:

@@ -14,6 +14,7 @@ from recycle_runtime.execution.chunk import Chunk, convert
 from recycle_runtime.execution.digest import digest_of
 from recycle_runtime.execution.layer import Layer
 from recycle_runtime.execution.optimizer import FlatGradients
+from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.layers import build_layers
 from tests.runtime.training.compare import changed
@@ -112,11 +113,16 @@ def test_going_back_a_step(tmp_path: Path) -> None:
     bundle = bundle_of(tmp_path, (3, 2), (0, 1), 2, 2)
     held = built(bundle, SCRIPTED)
     losses = run(bundle, held, 0, 4)
+    losses[3:] = run_again(bundle, held)
+    check(held, losses, train_plainly(SCRIPTED, 4, STEPS))
+
+
+def run_again(bundle: Bundle, held: Held) -> list[float]:
+    """From step 3 on, which all have made."""
     for chunk in every_chunk(held):
         chunk.stepper.rollback()
         chunk.stand(3, None)
-    losses[3:] = run(bundle, held, 3, STEPS)
-    check(held, losses, train_plainly(SCRIPTED, 4, STEPS))
+    return run(bundle, held, 3, STEPS)
 
 
 def every_chunk(held: Held) -> list[Chunk]:
@@ -140,10 +146,7 @@ def test_a_schedule_in_a_hook_of_the_optimizer(tmp_path: Path) -> None:
     bundle = bundle_of(tmp_path, (3, 2), (0, 1), 2, 2)
     held = built(bundle, program)
     losses = run(bundle, held, 0, 4)
-    for chunk in every_chunk(held):
-        chunk.stepper.rollback()
-        chunk.stand(3, None)
-    losses[3:] = run(bundle, held, 3, STEPS)
+    losses[3:] = run_again(bundle, held)
     check(held, losses, train_plainly(program, 4, STEPS))
 
 
@@ -178,10 +181,7 @@ def test_what_hooks_of_the_optimizer_count(tmp_path: Path) -> None:
     held = built(bundle, program)
     losses = run(bundle, held, 0, 4)
     assert {chunk.stepper.progress.redone for chunk in every_chunk(held)} == {1}
-    for chunk in every_chunk(held):
-        chunk.stepper.rollback()
-        chunk.stand(3, None)
-    losses[3:] = run(bundle, held, 3, STEPS)
+    losses[3:] = run_again(bundle, held)
     check(held, losses, train_plainly(program, 4, STEPS))
 
 

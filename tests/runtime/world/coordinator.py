@@ -397,7 +397,11 @@ class CoordinatorProcess:
             if connection.pipe is not None and self.process.node.is_on:
                 connection.pipe.close(connection.end)
         self.connections.clear()
+        self.let_go()
         self.process.exit(how)
-        if self.is_up:
-            self.service.let_go()
         self._died(self, error)
+
+    def let_go(self) -> None:
+        """Of files, which those of a real process go with."""
+        if self.is_up and self.process.is_alive:
+            self.service.let_go()

@@ -8,52 +8,58 @@ from tests.runtime.world.world import Fault, World
 
 
 @dataclass(frozen=True, slots=True)
-class KillWorker(Fault):
-    is_clean = True
+class WorkerFault(Fault):
     worker: Worker = (0, 0)
+
+    @property
+    def who(self) -> str:
+        return worker_text(self.worker)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFault(Fault):
+    node: int = 0
+
+    @property
+    def where(self) -> str:
+        return _node(self.node)
+
+
+@dataclass(frozen=True, slots=True)
+class KillWorker(WorkerFault):
+    is_clean = True
+    said = "worker {0.who} is killed"
 
     def happen(self, world: World) -> None:
         if (process := world.worker_process(self.worker)) is not None and world.may_lose(self.worker):
             process.exit("was killed by signal 9")
 
-    @property
-    def words(self) -> str:
-        return f"worker {worker_text(self.worker)} is killed"
-
 
 @dataclass(frozen=True, slots=True)
-class StopWorker(Fault):
-    worker: Worker = (0, 0)
+class StopWorker(WorkerFault):
+    said = "worker {0.who} is stopped for {0.seconds:.2f} s"
 
     def happen(self, world: World) -> None:
         if (process := world.worker_process(self.worker)) is not None and world.may_lose(self.worker):
             world.pause(process, self.seconds)
 
-    @property
-    def words(self) -> str:
-        return f"worker {worker_text(self.worker)} is stopped for {self.seconds:.2f} s"
-
 
 @dataclass(frozen=True, slots=True)
-class ForgetfulWorker(Fault):
+class ForgetfulWorker(WorkerFault):
     """Gloo forgets whom to tell when a socket breaks."""
 
-    worker: Worker = (0, 0)
+    said = "who waits in worker {0.who} is not told of broken connections any more"
 
     def happen(self, world: World) -> None:
         if (process := world.worker_process(self.worker)) is not None:
             process.is_forgetful = True
 
-    @property
-    def words(self) -> str:
-        return f"who waits in worker {worker_text(self.worker)} is not told of broken connections any more"
-
 
 @dataclass(frozen=True, slots=True)
-class CutLine(Fault):
+class CutLine(WorkerFault):
     """The connections of a worker process to the coordinator break."""
 
-    worker: Worker = (0, 0)
+    said = "the connections of worker {0.who} to the coordinator break"
 
     def happen(self, world: World) -> None:
         if (process := world.worker_process(self.worker)) is not None:
@@ -61,100 +67,73 @@ class CutLine(Fault):
                 if line.pipe is not None:
                     line.pipe.reset()
 
-    @property
-    def words(self) -> str:
-        return f"the connections of worker {worker_text(self.worker)} to the coordinator break"
-
 
 @dataclass(frozen=True, slots=True)
-class Echo(Fault):
+class Echo(WorkerFault):
     """What a worker process says about a generation is said again, as by a thread that wakes up too late."""
 
     is_clean = True
-    worker: Worker = (0, 0)
+    said = (
+        "for {0.seconds:.2f} s what worker {0.who} says about a generation is said again {0.later:.2f} s "
+        "later, and when another generation runs"
+    )
     later: float = 0.0
 
     def happen(self, world: World) -> None:
         if (process := world.worker_process(self.worker)) is not None:
             process.echoes_until, process.echo_seconds = world.loop.now + self.seconds, self.later
 
-    @property
-    def words(self) -> str:
-        return (
-            f"for {self.seconds:.2f} s what worker {worker_text(self.worker)} says about a generation is "
-            f"said again {self.later:.2f} s later, and when another generation runs"
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class KillAgent(Fault):
+class KillAgent(NodeFault):
     is_clean = True
-    node: int = 0
+    said = "the agent of {0.where} is killed, and started again after {0.seconds:.2f} s"
 
     def happen(self, world: World) -> None:
         world.nodes[self.node].kill_agent(self.seconds)
 
-    @property
-    def words(self) -> str:
-        return f"the agent of node {self.node} is killed, and started again after {self.seconds:.2f} s"
-
 
 @dataclass(frozen=True, slots=True)
-class StopAgent(Fault):
-    node: int = 0
+class StopAgent(NodeFault):
+    said = "the agent of {0.where} is stopped for {0.seconds:.2f} s"
 
     def happen(self, world: World) -> None:
         agent = world.nodes[self.node].agent
         if agent is not None and agent.is_alive and world.may_lose_node(self.node):
             world.pause(agent, self.seconds)
 
-    @property
-    def words(self) -> str:
-        return f"the agent of node {self.node} is stopped for {self.seconds:.2f} s"
-
 
 @dataclass(frozen=True, slots=True)
-class StopNode(Fault):
+class StopNode(NodeFault):
     """All processes of a node, as when a container is paused."""
 
-    node: int = 0
+    said = "all processes of {0.where} are stopped for {0.seconds:.2f} s"
 
     def happen(self, world: World) -> None:
         if world.may_lose_node(self.node):
             for process in world.processes_on(self.node):
                 world.pause(process, self.seconds)
 
-    @property
-    def words(self) -> str:
-        return f"all processes of node {self.node} are stopped for {self.seconds:.2f} s"
-
 
 @dataclass(frozen=True, slots=True)
-class LoseNode(Fault):
+class LoseNode(NodeFault):
     """It loses power: nothing is closed, nobody is told."""
 
     is_clean = True
-    node: int = 0
+    said = "{0.where} loses power"
 
     def happen(self, world: World) -> None:
         if world.may_lose_node(self.node):
             world.lose_node(self.node)
 
-    @property
-    def words(self) -> str:
-        return f"node {self.node} loses power"
-
 
 @dataclass(frozen=True, slots=True)
 class NewNode(Fault):
     is_clean = True
+    said = "another node joins"
 
     def happen(self, world: World) -> None:
         world.add_node()
-
-    @property
-    def words(self) -> str:
-        return "another node joins"
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,13 +154,10 @@ class Partition(Fault):
 @dataclass(frozen=True, slots=True)
 class KillCoordinator(Fault):
     is_clean = True
+    said = "the coordinator is killed, and started again after {0.seconds:.2f} s"
 
     def happen(self, world: World) -> None:
         world.kill_coordinator(self.seconds)
-
-    @property
-    def words(self) -> str:
-        return f"the coordinator is killed, and started again after {self.seconds:.2f} s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,109 +183,82 @@ class TearJournal(Fault):
     """The coordinator is killed in the middle of a line of its journal."""
 
     is_clean = True
+    said = (
+        "the coordinator is killed in the middle of the line of its journal that comes after {0.writes} "
+        "more, and started again after {0.seconds:.2f} s"
+    )
     writes: int = 0
 
     def happen(self, world: World) -> None:
         world.kill_coordinator_later(self.seconds, writes=self.writes)
-
-    @property
-    def words(self) -> str:
-        return (
-            f"the coordinator is killed in the middle of the line of its journal that comes after "
-            f"{self.writes} more, and started again after {self.seconds:.2f} s"
-        )
 
 
 @dataclass(frozen=True, slots=True)
 class MoveCoordinator(Fault):
     """It is on another node from now on, and is reached under the same name."""
 
+    said = "the coordinator's node loses power, and another has it after {0.seconds:.2f} s"
+
     def happen(self, world: World) -> None:
         world.move_coordinator(self.seconds)
-
-    @property
-    def words(self) -> str:
-        return f"the coordinator's node loses power, and another has it after {self.seconds:.2f} s"
 
 
 @dataclass(frozen=True, slots=True)
 class StopCoordinator(Fault):
+    said = "the coordinator is stopped for {0.seconds:.2f} s"
+
     def happen(self, world: World) -> None:
         if world.coordinator is not None and world.coordinator.process.is_alive:
             world.pause(world.coordinator.process, self.seconds)
 
-    @property
-    def words(self) -> str:
-        return f"the coordinator is stopped for {self.seconds:.2f} s"
-
 
 @dataclass(frozen=True, slots=True)
-class FullDisk(Fault):
+class FullDisk(NodeFault):
     """Of a node; checkpoints cannot be written there."""
 
     is_clean = True
-    node: int = 0
+    said = "the disk of {0.where} is full for {0.seconds:.2f} s"
 
     def happen(self, world: World) -> None:
         world.fill_disk(self.node, self.seconds)
 
-    @property
-    def words(self) -> str:
-        return f"the disk of {_node(self.node)} is full for {self.seconds:.2f} s"
-
 
 @dataclass(frozen=True, slots=True)
-class SlowNode(Fault):
-    node: int = 0
+class SlowNode(NodeFault):
+    said = "{0.where} is {0.factor:.1f} times slower for {0.seconds:.2f} s"
     factor: float = 1.0
 
     def happen(self, world: World) -> None:
         world.slow_down(self.node, self.factor, self.seconds)
 
-    @property
-    def words(self) -> str:
-        return f"{_node(self.node)} is {self.factor:.1f} times slower for {self.seconds:.2f} s"
-
 
 @dataclass(frozen=True, slots=True)
-class SlowDisk(Fault):
-    node: int = 0
+class SlowDisk(NodeFault):
+    said = "the disk of {0.where} takes 1 s for everything, for {0.seconds:.2f} s"
 
     def happen(self, world: World) -> None:
         world.slow_disk(self.node, self.seconds)
 
-    @property
-    def words(self) -> str:
-        return f"the disk of {_node(self.node)} takes 1 s for everything, for {self.seconds:.2f} s"
-
 
 @dataclass(frozen=True, slots=True)
-class ClockJump(Fault):
+class ClockJump(NodeFault):
     """Forward: the clock in question is never set, but a machine may be moved while it does not run."""
 
-    node: int = 0
+    said = "the clock of {0.where} jumps by {0.seconds:.2f} s"
 
     def happen(self, world: World) -> None:
         world.node_of(self.node).offset += self.seconds
 
-    @property
-    def words(self) -> str:
-        return f"the clock of {_node(self.node)} jumps by {self.seconds:.2f} s"
-
 
 @dataclass(frozen=True, slots=True)
-class Stranger(Fault):
+class Stranger(WorkerFault):
     """Somebody without the token connects, and says what a worker would."""
 
     is_clean = True
-    worker: Worker = (0, 0)
+    said = "a stranger says that it is worker {0.who}"
 
     def happen(self, world: World) -> None:
         world.let_stranger_in(self.worker)
-
-    @property
-    def words(self) -> str:
-        return f"a stranger says that it is worker {worker_text(self.worker)}"
 
 
 def _node(number: int) -> str:

@@ -2,11 +2,22 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from recycle_runtime.plan.bundle import Bundle
 from tests.runtime.world.world import Outcome, Scenario, World
 
 _MOST_RUNS = 200
+_WITHOUT: dict[str, Any] = {
+    "skipped": frozenset(),
+    "copies": 0,
+    "echoes": 0.0,
+    "standing": False,
+    "saves": False,
+    "checkpoints": 0,
+    "recut": "off",
+}
+"""What a world may do without."""
 
 
 def shrunk(found: Scenario) -> tuple[Scenario, Outcome]:
@@ -30,22 +41,18 @@ def shrunk(found: Scenario) -> tuple[Scenario, Outcome]:
 def _smaller(scenario: Scenario) -> Iterator[Scenario]:
     for place in range(len(scenario.faults)):
         yield replace(scenario, faults=scenario.faults[:place] + scenario.faults[place + 1 :])
-    if scenario.skipped:
-        yield replace(scenario, skipped=frozenset())
-    if scenario.copies:
-        yield replace(scenario, copies=0)
-    if scenario.echoes:
-        yield replace(scenario, echoes=0.0)
-    if scenario.standing:
-        yield replace(scenario, standing=False)
-    if scenario.saves:
-        yield replace(scenario, saves=False)
-    if scenario.checkpoints:
-        yield replace(scenario, checkpoints=0)
-    if scenario.recut != "off":
-        yield replace(scenario, recut="off")
+    for name, without in _WITHOUT.items():
+        if getattr(scenario, name) != without:
+            yield replace(scenario, **{name: without})
     if scenario.steps > 6:
         yield replace(scenario, steps=6, skipped=frozenset(step for step in scenario.skipped if step < 6))
+
+
+def ends_well(scenario: Scenario) -> Outcome:
+    """Nothing goes wrong that should not, and the job ends without an error."""
+    outcome = World(scenario).run()
+    assert not outcome.wrong and outcome.error is None, told(scenario, outcome)
+    return outcome
 
 
 def told(scenario: Scenario, outcome: Outcome) -> str:

@@ -8,7 +8,7 @@ from tests.runtime.world import planted_faults as planted
 from tests.runtime.world.faults import KillWorker, LoseNode, SlowNode, StopCoordinator, StopWorker
 from tests.runtime.world.jobs import quiet
 from tests.runtime.world.scenarios import WorldJob, scenario
-from tests.runtime.world.shrinking import told
+from tests.runtime.world.shrinking import ends_well, told
 from tests.runtime.world.standing import StandingTransport
 from tests.runtime.world.world import Fault, Outcome, Scenario, World
 
@@ -31,8 +31,7 @@ def _standing(jobs: list[WorldJob], *faults: Fault, nodes: int = 3, room: int = 
 
 
 def _goes_on(story: Scenario) -> Outcome:
-    outcome = World(story).run()
-    assert not outcome.wrong and outcome.error is None, told(story, outcome)
+    outcome = ends_well(story)
     return outcome
 
 

@@ -34,7 +34,7 @@ from tests.runtime.world.faults import (
 )
 from tests.runtime.world.jobs import quiet
 from tests.runtime.world.scenarios import WorldJob, scenario
-from tests.runtime.world.shrinking import shrunk, told
+from tests.runtime.world.shrinking import ends_well, shrunk, told
 from tests.runtime.world.world import Fault, Scenario, World
 
 FIXED = 60
@@ -52,8 +52,7 @@ def test_nothing_goes_wrong(jobs: list[WorldJob], first: int) -> None:
 def test_an_agent_that_relays_is_killed_and_nobody_leaves(jobs: list[WorldJob]) -> None:
     """Its workers go on by themselves, in the same generation."""
     story = quiet(7, jobs[:1], faults=(KillAgent(2.5, 3.0, node=0),), steps=60, relay=True, nodes=3)
-    outcome = World(story).run()
-    assert not outcome.wrong and outcome.error is None, told(story, outcome)
+    outcome = ends_well(story)
     assert outcome.recoveries == 1, told(story, outcome)
 
 
@@ -67,8 +66,7 @@ def test_an_agent_that_is_killed_while_its_workers_are_to_be_started(
         faults = (KillAgent(at, 0.3, node=node),)
         room = 2 * job.bundle.tensor
         story = quiet(7, [job], faults=faults, relay=relay, room=room, steps=6, checkpoints=0, copies=0)
-        outcome = World(story).run()
-        assert not outcome.wrong and outcome.error is None, told(story, outcome)
+        ends_well(story)
 
 
 def test_a_worker_has_all_its_ranks_on_one_node(jobs: list[WorldJob]) -> None:
@@ -76,8 +74,7 @@ def test_a_worker_has_all_its_ranks_on_one_node(jobs: list[WorldJob]) -> None:
     found it first; of one worker each node had a rank, and for another neither had room."""
     faults = (MoveCoordinator(0.15, 0.3),)
     story = quiet(157, jobs[3:], faults=faults, room=4, steps=6, checkpoints=0, copies=0, saves=False)
-    outcome = World(replace(story, echoes=0.0)).run()
-    assert not outcome.wrong and outcome.error is None, told(story, outcome)
+    ends_well(replace(story, echoes=0.0))
 
 
 @pytest.mark.parametrize("at", [0.5, 0.58])
@@ -87,8 +84,7 @@ def test_half_of_every_worker_has_come(jobs: list[WorldJob], at: float) -> None:
     coordinator, which gave all of them up, and the job ended before it had begun."""
     faults = (KillAgent(0.082, 0.57, node=2), MoveCoordinator(at, 0.013))
     story = quiet(1794874987802, jobs[3:], faults=faults, nodes=3, room=4, steps=6, checkpoints=0, copies=0)
-    outcome = World(replace(story, relay=False)).run()
-    assert not outcome.wrong and outcome.error is None, told(story, outcome)
+    ends_well(replace(story, relay=False))
 
 
 @pytest.mark.parametrize("stopped", [0.45, 0.55])
@@ -99,8 +95,7 @@ def test_what_a_stopped_coordinator_hears_may_be_old(jobs: list[WorldJob], stopp
     cut, lost = Partition(2.2426, 4.45, pairs=((-1, 1), (0, 1))), LoseNode(2.52, 0.0, node=0)
     faults = (cut, StopCoordinator(2.2429, stopped), lost)
     story = replace(scenario(1794874988174, jobs), faults=faults, standing=False)
-    outcome = World(story).run()
-    assert not outcome.wrong and outcome.error is None, told(story, outcome)
+    ends_well(story)
 
 
 def test_the_same_seed_is_the_same_story(jobs: list[WorldJob]) -> None:
@@ -176,8 +171,7 @@ def test_a_generation_that_is_not_written_down_is_missed(
     story = quiet(405, jobs[:1], faults=(), steps=60, nodes=4, recut="auto", checkpoints=0, copies=0)
     stories = [replace(story, faults=(killed, KillCoordinator(at, 0.01))) for at in (6.0, 6.5, 7.0)]
     for each in stories:
-        outcome = World(each).run()
-        assert not outcome.wrong and outcome.error is None, told(each, outcome)
+        outcome = ends_well(each)
         assert any("re-cut to" in line for line in outcome.story), told(each, outcome)
     planted.generations_are_forgotten(monkeypatch)
     assert any(World(each).run().wrong for each in stories)
@@ -210,8 +204,7 @@ def test_a_coordinator_that_starts_again_knows_that_workers_save(jobs: list[Worl
     )
     for at in (2.0, 2.6, 2.7, 2.8):
         again = replace(story, faults=(KillCoordinator(at, 0.3),))
-        outcome = World(again).run()
-        assert not outcome.wrong and outcome.error is None, told(again, outcome)
+        ends_well(again)
 
 
 @pytest.mark.parametrize("relay", [False, True])
@@ -226,8 +219,7 @@ def test_who_has_saved_and_ended_is_known_to_the_next_coordinator(jobs: list[Wor
     for who in range(6):
         # While they write: the next lines of the journal are theirs, one each.
         story = replace(plain, faults=(TearJournal(end - 0.02, 0.0, writes=who),))
-        outcome = World(story).run()
-        assert not outcome.wrong and outcome.error is None, told(story, outcome)
+        outcome = ends_well(story)
         assert any("in the middle of it" in line for line in outcome.story), told(story, outcome)
         (again,) = (line for line in outcome.story if "the job has ended" in line)
         assert float(again.split()[0]) < end + 5, told(story, outcome)
@@ -279,8 +271,7 @@ def test_a_job_that_has_lost_a_stage_goes_on_from_its_newest_intact_checkpoint(
             is_resumed=is_resumed,
             building=0.0,
         )
-        outcome = World(story).run()
-        assert not outcome.wrong and outcome.error is None, told(story, outcome)
+        outcome = ends_well(story)
         assert outcome.resumes == 1
 
 
@@ -348,8 +339,7 @@ def test_copies_outlive_the_nodes_of_a_stage(jobs: list[WorldJob]) -> None:
     for one, other in ((0, 2), (0, 3), (1, 2), (1, 3)):
         lost = LoseNode(1.9, node=one), LoseNode(1.9, node=other)
         story = _with_copies(jobs, *lost, NewNode(2.0), NewNode(2.0))
-        outcome = World(story).run()
-        assert not outcome.wrong and outcome.error is None, told(story, outcome)
+        outcome = ends_well(story)
         resumes += outcome.resumes
     assert resumes == 2
 
@@ -366,8 +356,7 @@ def test_a_worker_is_all_its_ranks(jobs: list[WorldJob], monkeypatch: pytest.Mon
     story = quiet(
         1, jobs[3:], faults=(KillWorker(1.9, worker=(0, 1)),), steps=40, nodes=4, copies=4, checkpoints=5
     )
-    outcome = World(story).run()
-    assert not outcome.wrong and outcome.error is None, told(story, outcome)
+    outcome = ends_well(story)
     assert "0:1 joins" in told(story, outcome)
     planted.donors_of_any_rank(monkeypatch)
     assert World(story).run().wrong
@@ -380,8 +369,7 @@ def test_ranks_do_not_fail_for_want_of_a_coordinator(jobs: list[WorldJob]) -> No
     for seed in (2, 8):
         story = quiet(seed, jobs[3:], faults=faults, steps=12, room=4, checkpoints=0, saves=False)
         story = replace(story, copies=0, echoes=0.0)
-        outcome = World(story).run()
-        assert not outcome.wrong and outcome.error is None, told(story, outcome)
+        ends_well(story)
 
 
 def test_ranks_of_a_node_that_has_slept_through_the_end_do_not_fail(
@@ -407,8 +395,7 @@ def test_ranks_of_a_node_that_has_slept_through_the_end_do_not_fail(
         for node in (0, 1)
     ]
     for story in stories:
-        outcome = World(story).run()
-        assert not outcome.wrong and outcome.error is None, told(story, outcome)
+        ends_well(story)
     planted.nobody_looks_for_the_coordinator(monkeypatch)
     assert any("raised StreamError" in wrong for story in stories for wrong in World(story).run().wrong)
 
@@ -416,8 +403,7 @@ def test_ranks_of_a_node_that_has_slept_through_the_end_do_not_fail(
 def _goes_on_one_to_a_node(job: WorldJob, *faults: Fault) -> None:
     """With one worker on each of four nodes, and nothing but these faults."""
     story = quiet(7, [job], faults=faults, steps=30, nodes=4, room=1, checkpoints=0)
-    outcome = World(story).run()
-    assert not outcome.wrong and outcome.error is None, told(story, outcome)
+    ends_well(story)
 
 
 def test_nobody_is_given_up_for_one_that_has_just_been_started(jobs: list[WorldJob]) -> None:
@@ -427,8 +413,7 @@ def test_nobody_is_given_up_for_one_that_has_just_been_started(jobs: list[WorldJ
         cut = Partition(at, 3.7, pairs=((-1, 1), (-1, 2), (0, 1), (0, 2)))
         story = replace(scenario(1794855237342, jobs), faults=(stop, cut), skipped=frozenset())
         story = replace(story, copies=0, echoes=0.0, saves=False, checkpoints=0, recut="off", steps=6)
-        outcome = World(story).run()
-        assert not outcome.wrong and outcome.error is None, told(story, outcome)
+        ends_well(story)
 
 
 def test_nobody_is_given_up_for_a_peer_that_may_be_gone(jobs: list[WorldJob]) -> None:
@@ -451,8 +436,7 @@ def _as_found(seed: int, jobs: list[WorldJob], *faults: Fault, **changes: Any) -
     """The same story with nothing but the faults that matter ends well."""
     ordinary: dict[str, Any] = {"checkpoints": 0, "saves": False, "skipped": frozenset(), "echoes": 0.0}
     story = replace(scenario(seed, jobs), faults=faults, **(ordinary | {"relay": False} | changes))
-    outcome = World(replace(story, standing=False)).run()
-    assert not outcome.wrong and outcome.error is None, told(story, outcome)
+    ends_well(replace(story, standing=False))
 
 
 def test_a_process_that_was_sent_away_is_not_taken_for_the_one_that_trains(jobs: list[WorldJob]) -> None:
@@ -542,8 +526,7 @@ def test_a_share_of_a_step_that_was_run_again_does_not_count(
         planted.void_shares_count(patch)
         story, wrong = next((story, found) for story in stories for found in World(story).run().wrong)
     assert "step 9 has loss nan, and " in wrong
-    outcome = World(story).run()
-    assert not outcome.wrong and outcome.error is None, told(story, outcome)
+    ends_well(story)
 
 
 def test_a_step_is_told_after_the_word_that_it_may_be_forgotten(jobs: list[WorldJob]) -> None:
@@ -552,8 +535,7 @@ def test_a_step_is_told_after_the_word_that_it_may_be_forgotten(jobs: list[World
     for at in range(30, 54, 3):
         faults = FullDisk(2.0, 4.0, node=-1), KillCoordinator(2.0 + at / 500, 0.01)
         story = quiet(7, jobs[2:3], faults=faults, steps=30, checkpoints=0, copies=0, echoes=0.0, saves=False)
-        outcome = World(story).run()
-        assert not outcome.wrong and outcome.error is None, told(story, outcome)
+        ends_well(story)
 
 
 def test_a_story_is_told_in_few_words(jobs: list[WorldJob], monkeypatch: pytest.MonkeyPatch) -> None:

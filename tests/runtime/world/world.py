@@ -78,6 +78,8 @@ class Fault(ABC):
 
     is_clean: ClassVar[bool] = False
     """True if nobody can take a worker that is well for one that is not."""
+    said: ClassVar[str] = ""
+    """What happens, in words; the fault itself is `{0}`."""
     at: float
     seconds: float = 0.0
 
@@ -85,8 +87,8 @@ class Fault(ABC):
     def happen(self, world: "World") -> None: ...
 
     @property
-    @abstractmethod
-    def words(self) -> str: ...
+    def words(self) -> str:
+        return self.said.format(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +164,8 @@ class WorldNode:
         """For copies of stages, in worlds that make some."""
         self.agent: SimulatedProcess | None = None
         self._agents = 0
-        self._lock = -1
+        self._agent_files: Callable[[], None] = lambda: None
+        """Lets go of those of the agent that runs."""
 
     def start_agent(self) -> None:
         world = self._world
@@ -190,6 +193,7 @@ class WorldNode:
             process.exit()
 
         process.on_end.append(agent.let_go)
+        self._agent_files = agent.let_go
         process.start(live)
 
     @property
@@ -212,12 +216,18 @@ class WorldNode:
         world = self._world
         is_kept = self.memory is not None and world.processes_on(self.number, but=self.agent)
         if world.scenario.copies and not is_kept:
-            self.close_memory()
+            self._close_memory()
             count = world.scenario.room * 2 * SLOTS
             files = tuple(os.memfd_create("world") for _ in range(count))
             self.memory = NodeMemory(f"{self.number}.{self._agents}", files)
 
-    def close_memory(self) -> None:
+    def let_go(self) -> None:
+        """Of files, when the world is over."""
+        if self.agent is not None and self.agent.is_alive:
+            self._agent_files()
+        self._close_memory()
+
+    def _close_memory(self) -> None:
         for file in () if self.memory is None else self.memory.files:
             os.close(file)
         self.memory = None
@@ -299,13 +309,15 @@ class World:
             self._start()
             self._go_on()
         finally:
+            if self.coordinator is not None:
+                self.coordinator.let_go()
+            for node in self.nodes:
+                node.let_go()
             for process in self.kernel.processes:
                 process.on_end.clear()
                 process.exit()
             if is_collecting:
                 gc.enable()
-            for node in self.nodes:
-                node.close_memory()
             shutil.rmtree(self.folder, ignore_errors=True)
         outcome = self.outcome
         outcome.events, outcome.seconds, outcome.digest = self.loop.events, self.loop.now, self.loop.digest

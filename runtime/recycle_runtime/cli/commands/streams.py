@@ -10,6 +10,7 @@ from recycle_runtime.plan.assembly import Worker, disassemble
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.plan_book import layout_of
 from recycle_runtime.plan.plan_choice import parse_workers
+from recycle_runtime.plan.worker_ids import worker_text
 
 _OWN, _FASTEST = "own", "fastest"
 _DIGITS = 9
@@ -41,7 +42,7 @@ def run(arguments: Namespace, output: Output) -> int:
     bundle, plan = _picked(bundle, arguments.bundle, arguments.cut or _OWN, arguments.failures)
     if arguments.worker is None:
         for worker in bundle.workers(plan):
-            output.data(f"worker {_name(worker)}  {bundle.length(plan, worker)} instructions\n")
+            output.data(f"worker {worker_text(worker)}  {bundle.length(plan, worker)} instructions\n")
         return DONE
     worker = _worker(arguments.worker)
     if worker not in bundle.workers(plan):
@@ -55,7 +56,7 @@ def _plans(bundle: Bundle) -> Iterator[str]:
         if _is_of_a_layout(bundle):
             yield f"plan {number}  {_placed(bundle, number)}"
             continue
-        failed = " ".join(map(_name, plan.failed)) or "none"
+        failed = " ".join(map(worker_text, plan.failed)) or "none"
         live = len(bundle.workers(number))
         yield f"plan {number}  {len(plan.failed)} failed ({failed}), {live} workers live"
     for cut, recut in enumerate(bundle.recuts):
@@ -128,7 +129,3 @@ def _worker(word: str) -> Worker:
     except ValueError:
         raise UsageError(f"--worker must be like 0:2 (pipeline:stage, from 0), got {word!r}") from None
     return worker
-
-
-def _name(worker: Worker) -> str:
-    return f"{worker[0]}:{worker[1]}"

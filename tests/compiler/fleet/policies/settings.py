@@ -2,12 +2,29 @@
 
 from dataclasses import replace
 
+from hypothesis import strategies as st
+
 from recycle_compiler.fleet.policy import Change, Worker
 from recycle_compiler.fleet.setting import ChangeCosts, FleetSetting, Known, make_setting
 from recycle_compiler.ir.job import JobSpec
 from tests.support.jobs import unit_job
 
 GIB = 1 << 30
+TRACES = st.sampled_from(
+    [
+        "every 20m",
+        "every 20m repair 50m",
+        "poisson mtbf=20h repair=1h node=2:20% rack=6:20%",
+        "poisson mtbf=3h repair=2m spares=3",
+        "every 3s repair 17s",
+    ]
+)
+"""Of all kinds, in words."""
+
+
+def hours_of(words: str) -> float:
+    """As many as a test has time for."""
+    return 0.5 if "every 3s" in words else 12
 
 
 def unit_setting(stages: int = 4, pipelines: int = 3, microbatches: int = 6, layers: int = 2) -> FleetSetting:

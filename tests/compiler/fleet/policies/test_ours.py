@@ -16,6 +16,7 @@ from recycle_compiler.frontend import load_job
 from recycle_compiler.ir.sharding import Sharding
 from recycle_compiler.planner.baselines import best_placement
 from recycle_runtime.plan.plan_choice import Planned
+from tests.compiler.fleet.policies.settings import TRACES, hours_of
 from tests.compiler.fleet.settings import COSTS, PERIODS, course_of, made_fleet, read_fleet, setting
 from tests.support.jobs import figure3
 
@@ -220,21 +221,9 @@ def test_beyond_the_bundle_workers_move_to_where_the_slowest_stage_is_fastest() 
 
 
 @settings(max_examples=25)
-@given(
-    st.sampled_from(
-        [
-            "every 20m",
-            "every 20m repair 50m",
-            "poisson mtbf=20h repair=1h node=2:20% rack=6:20%",
-            "poisson mtbf=3h repair=2m spares=3",
-            "every 3s repair 17s",
-        ]
-    ),
-    st.integers(0, 10_000),
-)
+@given(TRACES, st.integers(0, 10_000))
 def test_any_trace_is_survived(words: str, seed: int) -> None:
-    hours = 0.5 if words.endswith("s") and "every 3s" in words else 12
-    fleet = made_fleet(words, hours, seed)
+    fleet = made_fleet(words, hours_of(words), seed)
     course = course_of(Ours(setting()), fleet)
     best = fleet.trace.span / 21
     assert 0 <= course.kept <= best * (1 + 1e-9)

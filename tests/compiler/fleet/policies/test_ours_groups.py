@@ -14,6 +14,7 @@ from recycle_compiler.ir.failure import failed_per_stage
 from recycle_compiler.ir.groups import GroupedLayout, absent_of_groups, job_of_groups, parse_any_layout
 from recycle_compiler.planner.compile import plan_failed
 from recycle_runtime.plan.plan_choice import Planned
+from tests.compiler.fleet.policies.settings import TRACES, hours_of
 from tests.compiler.fleet.policies.test_ours_recut import GIGABYTE, layered
 from tests.compiler.fleet.settings import course_of, made_fleet, read_fleet
 
@@ -116,20 +117,10 @@ def test_a_plan_that_is_not_there_is_estimated_near_one_that_is_made(failures: t
 
 
 @settings(max_examples=25, deadline=None)
-@given(
-    st.sampled_from(
-        [
-            "every 20m repair 50m",
-            "poisson mtbf=20h repair=1h node=2:20% rack=6:20%",
-            "poisson mtbf=3h repair=2m spares=3",
-            "every 3s repair 17s",
-        ]
-    ),
-    st.integers(0, 10_000),
-)
+@given(TRACES, st.integers(0, 10_000))
 @example("poisson mtbf=20h repair=1h node=2:20% rack=6:20%", 450)
 def test_any_trace_is_survived(words: str, seed: int) -> None:
-    fleet = made_fleet(words, 0.5 if "every 3s" in words else 12, seed)
+    fleet = made_fleet(words, hours_of(words), seed)
     course: Course = course_of(Ours(in_groups()), fleet)
     assert 0 <= course.kept <= fleet.trace.span / 20 * (1 + 1e-9)
     assert course.redone >= 0

@@ -15,6 +15,7 @@ from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.layers import LayerCosts
 from recycle_compiler.ir.layout import absent_cells, job_of_layout, parse_layout
 from recycle_runtime.plan.plan_choice import Planned
+from tests.compiler.fleet.policies.settings import TRACES, hours_of
 from tests.compiler.fleet.settings import COSTS, course_of, made_fleet, read_fleet
 from tests.support.jobs import figure3
 
@@ -174,20 +175,9 @@ def test_the_reference_is_the_fastest_plan_without_failures() -> None:
 
 
 @settings(max_examples=25, deadline=None)
-@given(
-    st.sampled_from(
-        [
-            "every 20m",
-            "every 20m repair 50m",
-            "poisson mtbf=20h repair=1h node=2:20% rack=6:20%",
-            "poisson mtbf=3h repair=2m spares=3",
-            "every 3s repair 17s",
-        ]
-    ),
-    st.integers(0, 10_000),
-)
+@given(TRACES, st.integers(0, 10_000))
 def test_any_trace_is_survived(words: str, seed: int) -> None:
-    fleet = made_fleet(words, 0.5 if "every 3s" in words else 12, seed)
+    fleet = made_fleet(words, hours_of(words), seed)
     course: Course = course_of(Ours(layered()), fleet)
     assert 0 <= course.kept <= fleet.trace.span / 20 * (1 + 1e-9)
     assert course.redone >= 0

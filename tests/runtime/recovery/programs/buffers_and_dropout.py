@@ -5,7 +5,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-WIDTH = 4
+from tests.runtime.recovery.programs import tiny
+
+WIDTH = tiny.WIDTH
+loss, optimizer = tiny.loss, tiny.optimizer
 
 
 def build_stage(stage: int, stages: int) -> nn.Module:
@@ -18,16 +21,8 @@ def build_stage(stage: int, stages: int) -> nn.Module:
     )
 
 
-def loss(output: Tensor, target: Tensor) -> Tensor:
-    return nn.functional.mse_loss(output, target)
-
-
 def batches(seed: int) -> Iterator[tuple[Tensor, Tensor]]:
     generator = torch.Generator().manual_seed(seed)
     while True:
         points = torch.randn(5, WIDTH, dtype=torch.float64, generator=generator)
         yield points, points.sin()
-
-
-def optimizer(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    return torch.optim.Adam(parameters, lr=3e-3)

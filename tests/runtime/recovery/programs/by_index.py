@@ -7,13 +7,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-WIDTH = 4
+from tests.runtime.recovery.programs import tiny
 
-
-def build_stage(stage: int, stages: int) -> nn.Module:
-    torch.manual_seed(stage)
-    layers: list[nn.Module] = [nn.Linear(WIDTH, WIDTH, dtype=torch.float64)]
-    return nn.Sequential(*layers, *([nn.Tanh()] if stage < stages - 1 else []))
+WIDTH = tiny.WIDTH
+build_stage, optimizer = tiny.build_stage, tiny.optimizer
 
 
 def loss(output: Tensor, target: Tensor) -> Tensor:
@@ -28,7 +25,3 @@ def microbatch(index: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(index)
     points = torch.randn(2 + index % 3, WIDTH, dtype=torch.float64, generator=generator)
     return points, points.sin()
-
-
-def optimizer(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    return torch.optim.Adam(parameters, lr=3e-3)

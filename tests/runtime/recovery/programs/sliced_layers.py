@@ -1,16 +1,17 @@
 """Four layers in float64 whose matrices are sliced over the tensor-parallel ranks of a worker."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tests.runtime.recovery.programs import tiny
 from tests.runtime.training.programs.own_collectives import collect, slice_of, spread
 
-WIDTH = 4
+WIDTH = tiny.WIDTH
 LAYERS = 4
+loss, batches, optimizer = tiny.loss, tiny.batches, tiny.optimizer
 
 
 class Layer(nn.Module):
@@ -30,18 +31,3 @@ class Layer(nn.Module):
 
 def layers(group: Any = None) -> list[tuple[str, nn.Module]]:
     return [(f"blocks.{number}", Layer(group)) for number in range(LAYERS)]
-
-
-def loss(output: Tensor, target: Tensor) -> Tensor:
-    return functional.mse_loss(output, target)
-
-
-def batches(seed: int) -> Iterator[tuple[Tensor, Tensor]]:
-    generator = torch.Generator().manual_seed(seed)
-    while True:
-        points = torch.randn(3, WIDTH, dtype=torch.float64, generator=generator)
-        yield points, points.sin()
-
-
-def optimizer(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    return torch.optim.Adam(parameters, lr=3e-3)
