@@ -6,9 +6,10 @@ begin with different settings, some chunks at a time get values of their own, an
 that are late change places with the op before them (`exchanges.py`). Going on for longer in one round helps
 less than beginning again.
 
-Where rules alone are not enough, the best schedule first goes back and forth in time (`mirror.py`), with
-exchanges after each turn. Where two rounds are not enough, timetables (`timetable.py`) are tried, with routes
-of their own. If they come to something shorter, all further rounds begin with them.
+Where rules alone are not enough, the best few schedules first go back and forth in time (`mirror.py`), with
+exchanges after each turn, and the one that gets furthest goes on. Where two rounds are not enough, timetables
+(`timetable.py`) are tried, with routes of their own. If they come to something shorter, all further rounds
+begin with them.
 """
 
 from collections.abc import Callable, Iterator
@@ -73,12 +74,14 @@ _PUSHES = (50, 70, 90)
 """Patience of placing ops backwards in time, in percent, turn by turn."""
 _PULLS = (50, 65, 80)
 """Patiences of placing ops forwards again, in percent."""
-_TURNS = 24
-"""Turns of placing ops back and forth in time."""
+_LANES = 4
+"""Beginnings that go back and forth in time beside each other, until the worse half of them is left out."""
+_OF_LANES = (2, 8)
+"""Turns back and forth in time until then, and exchanges after each of them."""
+_OF_LAST = (16, 16)
+"""Turns of the one that is left, and exchanges after each."""
 _FAR_PUSHED = 85
-"""Percentage of the distance to the aim; turns end after one with each patience if more of it is left."""
-_TRIES_OF_TURN = 16
-"""Exchanges after each turn back and forth in time."""
+"""Percentage of the distance to the aim; all turns end with the first ones if more of it is left."""
 _REROUTED = 2
 """Rounds with other routes."""
 _FAR_ROUTES = 102
@@ -139,6 +142,13 @@ class _Tried(NamedTuple):
     is_flow: bool = False
 
 
+class _Lane(NamedTuple):
+    """A schedule that goes back and forth in time."""
+
+    best: Placed
+    current: Placed
+
+
 class _ByRules(NamedTuple):
     """Periods that rules have come to."""
 
@@ -172,7 +182,8 @@ def tune(clock: Clock, goal: Goal, effort: Tuning, noise: Noise, budget: Budget)
             best.append(begins[0].placed)
         begin = begins[turn % _ANEW % len(begins)]
         best[-1] = min(best[-1], begin.placed, key=_rank)
-        best[-1] = tuner.back_and_forth(best[-1], _TURNS if turn == 0 and effort.is_patient else 0)
+        if turn == 0 and effort.is_patient:
+            best[-1] = tuner.back_and_forth([tried.placed for tried in begins])
         if tuner.is_done(best[-1].period) or effort.rounds == 0:
             break
         found = tuner.changes(begin, effort.changes)
@@ -352,28 +363,48 @@ class _Tuner:
         tries = [one for priority in priorities for one in self.by_times(priority, _FLOW_PATIENCES)[:1]]
         return sorted(tries, key=lambda tried: tried.placed.rank)
 
-    def back_and_forth(self, begin: Placed, turns: int) -> Placed:
-        """The best that comes of placing ops backwards in time, then forwards again, and exchanges."""
-        clock, best = self.clock, begin
-        if turns == 0 or self.is_done(begin.period) or not self._budget.has("mirror"):
-            return begin
-        if not can_be_mirrored(clock.problem):
-            return begin
-        mirror = Mirror(clock.problem, clock.deadlines(begin.first, begin.period))
-        far = self._goal.aim + (begin.period - self._goal.aim) * _FAR_PUSHED // 100
-        for turn in range(turns):
-            if turn == len(_PUSHES) and best.period > far:
-                break
-            self._budget.spend(Visits.RULE * clock.problem.ops)
-            starts = mirror.pushed_back(begin.end, _PUSHES[turn % len(_PUSHES)])
-            tries = [] if starts is None else self.by_times(starts, _PULLS)
-            if not tries:
-                break
-            begin = exchange(clock, tries[0].placed, self._goal, _TRIES_OF_TURN, self._noise, self._budget)
-            best = min(best, begin, key=_rank)
+    def back_and_forth(self, begins: list[Placed]) -> Placed:
+        """The best that comes of placing ops backwards in time, then forwards again, and exchanges.
+
+        Which beginning leads furthest shows after a few turns, so the best ones have as many, then the better
+        half of them as many more, and so on; the last one goes on for longer.
+        """
+        lanes = [_Lane(begin, begin) for begin in sorted(begins, key=_rank)[:_LANES]]
+        first = lanes[0].best
+        if self.is_done(first.period) or not self._budget.has("mirror"):
+            return first
+        if not can_be_mirrored(self.clock.problem):
+            return first
+        far = self._goal.aim + (first.period - self._goal.aim) * _FAR_PUSHED // 100
+        turn = 0
+        while True:
+            turns, tries = _OF_LANES if len(lanes) > 1 else _OF_LAST
+            for number, lane in enumerate(lanes):
+                lanes[number] = self._turns(lane, turn, turns, tries)
+                if self.is_done(lanes[number].best.period):
+                    break
+            lanes.sort(key=_rank_of_lane)
+            best = lanes[0].best
+            if len(lanes) == 1 or self.is_done(best.period) or best.period > far:
+                return best
+            turn += turns
+            del lanes[(len(lanes) + 1) // 2 :]
+
+    def _turns(self, lane: "_Lane", begun: int, turns: int, tries: int) -> "_Lane":
+        """The lane after so many more turns."""
+        clock, (best, current) = self.clock, lane
+        mirror = Mirror(clock.problem, clock.deadlines(current.first, current.period))
+        for turn in range(begun, begun + turns):
             if self.is_done(best.period):
                 break
-        return best
+            self._budget.spend(Visits.RULE * clock.problem.ops)
+            starts = mirror.pushed_back(current.end, _PUSHES[turn % len(_PUSHES)])
+            tried = [] if starts is None else self.by_times(starts, _PULLS)
+            if not tried:
+                break
+            current = exchange(clock, tried[0].placed, self._goal, tries, self._noise, self._budget)
+            best = min(best, current, key=_rank)
+        return _Lane(best, current)
 
     def by_times(self, priority: Ints, patiences: tuple[int, ...]) -> list[_Tried]:
         """Orders whose ops start as near to these times as they can, best first."""
@@ -454,6 +485,10 @@ def _is_near(problem: Problem, period: int, goal: Goal) -> bool:
 
 def _rank(placed: Placed) -> tuple[int, int]:
     return placed.rank
+
+
+def _rank_of_lane(lane: _Lane) -> tuple[int, int]:
+    return lane.best.rank
 
 
 def _runs(problem: Problem) -> list[range]:
