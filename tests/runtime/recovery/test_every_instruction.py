@@ -81,7 +81,7 @@ def test_some_instructions_with_shards(tmp_path: Path, sharded: str) -> None:
 
 def test_some_instructions_with_experts(tmp_path: Path, experts: str) -> None:
     """In the middle of exchanges, between them, and while weights go to other slots."""
-    kill_everywhere(tmp_path, experts, SHARED_EXPERTS, (1, 1), every=9)
+    kill_everywhere(tmp_path, experts, SHARED_EXPERTS, (1, 1), every=14)
 
 
 @pytest.mark.slow

@@ -137,7 +137,12 @@ Block.forward = lambda self, value: checkpoint(_forward, self, value, use_reentr
 
 @pytest.mark.parametrize(
     ("reentrant", "decouple", "failed"),
-    [(False, True, []), (False, False, [(1, 1)]), (True, True, [(1, 1)]), (True, False, [])],
+    [
+        (False, True, [(1, 1)]),
+        (True, False, []),
+        pytest.param(False, False, [], marks=pytest.mark.slow),
+        pytest.param(True, True, [(1, 1)], marks=pytest.mark.slow),
+    ],
     ids=str,
 )
 def test_blocks_are_computed_again_and_no_token_travels_for_it(
