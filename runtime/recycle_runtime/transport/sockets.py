@@ -84,7 +84,9 @@ class GroupSockets:
                 for descriptor, identity in now.items():
                     # Programs that the user's code starts would keep them open.
                     if identity in self._own:
-                        os.set_inheritable(descriptor, False)
+                        # Threads of NCCL close some meanwhile.
+                        with suppress(OSError):
+                            os.set_inheritable(descriptor, False)
 
     def claim(self) -> None:
         """From now on no other group takes these sockets for its own, and those that listen are shut too:

@@ -10,10 +10,12 @@ from recycle_runtime.transport.choose import DeviceStartError
 
 _LONGEST = 2000
 """Letters of the error's own words."""
+_MOST_OF_OURS = 3
+"""Frames, where the user's code has no part in an error."""
 
 
 def program_error_text(error: BaseException, worker: str) -> str:
-    """One line that says what failed in whose work, then the frames of the user's code that led there."""
+    """One line that says what failed in whose work, then the frames that led there: those of the user's code."""
     if isinstance(error, ProgramError):
         hint = f"; {error.hint}" if error.hint else ""
         return f"worker {worker}: {error}{hint}"
@@ -23,7 +25,9 @@ def program_error_text(error: BaseException, worker: str) -> str:
     if isinstance(error, StreamError) and error.__cause__ is not None:
         cause, where = error.__cause__, error.where
     head = f"{where}: {_words(cause)}"
-    frames = user_frames(frames_of(cause))
+    seen = frames_of(cause)
+    # Without any of the user's it is ours to be mended, and only these say where.
+    frames = user_frames(seen) or seen[-_MOST_OF_OURS:]
     return f"{head}\n{frames_text(frames)}" if frames else head
 
 

@@ -6,6 +6,9 @@ import socket
 from collections.abc import Generator
 from contextlib import contextmanager
 
+import pytest
+
+from recycle_runtime.transport import sockets as module
 from recycle_runtime.transport.sockets import GroupSockets, keep, making_group, not_after_fork
 
 
@@ -40,6 +43,23 @@ def test_connections_that_a_group_opens_while_it_is_being_left() -> None:
     with pair() as (later, _):
         sockets.break_off()
         assert is_shut(later)
+
+
+def test_one_that_is_closed_while_the_group_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As threads of NCCL do: it is seen, and gone before anything can be done with it."""
+
+    def seen() -> dict[int, int]:
+        found = see()
+        passing.close()
+        return found
+
+    sockets, see = GroupSockets(), module._sockets
+    with pair() as (own, _), pair() as (passing, _):
+        monkeypatch.setattr(module, "_sockets", seen)
+        with making_group(sockets):
+            pass
+        sockets.break_off()
+        assert is_shut(own)
 
 
 def test_what_is_opened_later_belongs_to_others() -> None:
