@@ -15,7 +15,7 @@ _MOST_OF_OURS = 3
 
 
 def program_error_text(error: BaseException, worker: str) -> str:
-    """One line that says what failed in whose work, then the frames of the user's code that led there, or ours."""
+    """One line: what failed in whose work, then the frames that led there: of the user's code, or ours."""
     if isinstance(error, ProgramError):
         hint = f"; {error.hint}" if error.hint else ""
         return f"worker {worker}: {error}{hint}"
