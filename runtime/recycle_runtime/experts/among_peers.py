@@ -49,6 +49,8 @@ class _Arrived(NamedTuple):
     """At the experts; and what experts have made of the rows of this worker."""
 
 
+_THERE_AND_BACK = 2
+"""Crossings of one call."""
 Arrivals = dict[int, _Arrived]
 """By layer."""
 
@@ -97,7 +99,14 @@ class AmongPeers:
                 "the first time was not kept",
                 "torch.utils.checkpoint around a mixture, or around what lies before and after it",
             )
-        return self.arrivals[self._layer]
+        arrived = self.arrivals[self._layer]
+        if len(arrived.rows) > _THERE_AND_BACK:
+            raise ProgramError(
+                "experts that peers share are called several times in one forward, and computed a second time "
+                "in the backward: which of the calls that is cannot be known",
+                "call each mixture once in a forward, or without activation checkpointing around it",
+            )
+        return arrived
 
     def drop(self) -> None:
         """Let go of what a step holds."""

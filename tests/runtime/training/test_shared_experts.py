@@ -12,6 +12,7 @@ from recycle_compiler.ir.failure import failure_set
 from recycle_compiler.ir.job import JobSpec, Techniques
 from recycle_compiler.planner.compile import plan_failed
 from recycle_runtime.execution.chunk import build_module
+from recycle_runtime.execution.interpreter import StreamError
 from recycle_runtime.execution.split_backward import WeightWork
 from recycle_runtime.experts.exchange import Alone as OneProcess
 from recycle_runtime.experts.placement import Placement
@@ -159,6 +160,22 @@ def test_blocks_are_computed_again_and_no_token_travels_for_it(
         exchanges: list[Any] = [layer.exchange for chunk in chunks for layer in chunk.expert_counts.layers]
         travelled.append(sum(exchange.bytes_given for exchange in exchanges))
     assert travelled[0] == travelled[1] > 0
+
+
+_TWICE = """
+Block.forward = lambda self, value: _forward(self, _forward(self, value))
+_twice = Block.forward
+Block.forward = lambda self, value: checkpoint(_twice, self, value, use_reentrant=False)
+"""
+
+
+def test_a_mixture_that_is_called_twice_in_what_is_computed_again(tmp_path: Path) -> None:
+    """What came at the first call is not taken for what came at the second."""
+    program = tmp_path / "twice.py"
+    source = Path(SHARED_EXPERTS).read_text(encoding="utf-8")
+    program.write_text(source + _CHECKPOINTED.format(reentrant=False) + _TWICE, encoding="utf-8")
+    with pytest.raises(StreamError, match="several times in one forward"):
+        trained(tmp_path, job_of(2, 4, decouple=True, stagger=True), None, str(program))
 
 
 _SPOILED = """
