@@ -102,8 +102,8 @@ class AmongPeers:
         arrived = self.arrivals[self._layer]
         if len(arrived.rows) > _THERE_AND_BACK:
             raise ProgramError(
-                "experts that peers share are called several times in one forward, and computed a second time "
-                "in the backward: which of the calls that is cannot be known",
+                "experts that peers share are called several times in one forward, and computed a second "
+                "time in the backward: which of the calls that is cannot be known",
                 "call each mixture once in a forward, or without activation checkpointing around it",
             )
         return arrived
