@@ -178,7 +178,10 @@ def test_blocks_are_computed_again_and_no_token_travels_for_it(
         # Two mixtures, there and back: five tokens of six float64 have two experts each.
         expected = 0 if each == SHARED_EXPERTS else 2 * 2 * (5 * 2) * 6 * 8
         assert counts == {expected}
-        assert sum(count for _, count in held) == len(held) * expected and held
+        kept = sum(count for _, count in held)
+        # Those that a peer without a micro-batch has computed are not kept.
+        assert kept <= len(held) * expected if failed else kept == len(held) * expected
+        assert held and bool(kept) == bool(expected)
         held.clear()
     assert travelled[0] == travelled[1] > 0
 
