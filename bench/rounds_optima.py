@@ -117,10 +117,12 @@ def tiny_job(seed: int) -> tuple[JobSpec, tuple[int, ...]]:
         for held, amount in zip(job.capacity, job.activation, strict=True)
     )
     nothing = (0,) * stages
-    sharding = Sharding(1, (pipelines,) * stages, nothing, nothing, nothing, nothing, job.optimizer)
+    # All own all of it, so that failures make no step longer.
+    shards = (pipelines,) * stages
+    sharding = Sharding(pipelines, shards, nothing, job.optimizer, nothing, lost=nothing, absent=nothing)
     counts = tuple(random.choice((0, 0, 1, pipelines - 1)) for _ in range(stages))
     most = map(min, job.forward, job.backward_input)
-    exchange = tuple(_SLOT * random.randint(0, ticks // _SLOT) for ticks in most)
+    exchange = tuple(_SLOT * random.randrange(ticks // _SLOT) for ticks in most)
     exchange = exchange if any(exchange) else ()
     return replace(job, capacity=room, sharding=sharding, exchange=exchange), counts
 

@@ -37,7 +37,7 @@ def replay(streams: Streams) -> Schedule:
     queues = {worker: _ops(streams, worker, index) for index, worker in enumerate(streams.workers)}
     ends: dict[tuple[OpKind, int, int, int], int] = {}
     rounds = {worker: _rounds(queue) for worker, queue in queues.items()}
-    if any(streams.job.exchange):
+    if any(streams.job.exchange_left):
         queues = {worker: _overlapped(streams.job, queue, rounds[worker]) for worker, queue in queues.items()}
     clock = {worker: streams.release[worker.stage] for worker in streams.workers}
     position = dict.fromkeys(streams.workers, 0)

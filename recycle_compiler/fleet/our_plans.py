@@ -22,7 +22,7 @@ from recycle_compiler.planner.compile import plan_failed
 from recycle_compiler.planner.layout_bounds import layout_bound
 from recycle_compiler.planner.recut import fastest_layout
 from recycle_compiler.scheduling.bounds import stage_bounds
-from recycle_compiler.scheduling.problem import UNLIMITED, Problem, problem_of, with_ends_of
+from recycle_compiler.scheduling.problem import UNLIMITED, Problem, problem_of, with_times_of
 from recycle_compiler.simulator.costs import Jitter, jitter_of
 from recycle_compiler.simulator.engine import simulate
 from recycle_runtime.plan.bundle import Bundle
@@ -128,11 +128,11 @@ def _bound_of_stage(job: JobSpec, stage: int, failures: int) -> int:
     """Bound of a stage with so many failures, where the others have all workers."""
     counts = tuple(failures if other == stage else 0 for other in range(job.stages))
     hosts = Target(job, normal_form(counts, job.pipelines)).hosts
-    problem = with_ends_of(replace(_whole_problem(job, ()), hosts=hosts), job.left_by(counts))
+    problem = with_times_of(replace(_whole_problem(job, ()), hosts=hosts), job.left_by(counts))
     rooms = zip(problem.capacity, problem.activation, strict=True)
     if any(UNLIMITED != room < needed for room, needed in rooms):
         # Those that are left own too much of a sharded state for a plan; the load is still known.
-        problem = with_ends_of(problem, job)
+        problem = with_times_of(problem, job)
     return max(bound.period for bound in stage_bounds(problem, stage))
 
 

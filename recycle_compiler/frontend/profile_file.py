@@ -12,7 +12,8 @@ weights of which a worker has slots alone, `slot_bytes` one expert of each mixtu
 have `overhead_bytes` of a worker, `working_bytes` in each row, of which a worker needs the largest, and
 `split_ppm`: how much longer two halves of a micro-batch take than the whole, in millionths; null where that
 could not be measured. `exchange` in a row is how long tokens take to their experts and back in one forward,
-which `forward` and `backward_input` are without. Either may have `spread_ppm` and `jitter_ppm`: how much op
+which `forward` and `backward_input` are without; `arrived_bytes` are those that activation checkpointing keeps,
+which `activation_bytes` are without. Either may have `spread_ppm` and `jitter_ppm`: how much op
 times vary by micro-batch and by chance, as standard deviations in millionths. Keys that are not named here
 are left to whoever wrote them.
 """
@@ -62,6 +63,7 @@ _FIELDS = {
     "expert_bytes": ("experts", 0),
     "slot_bytes": ("slot", 0),
     "exchange": ("exchange", 0),
+    "arrived_bytes": ("arrived", 0),
 }
 """Key in the file: field of the costs, least value."""
 _REQUIRED = ("forward", "backward_input", "backward_weight", "activation_bytes")
@@ -119,7 +121,10 @@ def read_profile_file(
     workers = measured.pipelines or shape.pipelines
     held = {name: columns.pop(name) for name in ("weights", "gradients", "experts", "slot")}
     columns |= _with_slots(columns, held, state)
-    if not state.slots:
+    arrived = columns.pop("arrived")
+    if state.slots:
+        columns["activation"] = tuple(map(sum, zip(columns["activation"], arrived, strict=True)))
+    else:
         # Measured for jobs whose peers share experts: here every worker has all of them.
         columns["exchange"] = (0,) * len(columns["exchange"])
     columns |= _sharded(columns, workers or 1, state)

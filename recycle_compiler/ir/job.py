@@ -30,6 +30,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from operator import add, ge, sub
 from typing import Any
 
 from recycle_compiler.ir.layers import MORE, PER_LAYER, LayerCosts, parse_layers, print_layers
@@ -146,8 +147,8 @@ class JobSpec:
     """Slots of each worker for experts, in each mixture layer. Where there are any, the workers that hold a
     chunk meet in rounds: see `scheduling/rounds/`. 0: peers share no experts."""
     exchange: tuple[int, ...] = ()
-    """Part of `forward` of each chunk, and as much of `backward_input`, in which tokens go to their experts
-    and back; empty where that is not known."""
+    """Ticks in which tokens of each chunk go to their experts and back, once in `forward` and once in
+    `backward_input`, while no worker has failed; empty where that is not known."""
     state_counts: tuple[int, ...] = ()
     """Parameters of each chunk whose state is shared out, where workers have fewer: not all experts."""
     placed_every: int = 0
@@ -193,7 +194,8 @@ class JobSpec:
 
     def left_by(self, failed: Sequence[int]) -> "JobSpec":
         """The job when so many workers of each stage have failed: who is left owns more of a sharded state,
-        so that steps take longer and activations have less room. The same job where state is whole."""
+        so that steps take longer and activations have less room, and sends fewer tokens to experts of others.
+        The same job where state is whole."""
         sharding = self.sharding
         if sharding is None:
             return self
@@ -209,7 +211,30 @@ class JobSpec:
             for room, held in zip(self.capacity, self.held, strict=True)
         )
         steps = tuple(sharding.step_time(chunk, count) for chunk, count in enumerate(lost))
-        return replace(self, optimizer=steps, capacity=capacity, sharding=replace(sharding, lost=lost))
+        left = replace(self, optimizer=steps, capacity=capacity, sharding=replace(sharding, lost=lost))
+        if not self.exchange:
+            return left
+        moved = tuple(map(sub, left.exchange_left, self.exchange_left))
+        forward, back = (tuple(map(add, ticks, moved)) for ticks in (self.forward, self.backward_input))
+        return replace(left, forward=forward, backward_input=back)
+
+    @property
+    def exchange_left(self) -> tuple[int, ...]:
+        """Part of `forward` of each chunk, and as much of `backward_input`, in which tokens travel: n workers
+        that are left keep 1 / n of them. Empty where `exchange` is."""
+        if self.sharding is None or not self.exchange:
+            return self.exchange
+        return self._exchange_with(self.sharding.lost)
+
+    def _exchange_with(self, lost: Sequence[int]) -> tuple[int, ...]:
+        """With so many holders of each chunk failed."""
+        assert self.sharding is not None, "peers that share experts share out the optimizer's state"
+        return tuple(
+            -(-ticks * shards * max(0, shards - gone - 1) // ((shards - gone) * (shards - 1)))
+            if 0 < gone < shards
+            else ticks
+            for ticks, shards, gone in zip(self.exchange, self.sharding.shards, lost, strict=True)
+        )
 
     @property
     def unfailed(self) -> "JobSpec":
@@ -317,6 +342,9 @@ class JobSpec:
             values: tuple[int, ...] = getattr(self, name)
             if values and (len(values) != self.chunks or min(values) < 0):
                 yield f"{name} needs {self.chunks} values of at least 0, got {values}"
+        longest = zip(self.forward, self.backward_input, strict=False)
+        if any(map(ge, self.exchange_left, map(min, longest))):
+            yield f"forward and backward_input must be longer than exchange within them, {self.exchange_left}"
         if self.sharding is None or not self.techniques.adaptive:
             yield "slots for experts need a sharded state and the technique adaptive"
         if not self.has_chunk_per_stage or self.groups or self.tied or self.parts > 1:

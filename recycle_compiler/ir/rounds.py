@@ -32,10 +32,10 @@ def turn_of(job: JobSpec, ops: OpTable) -> Column:
 
 def with_overlap(job: JobSpec, ops: OpTable) -> OpTable:
     """The ops, in the order in which each worker runs them, whose W take what is left of them."""
-    if not any(job.exchange):
+    if not any(job.exchange_left):
         return ops
     duration, part = ops.duration.copy(), PART[ops.kind]
-    exchange = np.array(job.exchange, dtype=np.int64)
+    exchange = np.array(job.exchange_left, dtype=np.int64)
     for worker in np.unique(ops.worker).tolist():
         rows = np.flatnonzero((ops.worker == worker) & (part != UNSET))
         weighs, ticks = part[rows] == _WEIGHT, exchange[ops.chunk[rows]]
@@ -56,9 +56,9 @@ def overlapped_on(job: JobSpec, ops: OpTable, stage: int) -> int:
 
 def always_left(job: JobSpec, chunk: int) -> int:
     """Least ticks left of a W of this chunk, whatever of it is computed while rounds exchange tokens."""
-    if not any(job.exchange):
+    if not any(job.exchange_left):
         return job.backward_weight[chunk]
-    room = max(job.exchange[other] for other in job.held[job.chunk_stages[chunk]])
+    room = max(job.exchange_left[other] for other in job.held[job.chunk_stages[chunk]])
     return max(0, job.backward_weight[chunk] - MOST_ROUNDS * room)
 
 

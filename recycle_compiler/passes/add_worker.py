@@ -7,7 +7,8 @@
 The worker that lives after all takes every second micro-batch of the peer that has most, at the times they
 had there. So nothing gets later, memory has more room, and ops may even move forward.
 
-Where peers share experts, rounds stay what they were, and the worker has its part in them.
+Where peers share experts, rounds stay what they were, and the worker has its part in them. They may take longer:
+more tokens are then for experts of others.
 """
 
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.pipeline import Pass
 from recycle_compiler.passes.standard import GRAPH_PASSES
 from recycle_compiler.scheduling.bounds import lower_bound
-from recycle_compiler.scheduling.problem import Problem, problem_of, rerouted, with_ends_of
+from recycle_compiler.scheduling.problem import Problem, problem_of, rerouted, with_times_of
 from recycle_compiler.scheduling.rounds.routes import Shape
 from recycle_compiler.scheduling.rounds.search import schedule_in_order
 from recycle_compiler.scheduling.schedules import SearchedPlan, schedule_from
@@ -58,7 +59,7 @@ class AddWorker(Pass[Streams, Schedule]):
         found: dict[tuple[int, bool], list[tuple[Clock, FailureSet]]] = {}
         for failed in _with_one_fewer(streams):
             left = job.left_by(failed_per_stage(failed, job.stages))
-            clock = Clock(with_ends_of(_shared(crowded, Target(job, failed).hosts), left))
+            clock = Clock(with_times_of(_shared(crowded, Target(job, failed).hosts), left))
             # A stage that opens later may make the period shorter than this, but hardly change which is best.
             at_once = clock.time_at_once(clock.order_of(start)).period
             found.setdefault((at_once, failed != self.wanted), []).append((clock, failed))

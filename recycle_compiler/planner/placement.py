@@ -20,7 +20,7 @@ from recycle_compiler.passes.standard import GRAPH_PASSES
 from recycle_compiler.planner.worker_processes import Run
 from recycle_compiler.scheduling.bounds import lower_bound, shared_bounds, stage_bounds
 from recycle_compiler.scheduling.budget import Guard, Sizes
-from recycle_compiler.scheduling.problem import UNLIMITED, Problem, problem_of, rerouted, with_ends_of
+from recycle_compiler.scheduling.problem import UNLIMITED, Problem, problem_of, rerouted, with_times_of
 from recycle_compiler.scheduling.schedules import SearchedPlan
 from recycle_compiler.scheduling.search import Effort
 
@@ -121,7 +121,7 @@ def _quick_plan(job: JobSpec, healthy: Problem, counts: Counts, effort: Effort, 
     try:
         # Failures change nothing but routes, and what sharded state takes: the graph need not be made again.
         host = routes(job, target.hosts).reshape(healthy.units, healthy.chunks)
-        problem = with_ends_of(rerouted(healthy, target.hosts, host), job.left_by(counts))
+        problem = with_times_of(rerouted(healthy, target.hosts, host), job.left_by(counts))
         return slots.plan(problem, job.solver)
     except Exception:
         # By passes it fails as well, and leaves a reproducer.
@@ -132,7 +132,7 @@ def _quick_plan(job: JobSpec, healthy: Problem, counts: Counts, effort: Effort, 
 def _bound(job: JobSpec, costs: FailureCosts, counts: Counts) -> int:
     """Lower bound on the period with these failures: all of them together, not stage by stage."""
     hosts = Target(job, normal_form(counts, job.pipelines)).hosts
-    problem = with_ends_of(replace(costs.healthy, hosts=hosts), job.left_by(counts))
+    problem = with_times_of(replace(costs.healthy, hosts=hosts), job.left_by(counts))
     return lower_bound(problem).period if _has_room(problem) else NO_ROOM
 
 
@@ -165,7 +165,7 @@ def stage_costs(problem: Problem, failures: int, job: JobSpec) -> list[list[int]
             for chunk, workers in enumerate(problem.hosts)
         )
         counts = tuple(failed if other == stage else 0 for other in range(stages))
-        changed = with_ends_of(replace(problem, hosts=hosts), job.left_by(counts))
+        changed = with_times_of(replace(problem, hosts=hosts), job.left_by(counts))
         if not _has_room(changed):
             return NO_ROOM
         held = [chunk for chunk in range(problem.chunks) if stage_of[chunk] == stage]

@@ -10,6 +10,7 @@ a *window*: they all reduce when the last of their work is done. With one chunk 
 tied, and staggered optimizers, chunk, stage, pool and window are the same.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import gcd
 from typing import NamedTuple
@@ -176,6 +177,7 @@ def problem_of(graph: Graph) -> Problem:
     tasks = _tasks(graph)
     duration = tasks.duration.reshape(3, -1, job.chunks)
     weights = _weights(graph)
+    split = tuple(bool(weights[:, chunk].any()) for chunk in range(job.chunks))
     ends = [_finishing(ops, kind, job.chunks) for kind in (OpKind.R, OpKind.O, OpKind.G)]
     finish = tuple(map(sum, zip(*ends, strict=True)))
     hosts = _hosts(graph)
@@ -189,7 +191,7 @@ def problem_of(graph: Graph) -> Problem:
         forward=_least(duration[0]),
         backward=_least(duration[1]),
         weight=_least(duration[2], weights),
-        split=tuple(bool(weights[:, chunk].any()) for chunk in range(job.chunks)),
+        split=split,
         transfer=_transfers(job, tasks.edges),
         finish=finish,
         optimizer=ends[1],
@@ -209,7 +211,7 @@ def problem_of(graph: Graph) -> Problem:
         tasks=tasks,
         late=np.zeros(job.workers, dtype=np.int64),
         meets=job.slots > 0,
-        unhidden=_unhidden(job, weights),
+        unhidden=_unhidden(job, split),
     )
     grouped = _grouped(problem, barriers)
     return replace(grouped, is_uniform=_is_uniform(grouped), late=_late(ops, grouped))
@@ -222,10 +224,12 @@ def rerouted(problem: Problem, hosts: tuple[tuple[int, ...], ...], host: Ints) -
     return _grouped(replace(problem, hosts=hosts, tasks=tasks), barriers)
 
 
-def with_ends_of(problem: Problem, job: JobSpec) -> Problem:
-    """The same work, with the ends of a step and the memory of a job that failures have changed."""
+def with_times_of(problem: Problem, job: JobSpec) -> Problem:
+    """The same work, with the times and the memory of a job that failures have changed."""
     if job.sharding is None:
         return problem
+    if job.exchange:
+        problem = _with_exchanges_of(problem, job)
     capacity = tuple(UNLIMITED if amount is None else amount for amount in job.capacity)
     finish = tuple(map(sum, zip(job.reduce, job.optimizer, job.gather, strict=True)))
     changed = replace(
@@ -236,6 +240,28 @@ def with_ends_of(problem: Problem, job: JobSpec) -> Problem:
         worker_capacity=tuple(amount for amount in capacity for _ in range(job.pipelines)),
     )
     return _grouped(changed, tuple(problem.window[pool] for pool in problem.pool))
+
+
+def _with_exchanges_of(problem: Problem, job: JobSpec) -> Problem:
+    """The same ops of chunks that are all alike, where fewer or more tokens travel."""
+    split = np.array(problem.split)
+    left = [always_left(job, chunk) for chunk in range(job.chunks)]
+    times = (
+        np.array(job.forward),
+        np.array(job.backward_input) + np.where(split, 0, job.backward_weight),
+        np.where(split, left, 0),
+    )
+    duration = np.stack(times)[:, None, :].repeat(problem.units, axis=1).ravel()
+    forward, backward, weight = (tuple(each.tolist()) for each in times)
+    return replace(
+        problem,
+        forward=forward,
+        backward=backward,
+        weight=weight,
+        grain=gcd(problem.grain, *forward, *backward, *weight, *_of_overlap(job)),
+        tasks=problem.tasks._replace(duration=duration),
+        unhidden=_unhidden(job, split),
+    )
 
 
 def slowed(problem: Problem, slow: SlowWorkers) -> Problem:
@@ -308,16 +334,16 @@ def _tasks(graph: Graph) -> Tasks:
 
 def _of_overlap(job: JobSpec) -> tuple[int, ...]:
     """Times that decide what is left of W; none where nothing of them is computed in exchanges."""
-    return (*job.exchange, *job.backward_weight) if any(job.exchange) else ()
+    return (*job.exchange_left, *job.backward_weight) if any(job.exchange_left) else ()
 
 
-def _unhidden(job: JobSpec, weights: NDArray[np.bool_]) -> tuple[int, ...]:
+def _unhidden(job: JobSpec, split: Iterable[bool]) -> tuple[int, ...]:
     """Of a chunk that is alone on its workers, the last round is one of backwards, and its W follow."""
     if not _of_overlap(job) or not job.has_chunk_per_stage:
         return ()
     return tuple(
-        ticks - always_left(job, chunk) if weights[:, chunk].any() else 0
-        for chunk, ticks in enumerate(job.backward_weight)
+        ticks - always_left(job, chunk) if is_split else 0
+        for chunk, (ticks, is_split) in enumerate(zip(job.backward_weight, split, strict=True))
     )
 
 

@@ -54,7 +54,7 @@ def costs_of(job: JobSpec) -> SimulatedCosts:
         job.optimizer,
         job.gather,
         job.transfer,
-        job.exchange,
+        job.exchange_left,
     )
 
 

@@ -2,6 +2,8 @@
 
 A chunk has as many shards as workers held it in the beginning. With n of them left, every worker owns at most
 the share of `owners` shards in n, rounded up to whole shards: so much of a step it makes, of state it keeps.
+
+Where n workers share experts, one token of n has its expert where it is, and the others travel.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,7 +15,8 @@ from recycle_compiler.ir.job import JobSpec
 
 
 def job_of_plan(job: JobSpec, failed: Sequence[tuple[int, int]]) -> JobSpec:
-    """The job with the steps and capacities of workers that are left; the same where state is whole."""
+    """The job with the steps, capacities and exchanges of workers that are left; the same where state is
+    whole."""
     if job.sharding is None:
         return job
     known = job.sharding
@@ -25,7 +28,36 @@ def job_of_plan(job: JobSpec, failed: Sequence[tuple[int, int]]) -> JobSpec:
         grown = sum(ceil(known.state[c] * parts[c]) - ceil(known.state[c] * first[c]) for c in held)
         room.append(None if capacity is None else capacity - grown)
     steps = tuple(ceil(known.step[chunk] * part) for chunk, part in enumerate(parts))
-    return replace(job, optimizer=steps, capacity=tuple(room))
+    changed = replace(job, optimizer=steps, capacity=tuple(room))
+    if not job.exchange:
+        return changed
+    travels = [ceil(_travels(job, chunk, failed) * ticks) for chunk, ticks in enumerate(job.exchange)]
+    less = [now - before for now, before in zip(travels, job.exchange, strict=True)]
+    return replace(
+        changed,
+        exchange=tuple(travels),
+        forward=tuple(map(sum, zip(job.forward, less, strict=True))),
+        backward_input=tuple(map(sum, zip(job.backward_input, less, strict=True))),
+    )
+
+
+def _travels(job: JobSpec, chunk: int, failed: Sequence[tuple[int, int]]) -> Fraction:
+    """Tokens that go to other workers, beside those that do while all are there."""
+    now, first = _left(job, chunk, failed), _left(job, chunk, None)
+    if now in (0, first):
+        return Fraction(1)
+    return Fraction(now - 1, now) / Fraction(first - 1, first)
+
+
+def _left(job: JobSpec, chunk: int, failed: Sequence[tuple[int, int]] | None) -> int:
+    """Workers that hold a chunk; None: while all are there."""
+    known = job.sharding
+    assert known is not None
+    left = known.shards[chunk]
+    for stage in job.holders[chunk] if failed is not None else ():
+        gone = sum(at == stage for _, at in failed or ())
+        left -= max(0, gone - known.absent[stage])
+    return left
 
 
 def _part(job: JobSpec, chunk: int, failed: Sequence[tuple[int, int]] | None) -> Fraction:
@@ -33,11 +65,7 @@ def _part(job: JobSpec, chunk: int, failed: Sequence[tuple[int, int]] | None) ->
     known = job.sharding
     assert known is not None
     shards = known.shards[chunk]
-    left = shards
-    for stage in job.holders[chunk] if failed is not None else ():
-        gone = sum(at == stage for _, at in failed or ())
-        left -= max(0, gone - known.absent[stage])
-    owned = ceil(Fraction(known.owners * shards, max(left, 1)))
+    owned = ceil(Fraction(known.owners * shards, max(_left(job, chunk, failed), 1)))
     return Fraction(min(owned, shards), shards)
 
 

@@ -46,12 +46,12 @@ def with_experts(job: JobSpec, slots: int = 2) -> JobSpec:
 
 @st.composite
 def small_expert_targets(draw: st.DrawFn) -> Target:
-    """With exchanges that take from nothing to all of each forward and backward."""
+    """With exchanges that take from nothing to nearly all of each forward and backward."""
     target = draw(small_targets())
     job = with_experts(target.job)
     parts = draw(st.lists(st.integers(0, 4), min_size=job.chunks, max_size=job.chunks))
     most = zip(parts, job.forward, job.backward_input, strict=True)
-    exchange = tuple(part * min(forward, back) // 4 for part, forward, back in most)
+    exchange = tuple(part * (min(forward, back) - 1) // 4 for part, forward, back in most)
     return Target(replace(job, exchange=exchange if any(exchange) else ()), target.failed)
 
 
@@ -178,6 +178,30 @@ def test_a_schedule_in_rounds_as_text(golden: Callable[[str, str], None]) -> Non
     text = print_schedule(AssignSlots(Effort().least()).run(graph))
     golden("schedules/experts.txt", text)
     assert print_schedule(parse_schedule(text)) == text
+
+
+def test_fewer_peers_send_fewer_tokens() -> None:
+    """Each of n workers keeps one token of n; a worker that is left alone exchanges nothing."""
+    job = with_experts(figure3(6))
+    job = replace(
+        job, forward=(4 * SLOT,) * 4, backward_input=(4 * SLOT,) * 4, exchange=(SLOT, SLOT, SLOT, 0)
+    )
+    left = job.left_by((1, 0, 2, 2))
+    assert left.exchange_left == (750, 1000, 0, 0)
+    assert left.forward == left.backward_input == (3750, 4000, 3000, 4000)
+    assert parse_job(print_job(left).splitlines()) == left
+    assert left.left_by((2, 1, 0, 0)) == job.left_by((2, 1, 0, 0)) and left.unfailed == job
+    short = replace(job, forward=(SLOT, *job.forward[1:]))
+    assert any("must be longer than exchange" in broken for broken in short.verify())
+    failed = failure_set([(2, 0), (2, 2), (1, 2), (2, 3), (1, 3)])
+    plan = plan_failed(job, failed, effort=Effort().least())
+    bundle = Bundle.parse(bundle_bytes(source="", plans=[plan]))
+    assert [str(violation) for violation in verify_bundle(bundle)] == []
+    assert simulate(bundle, 0, iterations=2).period == plan.claims.period
+    # With the tokens of three peers the rounds of the one that is left would last longer.
+    forged = replace(plan, job=replace(job, exchange=(0, 0, 0, 0), forward=job.forward))
+    found = verify_bundle(Bundle.parse(bundle_bytes(source="", plans=[forged])))
+    assert VerifierRule.CLAIM_PERIOD in {violation.rule for violation in found}
 
 
 def test_w_is_computed_while_rounds_exchange_tokens() -> None:

@@ -98,10 +98,10 @@ def _exchange(schedule: Schedule, stage: int) -> dict[str, Any]:
     """Time of an F, and as much of an I, that tokens are on their way to experts and back; and what each
     worker computes of W meanwhile, in an iteration."""
     job = schedule.job
-    if not any(job.exchange):
+    if not any(job.exchange_left):
         return {}
     hidden = overlapped_on(job, schedule.ops, stage)
-    return {"exchange": in_unit(job, job.exchange[stage]), "overlapped": in_unit(job, hidden)}
+    return {"exchange": in_unit(job, job.exchange_left[stage]), "overlapped": in_unit(job, hidden)}
 
 
 def _proof(job: JobSpec, proof: Proof) -> dict[str, Any]:

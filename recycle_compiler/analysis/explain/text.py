@@ -96,11 +96,11 @@ def _bottleneck(explanation: Explanation) -> Iterator[str]:
         f"  {plural(time.workers, 'worker') if job.is_recut else alive}, {each} on each, "
         f"busy {percent(time.busy / time.whole)} of the period"
     )
-    if any(job.exchange):
-        share = job.exchange[stage] * 2 * most / explanation.schedule.claims.period
+    if any(job.exchange_left):
+        share = job.exchange_left[stage] * 2 * most / explanation.schedule.claims.period
         hidden = overlapped_on(job, explanation.schedule.ops, stage) / explanation.schedule.claims.period
         yield (
-            f"  exchanges of tokens, within F and I: {amount(job, job.exchange[stage])} each, "
+            f"  exchanges of tokens, within F and I: {amount(job, job.exchange_left[stage])} each, "
             f"{percent(share)} of the period; {percent(hidden)} of the period is W computed meanwhile"
         )
     if not job.techniques.stagger:

@@ -89,10 +89,10 @@ def _network(job: JobSpec) -> Iterator[JobVariant]:
     if any(job.transfer):
         free = replace(job, transfer=(0,) * len(job.transfer))
         yield JobVariant("with transfers that take no time", free, relaxes=True)
-    if any(job.exchange):
+    if any(job.exchange_left):
         forward, back = (
             # Ops take some time, whatever of them is left.
-            tuple(max(1, whole - part) for whole, part in zip(ticks, job.exchange, strict=True))
+            tuple(max(1, whole - part) for whole, part in zip(ticks, job.exchange_left, strict=True))
             for ticks in (job.forward, job.backward_input)
         )
         local = replace(job, forward=forward, backward_input=back, exchange=())

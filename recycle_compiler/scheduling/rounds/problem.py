@@ -97,7 +97,7 @@ def rounds_problem(graph: Graph, shape: Shape) -> RoundsProblem:
     line = np.where(there, line_of[ops.chunk, part], UNSET)
     op_of_row = np.where(there, first[line] + number, UNSET)
     duration, takes, frees = (np.zeros(len(chunk_of), dtype=np.int64) for _ in range(3))
-    exchange = np.array(job.exchange or (0,) * job.chunks, dtype=np.int64)[chunk_of]
+    exchange = np.array(job.exchange_left or (0,) * job.chunks, dtype=np.int64)[chunk_of]
     exchange[part_of == WEIGHT] = 0
     for values, column in ((duration, ops.duration), (takes, graph.takes), (frees, graph.frees)):
         np.maximum.at(values, line[there], column[there])

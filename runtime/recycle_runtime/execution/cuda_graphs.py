@@ -217,8 +217,12 @@ class ChunkGraphs:
 
     @contextmanager
     def watching(self) -> Generator[None]:
-        """Around an eager forward: one that asks the device for a number cannot be captured."""
-        if self._chunk.cannot_capture or not self._seen:
+        """Around an eager forward: one that asks the device for a number cannot be captured.
+
+        Nothing is watched where something else is known to keep it from that: torch warns of whatever waits in
+        any thread, and prints that itself in threads that are not Python's, as those of communicators.
+        """
+        if self._chunk.cannot_capture or not self._seen or self._refused():
             yield
             return
         with self._chunk.random.watching():
@@ -264,12 +268,12 @@ class ChunkGraphs:
             return self._why_not
         if chunk.random.draws_on_host:
             return "its forwards draw random numbers on the host"
-        if any(has_hooks(parameter) for parameter in chunk.module.parameters()):
-            # Replayed, the user's function would not be called any more.
-            return "a parameter has a hook on its gradient"
         if chunk.setting.group is not None or chunk.has_distributed:
             # A graph would keep the communicator of a group that is left.
             return "its forwards may talk to other tensor-parallel ranks"
+        if any(has_hooks(parameter) for parameter in chunk.module.parameters()):
+            # Replayed, the user's function would not be called any more.
+            return "a parameter has a hook on its gradient"
         return "its forwards wait for the device, as .item() does" if self._waits else ""
 
     def _give_up(self, why: str, frames: Sequence[Frame]) -> None:

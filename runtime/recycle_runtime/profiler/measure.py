@@ -30,6 +30,7 @@ from recycle_runtime.program.errors import ProgramError, blame
 from recycle_runtime.program.layers import build_layers
 from recycle_runtime.program.loading import Program
 from recycle_runtime.program.named_inputs import with_host_text
+from recycle_runtime.program.second_forward import has_second_forward
 
 _Measured = TypeVar("_Measured")
 _WARM_UP_STEPS = 2
@@ -263,10 +264,15 @@ class _RowCounter(Alone):
     def __init__(self, placement: Placement) -> None:
         super().__init__(placement)
         self.rows = list[TokenRows]()
+        self.kept_bytes = 0
+        """Of rows that have come, there and back, which peers keep for a second forward."""
 
     def exchange(self, rows: torch.Tensor, counts: torch.Tensor, arriving: torch.Tensor | None = None) -> Any:
+        come = TokenRows(int(counts.sum()), rows.shape[-1], rows.dtype)
         if arriving is None:
-            self.rows.append(TokenRows(int(counts.sum()), rows.shape[-1], rows.dtype))
+            self.rows.append(come)
+        if has_second_forward():
+            self.kept_bytes += come.nbytes
         return super().exchange(rows, counts, arriving)
 
 
@@ -308,8 +314,8 @@ def _measure(
     forward, backward_input, backward_weight = ops
     saved, kept, handed_on, working = _memory(run, split, device)
     experts = [each for each in run.module.modules() if isinstance(each, SharedExperts)]
-    with torch.no_grad(), _counting_rows(experts) as rows:
-        outputs = run.forward(run.fresh_inputs())
+    with _counting_rows(experts) as rows:
+        outputs = tuple(output.detach() for output in run.forward(run.fresh_inputs()))
     boundary = 0 if run.is_last else _bytes(outputs)
     step = optimizer.time(watch, options.repeat)
     to_copy = optimizer.state_bytes
@@ -331,6 +337,7 @@ def _measure(
         expert_bytes=sum(_bytes(each.parameters()) for each in experts),
         slot_bytes=sum(_bytes(each.parameters()) // each.experts for each in experts),
         exchanged=tuple(row for each in rows for row in each.rows),
+        arrived_bytes=sum(each.kept_bytes for each in rows),
         boundary_bytes=boundary,
         working_bytes=working,
         half=in_half[0] if in_half else None,

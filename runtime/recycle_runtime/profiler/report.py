@@ -50,6 +50,9 @@ class StageCosts:
     """One expert of each mixture layer."""
     exchanged: tuple[TokenRows, ...]
     """That go to those experts in a forward."""
+    arrived_bytes: int
+    """Alive between F and I besides, where peers share the experts: rows that have come, which activation
+    checkpointing computes with again."""
     boundary_bytes: int
     """Values that go to the next stage."""
     working_bytes: int

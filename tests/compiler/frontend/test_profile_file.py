@@ -102,6 +102,20 @@ def test_memory_of_slots(tmp_path: Path) -> None:
     assert "layers[1].expert_bytes cannot exceed weight_bytes = 200, got 201" in refusal(tmp_path, by_layer)
 
 
+def test_memory_of_tokens_that_have_come(tmp_path: Path) -> None:
+    """Held for a second forward, where peers share experts."""
+    rows = [
+        LEAST | {"activation_bytes": 100, "kept_bytes": 10, "arrived_bytes": count} for count in (0, 7, 9, 0)
+    ]
+    by_layer = {"format": "recycle-profile", "version": 1, "layers": rows, "pipelines": 3}
+    for measured in (profile(rows), by_layer):
+        alone = load(tmp_path, measured)
+        assert (alone.activation, alone.kept_for_weight) == ((100,) * 4, (10,) * 4)
+        sharing = "optimizer { state = sharded  owners = 2 }  experts { slots = 2 }"
+        job = load(tmp_path, measured, techniques=sharing)
+        assert (job.activation, job.kept_for_weight) == ((100, 107, 109, 100), (10,) * 4)
+
+
 def test_a_full_profile(tmp_path: Path) -> None:
     job = load(tmp_path, profile([STAGE] * 4, runtime_version="3"), memory="memory { capacity = 1 GiB }")
     assert (job.unit, job.memory_unit) == ("ms", "byte")

@@ -37,6 +37,28 @@ PLAN = Path(__file__).parents[2] / "data" / "one-worker.plan"
 LOOK = InputSpec((), (), None, 1.0, splits=False)
 
 
+@pytest.mark.parametrize("has_group", [False, True], ids=["alone", "tensor-parallel"])
+def test_torch_warns_only_of_what_may_be_captured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_group: bool
+) -> None:
+    """It does so for all threads of the process."""
+    modes: list[str] = []
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM.format(waits="pass"))
+    [chunk] = build_chunks(load_program(path), Bundle.read(PLAN), 0, 0, torch.device("cpu")).values()
+    object.__setattr__(chunk.setting, "group", object() if has_group else None)
+    graphs = ChunkGraphs(chunk)
+    for buffer in (0, 1, 1):
+        graphs.find(buffer, LOOK)
+        with graphs.watching():
+            chunk.forward([torch.ones(2, 4)], 0, 0)
+    assert modes == ([] if has_group else ["warn", "default"])
+    if has_group:
+        graphs.between_steps()
+        assert chunk.cannot_capture == "its forwards may talk to other tensor-parallel ranks"
+
+
 @pytest.mark.filterwarnings("ignore:called a synchronizing")
 def test_the_line_that_waits_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda mode: None)  # pyright: ignore

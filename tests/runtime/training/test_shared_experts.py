@@ -1,6 +1,8 @@
 """Experts that peers share give the parameters of the same training on one process, to the last digits."""
 
 from collections import Counter
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +14,15 @@ from recycle_compiler.ir.failure import failure_set
 from recycle_compiler.ir.job import JobSpec, Techniques
 from recycle_compiler.planner.compile import plan_failed
 from recycle_runtime.execution.chunk import build_module
+from recycle_runtime.execution.expert_counts import ExpertCounts
 from recycle_runtime.execution.interpreter import StreamError
 from recycle_runtime.execution.split_backward import WeightWork
+from recycle_runtime.experts.among_peers import Arrivals
 from recycle_runtime.experts.exchange import Alone as OneProcess
 from recycle_runtime.experts.placement import Placement
 from recycle_runtime.experts.shared import SharedExperts
 from recycle_runtime.plan.assembly import Worker
+from recycle_runtime.profiler import Options, profile
 from recycle_runtime.program.loading import load_program
 from recycle_runtime.state.ownership import Ownership
 from recycle_runtime.worker.fixed_plan import FixedPlanWorker
@@ -147,9 +152,20 @@ Block.forward = lambda self, value: checkpoint(_forward, self, value, use_reentr
     ids=str,
 )
 def test_blocks_are_computed_again_and_no_token_travels_for_it(
-    tmp_path: Path, reentrant: bool, decouple: bool, failed: Failed
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reentrant: bool, decouple: bool, failed: Failed
 ) -> None:
+    """Tokens that have come are kept for it: as many bytes as a profile counts."""
     job = job_of(3, 3, decouple=decouple, stagger=True)
+    held, keeping = list[tuple[Arrivals, int]](), ExpertCounts.keeping
+
+    @contextmanager
+    def counted(self: ExpertCounts, arrivals: Arrivals) -> Generator[None]:
+        with keeping(self, arrivals):
+            yield
+        if all(arrivals is not each for each, _ in held):
+            held.append((arrivals, sum(rows.nbytes for each in arrivals.values() for rows in each.rows)))
+
+    monkeypatch.setattr(ExpertCounts, "keeping", counted)
     program = tmp_path / "checkpointed.py"
     source = Path(SHARED_EXPERTS).read_text(encoding="utf-8")
     program.write_text(source + _CHECKPOINTED.format(reentrant=reentrant), encoding="utf-8")
@@ -159,6 +175,15 @@ def test_blocks_are_computed_again_and_no_token_travels_for_it(
         chunks = [chunk for worker in workers.values() for chunk in worker.chunks.values()]
         exchanges: list[Any] = [layer.exchange for chunk in chunks for layer in chunk.expert_counts.layers]
         travelled.append(sum(exchange.bytes_given for exchange in exchanges))
+        counts = {each.arrived_bytes for each in profile(load_program(each), Options(2, repeat=1)).stages}
+        # Two mixtures, there and back: five tokens of six float64 have two experts each.
+        expected = 0 if each == SHARED_EXPERTS else 2 * 2 * (5 * 2) * 6 * 8
+        assert counts == {expected}
+        kept = sum(count for _, count in held)
+        # Those that a peer without a micro-batch has computed are not kept.
+        assert kept <= len(held) * expected if failed else kept == len(held) * expected
+        assert held and bool(kept) == bool(expected)
+        held.clear()
     assert travelled[0] == travelled[1] > 0
 
 
