@@ -14,7 +14,7 @@ keep it until `run` would cost more than it was asked to save.
 # pyright: reportPrivateUsage=false
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import torch
@@ -46,10 +46,33 @@ def run_hooks(hooked: Hooked) -> None:
         )
 
 
-class Collector(Protocol):
-    """Takes what units defer."""
+class Deferrable(Protocol):
+    """One computation with parameters that wait."""
 
-    def add(self, unit: "Unit", value: Tensor | None, gradient: Tensor) -> None:
+    owner: "Owner"
+
+    @property
+    def trained(self) -> list[nn.Parameter]:
+        """Those that it adds to the gradients of."""
+        ...
+
+    def compute(self, ctx: Any, value: Tensor) -> Tensor:
+        """The output. Saves what the weights need, then what the input's gradient needs besides."""
+        ...
+
+    def input_gradient(self, saved: tuple[Any, ...], gradient: Tensor) -> Tensor:
+        """Backward without the weights."""
+        ...
+
+    def accumulate(self, value: Tensor | None, gradient: Tensor, hooked: Hooked) -> None:
+        """Add to the gradients of the weights."""
+        ...
+
+
+class Collector(Protocol):
+    """Takes what waits."""
+
+    def add(self, unit: Deferrable, value: Tensor | None, gradient: Tensor) -> None:
         """Keep the input of a layer, if its weights need it, and the gradient of its output."""
         ...
 
@@ -86,7 +109,8 @@ NO_SECOND_DERIVATIVE = (
 
 
 class Unit(ABC):
-    """One layer with a `weight` and perhaps a `bias` that wait. Subclasses say what is computed."""
+    """One layer with a `weight` and perhaps a `bias` that wait, as a `Deferrable`. Subclasses say what is
+    computed."""
 
     def __init__(self, module: nn.Module, owner: Owner) -> None:
         self.owner = owner
@@ -117,30 +141,36 @@ class Unit(ABC):
             return self.original(input)
         if not self.owner.waits(saving_hook()):
             return self.at_once(input)
-        return _deferred(input, None if input.requires_grad else self.owner.anchor, self)
+        return deferred(input, None if input.requires_grad else self.owner.anchor, self)
 
     def at_once(self, input: Tensor) -> Tensor:
         """In place of the module's forward where weights do not wait."""
         return self.original(input)
 
     @abstractmethod
-    def compute(self, ctx: Any, value: Tensor) -> Tensor:
-        """The output. Saves what the weights need, then what the input's gradient needs besides."""
+    def compute(self, ctx: Any, value: Tensor) -> Tensor: ...
 
     @abstractmethod
-    def input_gradient(self, saved: tuple[Any, ...], gradient: Tensor) -> Tensor:
-        """Backward without the weights."""
+    def input_gradient(self, saved: tuple[Any, ...], gradient: Tensor) -> Tensor: ...
 
     @abstractmethod
-    def accumulate(self, value: Tensor | None, gradient: Tensor, hooked: Hooked) -> None:
-        """Add to the gradients of the weights."""
+    def accumulate(self, value: Tensor | None, gradient: Tensor, hooked: Hooked) -> None: ...
+
+    @property
+    def bytes_held(self) -> int:
+        """Of its weights in a lower precision."""
+        return 0
+
+    def refresh(self) -> Iterable[tuple[Tensor, Tensor]]:
+        """Casts that are due before a step, from a parameter into the memory of its lower precision."""
+        return ()
 
 
 class _Deferred(torch.autograd.Function):
-    """The node of one call of a unit."""
+    """The node of one call."""
 
     @staticmethod
-    def forward(ctx: Any, value: Tensor, anchor: Tensor | None, unit: Unit) -> Tensor:
+    def forward(ctx: Any, value: Tensor, anchor: Tensor | None, unit: Deferrable) -> Tensor:
         ctx.unit = unit
         return unit.compute(ctx, value)
 
@@ -148,7 +178,7 @@ class _Deferred(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Any) -> Any:
         if torch.is_grad_enabled():
             raise RuntimeError(NO_SECOND_DERIVATIVE)
-        unit: Unit = ctx.unit
+        unit: Deferrable = ctx.unit
         saved = ctx.saved_tensors
         gradient: Tensor = gradients[0]
         work = unit.owner.collecting
@@ -161,13 +191,14 @@ class _Deferred(torch.autograd.Function):
         return unit.input_gradient(saved, gradient) if ctx.needs_input_grad[0] else None, None, None
 
 
-_Apply = Callable[[Tensor, Tensor | None, Unit], Tensor]
+_Apply = Callable[[Tensor, Tensor | None, Deferrable], Tensor]
 _transformed: _Apply = _Deferred.apply  # pyright: ignore[reportUnknownMemberType]
 _plain: _Apply = super(torch.autograd.Function, _Deferred).apply  # pyright: ignore
 _are_transforms_active: Callable[[], bool] = torch._C._are_functorch_transforms_active
 
 
-def _deferred(value: Tensor, anchor: Tensor | None, unit: Unit) -> Tensor:
+def deferred(value: Tensor, anchor: Tensor | None, unit: Deferrable) -> Tensor:
+    """Its output, from this value; the anchor makes it need a gradient where the value needs none."""
     # `Function.apply` does the same, after a look at arguments that only matter to transforms.
     if _are_transforms_active():
         return _transformed(value, anchor, unit)

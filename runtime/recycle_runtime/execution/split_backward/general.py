@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from recycle_runtime.execution.split_backward.borders import Border, find_borders, gradients_at
 from recycle_runtime.execution.split_backward.deferred import NO_SECOND_DERIVATIVE, Owner
+from recycle_runtime.execution.split_backward.products import Products
 from recycle_runtime.program.second_forward import saving_hook
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
@@ -87,6 +88,16 @@ class Trial:
         own = {id(parameter) for parameter in self._module.parameters()}
         return all(id(leaf) in own for leaf in _leaves(outputs, starts))
 
+    def shows_products(self, result: Any) -> bool:
+        """True if no gradient comes to a matrix of the module in any other way."""
+        try:
+            outputs = [tensor for tensor in tensors_of(result) if tensor.requires_grad]
+        except UnknownKindError:
+            return False
+        matrices = {id(each) for each in self._module.parameters() if each.requires_grad and each.dim() > 1}
+        starts: set[Any] = {alias.grad_fn for alias in self._aliases.values()}
+        return all(id(leaf) not in matrices for leaf in _leaves(outputs, starts))
+
     def _changes(self) -> list[int]:
         return [alias._version for alias in self._aliases.values()]  # pyright: ignore[reportPrivateUsage]
 
@@ -118,7 +129,11 @@ def _remembered(module: nn.Module) -> list[Tensor]:
 
 
 class GeneralUnit:
-    """One module, with everything in it. Its first call runs as ever, to see whether the module is closed."""
+    """One module, with everything in it.
+
+    Its first call shows whether its matrices are used in products that can wait; if not, its second runs as
+    ever, to see whether the module is closed.
+    """
 
     def __init__(self, module: nn.Module, owner: Owner) -> None:
         self.owner = owner
@@ -126,12 +141,31 @@ class GeneralUnit:
         self.original: Callable[..., Any] = module.forward
         self.closed: bool | None = None
         self.has_borders = True
+        self._products = Products(owner)
+        self._by_products: bool | None = None
+
+    @property
+    def bytes_held(self) -> int:
+        """Of its weights in a lower precision."""
+        return self._products.bytes_held
+
+    def refresh(self) -> Iterable[tuple[Tensor, Tensor]]:
+        """Casts that are due before a step, from a parameter into the memory of its lower precision."""
+        return self._products.refresh()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """In place of the module's forward."""
+        if self._by_products and not torch.compiler.is_compiling():
+            return self._products.run(self.module, lambda: self.original(*args, **kwargs))
         inputs = self._inputs(args, kwargs)
         if inputs is None:
             return self.original(*args, **kwargs)
+        if self._by_products is None:
+            trial = Trial(self.module, inputs)
+            args, kwargs = map_tensors(trial.alias, (args, kwargs))
+            result = self._products.run(self.module, lambda: self.original(*args, **kwargs))
+            self._by_products = trial.shows_products(result)
+            return result
         if self.closed is None:
             trial = Trial(self.module, inputs)
             args, kwargs = map_tensors(trial.alias, (args, kwargs))

@@ -28,10 +28,10 @@ from recycle_runtime.program.copies import has_hooks
 def lowered(value: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
     """Operands in the precision that autocast would choose for them."""
     dtype = torch.get_autocast_dtype(value.device.type)
-    return _cast(value, dtype), _cast(weight, dtype), None if bias is None else _cast(bias, dtype)
+    return cast(value, dtype), cast(weight, dtype), None if bias is None else cast(bias, dtype)
 
 
-def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+def cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return tensor if tensor.dtype == torch.float64 else tensor.to(dtype)
 
 
@@ -131,11 +131,9 @@ class LinearUnit(Unit):
 
     @property
     def bytes_held(self) -> int:
-        """Of its weights in a lower precision."""
         return self._low_weight.bytes_held + self._low_bias.bytes_held
 
     def refresh(self) -> list[tuple[Tensor, Tensor]]:
-        """Casts that are due before a step, from a parameter into the memory of its lower precision."""
         found: list[tuple[Tensor, Tensor]] = []
         for low, parameter in ((self._low_weight, self.weight), (self._low_bias, self.parameters["bias"])):
             if parameter is not None and (target := low.due(parameter)) is not None:
@@ -161,7 +159,7 @@ class LinearUnit(Unit):
         is_trained, kind = weight.requires_grad, value.device.type
         if torch.is_autocast_enabled(kind):
             dtype = torch.get_autocast_dtype(kind)
-            value = _cast(value, dtype)
+            value = cast(value, dtype)
             weight = self._low_weight.take(weight, dtype)
             bias = None if bias is None else self._low_bias.take(bias, dtype)
         ctx.save_for_backward(value if is_trained else None, weight)
@@ -181,15 +179,22 @@ class LinearUnit(Unit):
 
     def _add_product(self, rows: Tensor, values: Tensor, hooked: Hooked) -> None:
         weight = self.weight
-        grad = weight.grad
-        if grad is None or has_hooks(weight):
+        if weight.grad is None or has_hooks(weight):
             add(weight, rows.t().mm(values), hooked)
-        elif grad.dtype == rows.dtype:
-            grad.addmm_(rows.t(), values)
-        elif adds_in_float32(grad, rows):
-            _addmm_into(grad, rows.t(), values, grad.dtype, out=grad)
         else:
-            grad.add_(rows.t().mm(values))
+            add_product(weight.grad, rows, values)
+
+
+def add_product(grad: Tensor, rows: Tensor, values: Tensor) -> None:
+    """Add the gradient of a matrix that has made these rows of these values."""
+    if not grad.is_contiguous() and grad.t().is_contiguous():
+        grad, rows, values = grad.t(), values, rows
+    if grad.dtype == rows.dtype:
+        grad.addmm_(rows.t(), values)
+    elif adds_in_float32(grad, rows):
+        _addmm_into(grad, rows.t(), values, grad.dtype, out=grad)
+    else:
+        grad.add_(rows.t().mm(values))
 
 
 _ADDS_TO_ANY_DTYPE = hasattr(torch.Tensor, "grad_dtype")

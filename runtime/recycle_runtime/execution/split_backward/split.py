@@ -1,8 +1,9 @@
 """A stage whose backward comes in two halves: the input's gradient now, the weights' when there is time.
 
 Which modules put their weights off, and how: a layer with a unit of its own is the best case. A module that
-holds most of its parameters in matrices of its own (attention with packed projections, recurrent layers,
-parametrized layers, layers by the user) is deferred whole. Everything else is left to autograd: what a module
+holds most of its parameters in matrices of its own is looked at while its forward runs: its products with
+them wait (`products`). One that computes with them otherwise (attention with packed projections, recurrent
+layers, parametrized layers) is deferred whole. Everything else is left to autograd: what a module
 keeps beside its layers (a position table, a scale), and layers with vectors only, such as norms. The
 gradients of those fall out of the same kernel as the input's; to come back for them takes longer, and keeps
 two activations alive until then. So it is with a module that would be deferred whole and is small beside
@@ -19,7 +20,7 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import is_parametrized
 
 from recycle_runtime.execution.split_backward.autograd_engine import run_backward
-from recycle_runtime.execution.split_backward.deferred import Hooked, Owner, Unit, run_hooks
+from recycle_runtime.execution.split_backward.deferred import Deferrable, Hooked, Owner, Unit, run_hooks
 from recycle_runtime.execution.split_backward.general import Call, GeneralUnit
 from recycle_runtime.execution.split_backward.layers import (
     Convolution,
@@ -109,10 +110,10 @@ class WeightWork:
     __slots__ = ("_calls", "_layers")
 
     def __init__(self) -> None:
-        self._layers: list[tuple[Unit, Tensor | None, Tensor]] = []
+        self._layers: list[tuple[Deferrable, Tensor | None, Tensor]] = []
         self._calls: dict[GeneralUnit, list[Call]] = {}
 
-    def add(self, unit: Unit, value: Tensor | None, gradient: Tensor) -> None:
+    def add(self, unit: Deferrable, value: Tensor | None, gradient: Tensor) -> None:
         """Keep the input of a layer, if its weights need it, and the gradient of its output."""
         self._layers.append((unit, value, gradient))
 
@@ -290,16 +291,11 @@ class Split:
     @property
     def bytes_held(self) -> int:
         """Of the weights that layers keep in a lower precision."""
-        return sum(unit.bytes_held for unit in self._units if isinstance(unit, LinearUnit))
+        return sum(unit.bytes_held for unit in self._units)
 
     def refresh(self) -> None:
         """Before a step: cast the weights that layers keep in a lower precision, all together."""
-        due = [
-            pair
-            for unit in self._units
-            if isinstance(unit, LinearUnit) and self._is_used(unit)
-            for pair in unit.refresh()
-        ]
+        due = [pair for unit in self._units if self._is_used(unit) for pair in unit.refresh()]
         if due:
             copy: Any = torch._foreach_copy_  # pyright: ignore[reportPrivateUsage]
             with torch.no_grad():

@@ -1,0 +1,278 @@
+"""Products with a module's own matrices, found where its forward makes them: their weights wait.
+
+    forward    F.linear(x, w, b)   torch.addmm(b, x, w)   x @ w   F.grouped_mm(x, w, offs=...)
+    backward   the gradient of x   now
+    weights    w.grad += ...       in `WeightWork.run`
+
+A module that is not torch's says nowhere what it computes with its parameters. While its forward runs, all
+functions of torch that it calls pass by here; a product with one of its matrices, or with a part of one (an
+expert of several), becomes a node of its own. Everything else is left to autograd, so nothing depends on
+whether all uses of a matrix were found.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from recycle_runtime.execution.split_backward.deferred import Hooked, Owner, add, deferred
+from recycle_runtime.execution.split_backward.layers import Lowered, add_product, cast
+from recycle_runtime.program.copies import has_hooks
+from recycle_runtime.program.second_forward import saving_hook
+
+_GROUPED: Sequence[Callable[..., Tensor]] = [
+    getattr(place, name)
+    for place, name in ((F, "grouped_mm"), (torch, "_grouped_mm"))
+    if hasattr(place, name)
+]
+"""As versions of torch name it, the newest first."""
+
+
+class _Part(NamedTuple):
+    """A parameter, or a view of it."""
+
+    parameter: nn.Parameter
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+    @property
+    def turned(self) -> "_Part":
+        """Its last two axes the other way round."""
+        *sizes, rows, columns = self.size
+        *strides, down, along = self.stride
+        return self._replace(size=(*sizes, columns, rows), stride=(*strides, along, down))
+
+    @property
+    def is_whole(self) -> bool:
+        return self.size == self.parameter.shape and self.stride == self.parameter.stride()
+
+    def of(self, like: Tensor) -> Tensor:
+        """The same part of a tensor that lies in memory as the parameter does."""
+        return like.as_strided(self.size, self.stride, like.storage_offset() + self.offset)
+
+    def add(self, sum_up: Callable[[Tensor], object], hooked: Hooked) -> None:
+        """Let this add to the part of the gradient, or of one of zeros."""
+        parameter, grad = self.parameter, self.parameter.grad
+        if grad is not None and grad.stride() == parameter.stride() and not has_hooks(parameter):
+            sum_up(self.of(grad))
+            return
+        dtype = getattr(parameter, "grad_dtype", None) or parameter.dtype
+        zeros = torch.zeros_like(parameter, dtype=dtype, requires_grad=False)
+        sum_up(self.of(zeros))
+        add(parameter, zeros, hooked)
+
+
+def _part(tensor: Any) -> _Part | None:
+    """What autograd would add the gradient of this tensor to; None if that is no part of a parameter."""
+    if type(tensor) is nn.Parameter:
+        parameter = tensor
+    elif type(tensor) is Tensor and tensor._is_view():
+        parameter = tensor._base  # pyright: ignore[reportPrivateUsage]
+    else:
+        return None
+    is_trained = type(parameter) is nn.Parameter and parameter.requires_grad and tensor.requires_grad
+    if not is_trained or not parameter.is_contiguous() or tensor.dtype != parameter.dtype:
+        return None
+    if tensor.is_conj() or tensor.is_neg() or not _is_apart(tensor):
+        return None
+    offset = tensor.storage_offset() - parameter.storage_offset()
+    return _Part(parameter, tuple(tensor.shape), tensor.stride(), offset)
+
+
+def _is_apart(tensor: Tensor) -> bool:
+    """True if each element has a place of its own in memory."""
+    end = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1 and stride < end:
+            return False
+        end = max(end, stride * size)
+    return True
+
+
+class _Product:
+    """One product, with a matrix as F.linear takes it: see `deferred.Deferrable`."""
+
+    def __init__(self, made: "Products", weight: _Part, bias: _Part | None) -> None:
+        self.owner, self.weight, self.bias = made.owner, weight, bias
+        self._lowered = made.lowered
+
+    @property
+    def trained(self) -> list[nn.Parameter]:
+        """Those that it adds to the gradients of."""
+        return [part.parameter for part in (self.weight, self.bias) if part is not None]
+
+    def compute(self, ctx: Any, value: Tensor) -> Tensor:
+        dtype = _autocast_dtype(value)
+        weight = self._used(self.weight, dtype)
+        bias = None if self.bias is None else self._used(self.bias, dtype)
+        value = value if dtype is None else cast(value, dtype)
+        ctx.save_for_backward(value, weight)
+        return F.linear(value, weight, bias)
+
+    def input_gradient(self, saved: tuple[Any, ...], gradient: Tensor) -> Tensor:
+        weight: Tensor = saved[1]
+        return gradient.matmul(weight)
+
+    def accumulate(self, value: Tensor | None, gradient: Tensor, hooked: Hooked) -> None:
+        assert value is not None
+        rows, values = gradient.reshape(-1, gradient.shape[-1]), value.reshape(-1, value.shape[-1])
+        self.weight.add(lambda grad: add_product(grad, rows, values), hooked)
+        if self.bias is not None:
+            self.bias.add(lambda grad: grad.add_(rows.sum(0)), hooked)
+
+    def _used(self, part: _Part, dtype: torch.dtype | None) -> Tensor:
+        if dtype is None:
+            return part.of(part.parameter.detach())
+        lowered = self._lowered.setdefault(part.parameter, Lowered())
+        return part.of(lowered.take(part.parameter, dtype).detach())
+
+
+class _GroupedProduct(_Product):
+    """Rows of each group by a matrix of its own, `(groups, in, out)`; autocast leaves it alone."""
+
+    def __init__(self, made: "Products", weight: _Part, ends: Tensor) -> None:
+        super().__init__(made, weight, None)
+        self._ends = ends
+
+    def compute(self, ctx: Any, value: Tensor) -> Tensor:
+        weight = self._used(self.weight, None)
+        ctx.save_for_backward(value, weight)
+        return _grouped(value, weight, self._ends)
+
+    def input_gradient(self, saved: tuple[Any, ...], gradient: Tensor) -> Tensor:
+        weight: Tensor = saved[1]
+        return _grouped(gradient.contiguous(), weight.transpose(-2, -1), self._ends)
+
+    def accumulate(self, value: Tensor | None, gradient: Tensor, hooked: Hooked) -> None:
+        assert value is not None
+        gradient = gradient.contiguous()
+
+        def sum_up(grad: Tensor) -> None:
+            if grad.is_contiguous():
+                grad.add_(_grouped(value.t(), gradient, self._ends))
+            else:
+                grad.transpose(-2, -1).add_(_grouped(gradient.t(), value, self._ends))
+
+        self.weight.add(sum_up, hooked)
+
+
+def _grouped(one: Tensor, other: Tensor, ends: Tensor) -> Tensor:
+    return _GROUPED[0](one, other, offs=ends)
+
+
+def _autocast_dtype(value: Tensor) -> torch.dtype | None:
+    kind = value.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+
+
+_Call = Callable[..., "tuple[Tensor, _Product] | None"]
+"""The left operand of a product that can wait, and the product; None for any other call."""
+
+
+def _linear(made: "Products", value: Any, weight: Any, bias: Any = None) -> tuple[Tensor, _Product] | None:
+    part, beside = _part(weight), None if bias is None else _part(bias)
+    if part is None or len(part.size) != 2 or (bias is not None and (beside is None or bias.dim() != 1)):
+        return None
+    return value, _Product(made, part, beside)
+
+
+def _added(
+    made: "Products", bias: Any, value: Any, weight: Any, *, beta: Any = 1, alpha: Any = 1
+) -> tuple[Tensor, _Product] | None:
+    part, beside = _part(weight), _part(bias)
+    if part is None or beside is None or beta != 1 or alpha != 1 or beside.size != part.size[1:]:
+        return None
+    return value, _Product(made, part.turned, beside)
+
+
+def _multiplied(made: "Products", value: Any, weight: Any) -> tuple[Tensor, _Product] | None:
+    part = _part(weight)
+    if part is None or len(part.size) != 2:
+        return None
+    return value, _Product(made, part.turned, None)
+
+
+def _in_groups(
+    made: "Products", value: Any, weight: Any, *, offs: Any = None, bias: Any = None, out_dtype: Any = None
+) -> tuple[Tensor, _Product] | None:
+    part = _part(weight)
+    if part is None or len(part.size) != 3 or value.dim() != 2 or offs is None:
+        return None
+    if bias is not None or out_dtype is not None or value.dtype != weight.dtype:
+        return None
+    return value, _GroupedProduct(made, part, offs)
+
+
+_CALLS: dict[Any, _Call] = {
+    F.linear: _linear,
+    torch.addmm: _added,
+    torch.Tensor.addmm: _added,
+    torch.mm: _multiplied,
+    torch.Tensor.mm: _multiplied,
+    torch.matmul: _multiplied,
+    torch.Tensor.matmul: _multiplied,
+    torch.Tensor.__matmul__: _multiplied,
+}
+_CALLS |= {function: _in_groups for function in _GROUPED}
+
+
+class Products(TorchFunctionMode):
+    """Those of one module, while its forward runs."""
+
+    def __init__(self, owner: Owner) -> None:
+        super().__init__()
+        self.owner = owner
+        self._own: set[int] = set()
+        self.lowered: dict[nn.Parameter, Lowered] = {}
+        """In the precision of autocast, from one step to the next."""
+
+    def run(self, module: nn.Module, forward: Callable[[], Any]) -> Any:
+        """The forward of this module: products with matrices of others are left to autograd."""
+        self._own = {id(each) for each in module.parameters()}
+        with self:
+            return forward()
+
+    @property
+    def bytes_held(self) -> int:
+        return sum(each.bytes_held for each in self.lowered.values())
+
+    def refresh(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Casts that are due before a step, from a parameter into the memory of its lower precision."""
+        for parameter, lowered in self.lowered.items():
+            if (target := lowered.due(parameter)) is not None:
+                yield target, parameter
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        call = _CALLS.get(func)
+        if call is not None and (found := self._found(call, args, kwargs)) is not None:
+            value, product = found
+            return deferred(value, None if value.requires_grad else self.owner.anchor, product)
+        return func(*args, **kwargs)
+
+    def _found(
+        self, call: _Call, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Tensor, _Product] | None:
+        if not torch.is_grad_enabled() or not self.owner.waits(saving_hook()):
+            return None
+        try:
+            found = call(self, *args, **kwargs)
+        except TypeError:
+            # Named otherwise, or with an `out`.
+            return None
+        if found is None:
+            return None
+        value, product = found
+        if any(id(each) not in self._own for each in product.trained):
+            return None
+        weight = product.weight.parameter
+        is_plain = type(value) in (Tensor, nn.Parameter) and value.dim() > 1 and value.device == weight.device
+        if not is_plain or (value.dtype != weight.dtype and _autocast_dtype(value) is None):
+            return None
+        return found
