@@ -4,6 +4,9 @@ Each worker says the median time of its ops of each kind, step by step; here the
 as long as its typical worker, the lower of two in the middle, so that one who is slow does not count for its
 peers. A reduction, or a gather, ends for all when the last one has come to it, so the shortest time is the
 one.
+
+A worker that has lost tensor-parallel ranks has ops of its own: with longer slices, and fewer messages between
+ranks. It is compared with peers that have as many ranks or more, and these are not compared with it.
 """
 
 from bisect import bisect_left
@@ -31,6 +34,8 @@ class SmoothedTimes:
         self._samples: dict[Worker, int] = {}
         self._factors: dict[Worker, float] | None = None
         """Until something else is measured."""
+        self._fewer: dict[Worker, int] = {}
+        """Processes of workers that have lost tensor-parallel ranks."""
 
     def add(self, worker: Worker, times: Mapping[str, float]) -> None:
         """Add op times that a worker has measured in a step; kinds that it did not run are left out."""
@@ -40,6 +45,10 @@ class SmoothedTimes:
         for kind, seconds in times.items():
             if seconds > 0:
                 known[kind] = _smooth(known.get(kind), seconds, count)
+
+    def have_fewer_ranks(self, fewer: Mapping[Worker, int]) -> None:
+        """Workers that have lost tensor-parallel ranks now, and how many each has."""
+        self._fewer, self._factors = dict(fewer), None
 
     def forget(self, worker: Worker) -> None:
         """It is gone, or does something else."""
@@ -54,12 +63,20 @@ class SmoothedTimes:
 
     def of_stage(self, stage: int) -> dict[str, float]:
         """Seconds of each kind that a worker of this stage has measured often enough."""
-        found: dict[str, list[float]] = {}
+        found: dict[str, list[tuple[float, float]]] = {}
         for worker, known in self._peers(stage):
             if self._samples[worker] >= ENOUGH_SAMPLES:
                 for kind, seconds in known.items():
-                    found.setdefault(kind, []).append(seconds)
-        return {kind: min(all_) if kind in _OF_PEERS else median_low(all_) for kind, all_ in found.items()}
+                    found.setdefault(kind, []).append((self._ranks(worker), seconds))
+        times: dict[str, float] = {}
+        for kind, all_ in found.items():
+            most, _ = max(all_)
+            times[kind] = (
+                min(seconds for _, seconds in all_)
+                if kind in _OF_PEERS
+                else median_low(seconds for ranks, seconds in all_ if ranks == most)
+            )
+        return times
 
     def factor(self, worker: Worker) -> float | None:
         """Time of a worker's ops as a multiple of the time that its peers take; None if it is not known."""
@@ -78,20 +95,33 @@ class SmoothedTimes:
         for worker, known in self._seconds.items():
             if self._samples[worker] >= ENOUGH_SAMPLES:
                 stages.setdefault(worker[1], []).append((worker, known))
-        for peers in stages.values():
-            of_kind: dict[str, list[float]] = {}
-            for _, known in peers:
-                for kind, seconds in known.items():
-                    of_kind.setdefault(kind, []).append(seconds)
-            ordered = {kind: sorted(found) for kind, found in of_kind.items() if kind not in _OF_PEERS}
-            for worker, known in peers:
-                mine = theirs = 0.0
-                for kind in known.keys() & ordered.keys():
-                    if len(ordered[kind]) > 1:
-                        mine += known[kind]
-                        theirs += _median_of_others(ordered[kind], known[kind])
-                if theirs > 0:
-                    yield worker, mine / theirs
+        for everybody in stages.values():
+            for ranks in {self._ranks(worker) for worker, _ in everybody}:
+                peers = [peer for peer in everybody if self._ranks(peer[0]) >= ranks]
+                of_kind: dict[str, list[float]] = {}
+                for _, known in peers:
+                    for kind, seconds in known.items():
+                        of_kind.setdefault(kind, []).append(seconds)
+                ordered = {kind: sorted(found) for kind, found in of_kind.items() if kind not in _OF_PEERS}
+                yield from self._beside(ordered, [peer for peer in peers if self._ranks(peer[0]) == ranks])
+
+    @staticmethod
+    def _beside(
+        ordered: Mapping[str, list[float]], workers: Collection[tuple[Worker, dict[str, float]]]
+    ) -> Iterator[tuple[Worker, float]]:
+        """Each of these workers beside all that have a time in `ordered`, its own among them."""
+        for worker, known in workers:
+            mine = theirs = 0.0
+            for kind in known.keys() & ordered.keys():
+                if len(ordered[kind]) > 1:
+                    mine += known[kind]
+                    theirs += _median_of_others(ordered[kind], known[kind])
+            if theirs > 0:
+                yield worker, mine / theirs
+
+    def _ranks(self, worker: Worker) -> float:
+        """Processes of a worker; infinity: as many as the job says."""
+        return self._fewer.get(worker, float("inf"))
 
     def _peers(self, stage: int) -> Iterator[tuple[Worker, dict[str, float]]]:
         for worker, known in sorted(self._seconds.items()):

@@ -85,8 +85,13 @@ class MeasuredPlans:
         if member.tp_rank == 0 and cell is not None:
             self.ops.add(cell, times)
 
-    def generation(self, assignment: Assignment, cells: Mapping[Worker, Worker]) -> None:
-        """A new generation has been ordered; what was measured counts for a worker that stays where it is."""
+    def generation(
+        self, assignment: Assignment, cells: Mapping[Worker, Worker], fewer: Mapping[Worker, int]
+    ) -> None:
+        """A new generation has been ordered; what was measured counts for a worker that stays where it is.
+
+        `fewer`: processes of workers that have lost tensor-parallel ranks.
+        """
         here = self._book.with_bundle(assignment.bundle)
         if set(cells.values()) != set(self._cells.values()):
             self._patience, self._asked_for = 1, None
@@ -99,6 +104,9 @@ class MeasuredPlans:
             if before.get(cell, worker) != worker:
                 self.ops.forget(cell)
         self.ops.keep(cells.values())
+        self.ops.have_fewer_ranks(
+            {cells[worker]: ranks for worker, ranks in fewer.items() if worker in cells}
+        )
         self._here, self._cells = here, dict(cells)
         if here.fitted == assignment.bundle:
             self._slow = dict(here.slow_in(assignment))

@@ -133,7 +133,7 @@ class Reconfiguration:
         if self._live and len(cells) != self._live:
             self._rate.change()
         self._live = len(cells)
-        self._plans.generation(assignment, cells)
+        self._plans.generation(assignment, cells, self._job.roster.fewer)
         self._recuts.generation()
         if self._seen >= STEPS_BEFORE_MOVES and self._period:
             self._pace = median(self._rows) / self._period

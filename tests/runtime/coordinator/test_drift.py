@@ -73,6 +73,30 @@ def test_one_slow_worker_does_not_count_for_its_stage() -> None:
     assert ops.of_stage(1)["F"] == pytest.approx(0.030), "then it is the stage"
 
 
+def test_a_worker_with_fewer_ranks_makes_nobody_slow() -> None:
+    """Where messages between ranks take most of the time, it is much faster than its peers."""
+    everybody = [(p, s) for p in range(3) for s in range(2)]
+    ops = measured(w10=1 / 13)
+    assert ops.slow(everybody, 2.0).keys() == {(0, 0), (2, 0)}
+    ops.have_fewer_ranks({(1, 0): 1})
+    assert ops.slow(everybody, 2.0) == {} and ops.of_stage(0)["F"] == ops.of_stage(1)["F"]
+    ops.forget((2, 0))
+    assert ops.slow(everybody, 2.0) == {} and ops.of_stage(0)["F"] == ops.of_stage(1)["F"]
+    ops.have_fewer_ranks({})
+    assert ops.slow(everybody, 2.0) == {(0, 0): pytest.approx(13.0)}
+
+
+def test_a_worker_with_fewer_ranks_may_be_slow() -> None:
+    everybody = [(p, s) for p in range(3) for s in range(2)]
+    ops = measured(w10=3.0, w20=3.5)
+    ops.have_fewer_ranks({(1, 0): 2, (2, 0): 1})
+    # Both beside the one that has all ranks.
+    assert ops.slow(everybody, 2.0) == {(1, 0): pytest.approx(3.0), (2, 0): pytest.approx(3.5)}
+    ops.forget((0, 0))
+    assert ops.slow(everybody, 1.1) == {(2, 0): pytest.approx(3.5 / 3.0)}
+    assert ops.of_stage(0)["F"] == pytest.approx(0.030)
+
+
 def test_a_whole_stage_that_is_slower_has_no_slow_worker() -> None:
     ops = measured(w01=3.0, w11=3.0, w21=3.0)
     assert ops.slow([(p, 1) for p in range(3)], 2.0) == {}
