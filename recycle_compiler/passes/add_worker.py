@@ -7,8 +7,8 @@
 The worker that lives after all takes every second micro-batch of the peer that has most, at the times they
 had there. So nothing gets later, memory has more room, and ops may even move forward.
 
-Where peers share experts, rounds stay what they were, and the worker has its part in them. They may take longer:
-more tokens are then for experts of others.
+Where peers share experts, rounds stay what they were, and the worker has its part in them. They may take
+longer: more tokens are then for experts of others.
 """
 
 from collections.abc import Iterator

@@ -219,8 +219,8 @@ class ChunkGraphs:
     def watching(self) -> Generator[None]:
         """Around an eager forward: one that asks the device for a number cannot be captured.
 
-        Nothing is watched where something else is known to keep it from that: torch warns of whatever waits in
-        any thread, and prints that itself in threads that are not Python's, as those of communicators.
+        Nothing is watched where something else is known to keep it from that: torch warns of whatever waits
+        in any thread, and prints that itself in threads that are not Python's, as those of communicators.
         """
         if self._chunk.cannot_capture or not self._seen or self._refused():
             yield
