@@ -12,8 +12,8 @@ weights of which a worker has slots alone, `slot_bytes` one expert of each mixtu
 have `overhead_bytes` of a worker, `working_bytes` in each row, of which a worker needs the largest, and
 `split_ppm`: how much longer two halves of a micro-batch take than the whole, in millionths; null where that
 could not be measured. `exchange` in a row is how long tokens take to their experts and back in one forward,
-which `forward` and `backward_input` are without; `arrived_bytes` are those that activation checkpointing
-keeps, which `activation_bytes` are without. Either may have `spread_ppm` and `jitter_ppm`: how much op
+which `forward` and `backward_input` are without; `arrived_bytes` are tokens that checkpointing keeps beside
+`activation_bytes`. Either may have `spread_ppm` and `jitter_ppm`: how much op
 times vary by micro-batch and by chance, as standard deviations in millionths. Keys that are not named here
 are left to whoever wrote them.
 """

@@ -154,8 +154,10 @@ def stage_costs(problem: Problem, failures: int, job: JobSpec) -> list[list[int]
     """costs[stage][failed]: the period that this stage alone imposes; NO_ROOM where nothing fits its memory.
 
     As far as placing up to this many failures can need it: spread evenly they cost something, and nothing
-    that costs more is worth a look.
+    that costs more is worth a look. Exchanges of tokens count as those of all peers: that they get shorter
+    with every failure would hide which stages have room for one.
     """
+    of_all = replace(job, exchange=())
     stages = problem.workers // problem.pipelines
     stage_of = [workers[0] // problem.pipelines for workers in problem.hosts]
 
@@ -165,7 +167,7 @@ def stage_costs(problem: Problem, failures: int, job: JobSpec) -> list[list[int]
             for chunk, workers in enumerate(problem.hosts)
         )
         counts = tuple(failed if other == stage else 0 for other in range(stages))
-        changed = with_times_of(replace(problem, hosts=hosts), job.left_by(counts))
+        changed = with_times_of(replace(problem, hosts=hosts), of_all.left_by(counts))
         if not _has_room(changed):
             return NO_ROOM
         held = [chunk for chunk in range(problem.chunks) if stage_of[chunk] == stage]

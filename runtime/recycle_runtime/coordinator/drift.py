@@ -5,8 +5,8 @@ as long as its typical worker, the lower of two in the middle, so that one who i
 peers. A reduction, or a gather, ends for all when the last one has come to it, so the shortest time is the
 one.
 
-A worker that has lost tensor-parallel ranks has ops of its own: with longer slices, and fewer messages between
-ranks. It is compared with peers that have as many ranks or more, and these are not compared with it.
+A worker that has lost tensor-parallel ranks has ops of its own: with longer slices, and fewer messages
+between ranks. It is compared with peers that have as many ranks or more, and these are not compared with it.
 """
 
 from bisect import bisect_left

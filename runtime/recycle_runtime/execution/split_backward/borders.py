@@ -52,72 +52,69 @@ def gradients_at(
 def find_borders(
     outputs: Sequence[Tensor], leaves: Sequence[Tensor], parameters: Sequence[nn.Parameter]
 ) -> list[Border] | None:
-    """Those below the outputs; None if one leads to a parameter both ways, as in recurrent layers."""
-    graph = _Graph(outputs, leaves, parameters)
-    borders: list[Border] = []
-    for node, slots in graph.slots.items():
-        aside, onward = graph.ways(node)
-        if aside & onward:
-            return None
-        if aside:
-            found = [each for place, each in enumerate(parameters) if aside >> place & 1]
-            borders.append(Border([GradientEdge(node, slot) for slot in sorted(slots)], found))
-    return borders
+    """Those below the outputs; None if one leads to a parameter both ways, as in recurrent layers.
 
-
-class _Graph:
-    """Parameters that every node of a graph leads to (one bit for each), and whether it leads to an input."""
-
-    def __init__(
-        self, outputs: Sequence[Tensor], leaves: Sequence[Tensor], parameters: Sequence[nn.Parameter]
-    ) -> None:
-        self._inputs = {id(leaf) for leaf in leaves}
-        self._bits = {id(parameter): 1 << place for place, parameter in enumerate(parameters)}
-        self._below: dict[Any, list[Any]] = {}
-        self._reach: dict[Any, tuple[int, bool]] = {}
-        self.slots: dict[Any, set[int]] = {}
-        """The outputs of each node that get a gradient."""
-        for output in outputs:
-            # An output may be one of the inputs: then there is nothing below it.
-            if output.grad_fn is not None:
-                self.slots.setdefault(output.grad_fn, set()).add(output.output_nr)
-        # In order: tensor-parallel processes must all walk alike, since collectives may lie on the way.
-        self._roots = dict.fromkeys(self.slots)
-        self._visit()
-
-    def ways(self, node: Any) -> tuple[int, int]:
-        """Parameters that it leads to without going towards an input, and on the way to one."""
-        if not self._reach[node][1] and node not in self._roots:
-            return 0, 0
-        aside = onward = 0
-        for child in self._below[node]:
-            bits, leads_in = self._reach[child]
-            aside, onward = (aside, onward | bits) if leads_in else (aside | bits, onward)
-        return aside, onward
-
-    def _visit(self) -> None:
-        """Depth first; a node is settled after all it leads to."""
-        waiting = list(self._roots)
-        while waiting:
-            node = waiting[-1]
-            if node not in self._below:
-                waiting += self._enter(node)
+    Every backward looks for them, and its host has much to do: so there are few calls in here. Parameters are
+    bits.
+    """
+    inputs = {id(leaf) for leaf in leaves}
+    bit_of = {id(parameter): 1 << place for place, parameter in enumerate(parameters)}
+    slots: dict[Any, set[int]] = {}
+    for output in outputs:
+        # An output may be one of the inputs: then there is nothing below it.
+        if output.grad_fn is not None:
+            slots.setdefault(output.grad_fn, set()).add(output.output_nr)
+    roots = set(slots)
+    reach: dict[Any, tuple[int, bool]] = {}
+    """Parameters that a node leads to, and whether it leads to an input."""
+    beside: dict[Any, int] = {}
+    """Parameters that lie aside of the way to an input."""
+    for node, children in _from_below(slots):
+        aside, onward, leads_in = 0, 0, False
+        for child in children:
+            bits, child_leads_in = reach[child]
+            if child_leads_in:
+                onward, leads_in = onward | bits, True
             else:
-                waiting.pop()
-                if node not in self._reach:
-                    self._settle(node)
+                aside |= bits
+        if leads_in or node in roots:
+            if aside & onward:
+                return None
+            beside[node] = aside
+        variable = 0 if children else id(getattr(node, "variable", None))
+        reach[node] = aside | onward | bit_of.get(variable, 0), leads_in or variable in inputs
+    return [
+        Border(
+            [GradientEdge(node, slot) for slot in sorted(places)],
+            [each for place, each in enumerate(parameters) if aside >> place & 1],
+        )
+        for node, places in slots.items()
+        if (aside := beside.get(node, 0))
+    ]
 
-    def _enter(self, node: Any) -> list[Any]:
-        edges = [edge for edge in node.next_functions if edge[0] is not None]
-        for child, slot in edges:
-            self.slots.setdefault(child, set()).add(slot)
-        self._below[node] = below = [child for child, _ in edges]
-        return below
 
-    def _settle(self, node: Any) -> None:
-        variable = id(getattr(node, "variable", None))
-        bits, leads_in = self._bits.get(variable, 0), variable in self._inputs
-        for child in self._below[node]:
-            more, leads = self._reach[child]
-            bits, leads_in = bits | more, leads_in or leads
-        self._reach[node] = (bits, leads_in)
+def _from_below(slots: dict[Any, set[int]]) -> list[tuple[Any, list[Any]]]:
+    """The nodes of a graph after all that they lead to, each with these.
+
+    `slots`: the outputs of each node that get a gradient; of its roots, when this begins. In order:
+    tensor-parallel processes must all walk alike, since collectives may lie on the way.
+    """
+    found: list[tuple[Any, list[Any]]] = []
+    below: dict[Any, list[Any]] = {}
+    settled: set[Any] = set()
+    waiting = list(slots)
+    while waiting:
+        node = waiting[-1]
+        if node in below:
+            waiting.pop()
+            if node not in settled:
+                settled.add(node)
+                found.append((node, below[node]))
+            continue
+        below[node] = children = []
+        for child, slot in node.next_functions:
+            if child is not None:
+                children.append(child)
+                slots.setdefault(child, set()).add(slot)
+        waiting += children
+    return found

@@ -158,7 +158,7 @@ class GeneralUnit:
         if self._by_products and not torch.compiler.is_compiling():
             return self._products.run(self.module, lambda: self.original(*args, **kwargs))
         inputs = self._inputs(args, kwargs)
-        if inputs is None:
+        if inputs is None or not (trained := self._trained()):
             return self.original(*args, **kwargs)
         if self._by_products is None:
             trial = Trial(self.module, inputs)
@@ -172,7 +172,7 @@ class GeneralUnit:
             result = self.original(*args, **kwargs)
             self.closed = trial.shows_closed(result)
             return result
-        call = Call(self, args, kwargs, inputs)
+        call = Call(self, trained, args, kwargs, inputs)
         anchor = None if inputs else self.owner.anchor
         outputs = iter(_enclosed(call, anchor, *inputs))
         # The outputs lead to the call; if it held them, a forward without backward would never be freed.
@@ -183,9 +183,7 @@ class GeneralUnit:
         """The tensors that want a gradient, each once; None if nothing is to be deferred."""
         if self.closed is False or not torch.is_grad_enabled():
             return None
-        if torch.compiler.is_compiling() or not self.owner.waits(saving_hook()) or self._is_watched_inside():
-            return None
-        if not any(parameter.requires_grad for parameter in self.module.parameters()):
+        if torch.compiler.is_compiling() or not self.owner.waits(saving_hook()):
             return None
         try:
             tensors = tensors_of((args, kwargs))
@@ -193,20 +191,31 @@ class GeneralUnit:
             return None
         return list({id(tensor): tensor for tensor in tensors if tensor.requires_grad}.values())
 
-    def _is_watched_inside(self) -> bool:
-        """True if a module inside has hooks on its backward: two walks would call them twice."""
-        inside: list[nn.Module] = [module for module in self.module.modules() if module is not self.module]
-        return any(module._backward_hooks or module._backward_pre_hooks for module in inside)
+    def _trained(self) -> Sequence[nn.Parameter]:
+        """Parameters that want a gradient; none if a module inside has hooks on its backward, which two walks
+        would call twice."""
+        found: dict[int, nn.Parameter] = {}
+        for module in self.module.modules():
+            if module is not self.module and (module._backward_hooks or module._backward_pre_hooks):
+                return ()
+            for parameter in module._parameters.values():
+                if parameter is not None and parameter.requires_grad:
+                    found[id(parameter)] = parameter
+        return list(found.values())
 
 
 class Call:
     """One call of a module: from its arguments to its results, then from gradients to gradients."""
 
-    def __init__(self, unit: GeneralUnit, args: Any, kwargs: Any, inputs: Sequence[Tensor]) -> None:
-        self.unit = unit
-        self.parameters: Sequence[nn.Parameter] = [
-            each for each in unit.module.parameters() if each.requires_grad
-        ]
+    def __init__(
+        self,
+        unit: GeneralUnit,
+        parameters: Sequence[nn.Parameter],
+        args: Any,
+        kwargs: Any,
+        inputs: Sequence[Tensor],
+    ) -> None:
+        self.unit, self.parameters = unit, parameters
         self.arguments: Any = (args, kwargs)
         self.leaves = [tensor.detach().requires_grad_() for tensor in inputs]
         self._inner = {id(tensor): leaf for tensor, leaf in zip(inputs, self.leaves, strict=True)}
