@@ -35,8 +35,8 @@ class Section:
         rule = ("---", *("---:" for _ in self.columns[1:]))
         table = [f"| {' | '.join(row)} |" for row in (self.columns, rule, *self.rows)]
         made = f"`{self.command}`, {self.origin or time.strftime('%Y-%m-%d')}, {machine()}"
-        words = textwrap.wrap(self.words, _WIDTH)
-        return "\n".join([f"## {self.title}", "", *words, "", *table, "", f"Made by {made}.", ""])
+        words, said = (textwrap.wrap(each, _WIDTH) for each in (self.words, f"Made by {made}."))
+        return "\n".join([f"## {self.title}", "", *words, "", *table, "", *said, ""])
 
 
 def job_path(name: str) -> Path:
