@@ -28,7 +28,7 @@ WORK = 100_000_000
 """Visits for a plan."""
 PROPOSERS = (
     "mirror", "changes", "exchanges", "moves",
-    "flows", "timetables", "routes", "one pipeline", "tabu", "disturbed times", "milp",
+    "flows", "timetables", "routes", "few pipelines", "tabu", "disturbed times", "milp",
 )  # fmt: skip
 WHOLE = "(nothing)"
 
