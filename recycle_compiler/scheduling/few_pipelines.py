@@ -1,9 +1,10 @@
 """A few pipelines in place of all: a problem that is smaller, and so can be searched at length.
 
 Peers are alike. Without failures, what is good for one pipeline is good for each; where 53 of 212 workers of
-some stages have failed, 4 pipelines of which one lacks those stages stand for all:
+some stages have failed, 4 pipelines stand for all, of which one has failed on those stages:
 
-    dealt out in turn    stage of 4, two failed    0 1 0 1  0 1 0 1        here: stage of 2, one failed    0 0  0 0
+    four pipelines, two failed    micro-batches of a turn on workers  0 1 0 1
+    two pipelines, one failed                                         0 0
 
 So a schedule of the smaller problem is one of the larger, in which every worker has as many others that do
 the same at the same time. That takes quotients that are whole on every stage: where they are nearly so,

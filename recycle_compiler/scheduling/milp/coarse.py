@@ -1,8 +1,8 @@
 """The bound of all stages together for large plans: the same relaxation, with times in whole steps.
 
-Where stages are alike, all of them are busy all of the time, and what each loses adds up: bounds of one stage
-know nothing of it, and the relaxation of the MILP does. Its size grows with the time in grains, which are fine
-where times were measured. So all times are counted in steps that divide them well, and rounded down:
+Where stages are alike, all of them are busy all of the time, and what each loses adds up: bounds of one
+stage know nothing of it, and the relaxation of the MILP does. Its size grows with the time in grains, which
+are fine where times were measured. So times are counted in steps that divide them well, and rounded down:
 
     F 37, B 37, W 37, transfer 1, step 37    F 1, B 1, W 1, transfer 0: 711 columns in place of 27,306
 
