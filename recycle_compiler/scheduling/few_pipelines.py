@@ -45,7 +45,9 @@ def _reduced(problem: Problem, times: int) -> Problem:
     live = np.array([len(workers) // times for workers in problem.hosts], dtype=np.int64)
     turn = numbers_in_turn(pipelines, problem.microbatches)
     host = np.arange(chunks) * pipelines + turn[:, None] % live
-    columns = (column.reshape(3, problem.units, chunks)[:, :units].ravel() for column in problem.tasks[1:4])
+    lasts, takes, frees = (
+        column.reshape(3, problem.units, chunks)[:, :units].ravel() for column in problem.tasks[1:4]
+    )
     return replace(
         problem,
         pipelines=pipelines,
@@ -55,7 +57,9 @@ def _reduced(problem: Problem, times: int) -> Problem:
         ),
         pool=tuple(range(chunks)),
         worker_capacity=tuple(room for room in problem.capacity for _ in range(pipelines)),
-        tasks=Tasks(np.tile(host.ravel(), 3), *columns, _of_first(problem, problem.tasks.edges, units)),
+        tasks=Tasks(
+            np.tile(host.ravel(), 3), lasts, takes, frees, _of_first(problem, problem.tasks.edges, units)
+        ),
         late=np.zeros(chunks * pipelines, dtype=np.int64),
     )
 
