@@ -28,7 +28,7 @@ WORK = 100_000_000
 """Visits for a plan."""
 PROPOSERS = (
     "mirror", "changes", "exchanges", "moves",
-    "flows", "timetables", "routes", "one pipeline", "tabu", "disturbed times", "milp",
+    "few pipelines", "flows", "timetables", "routes", "tabu", "disturbed times", "milp", "relaxation",
 )  # fmt: skip
 WHOLE = "(nothing)"
 

@@ -14,7 +14,6 @@ needed, the bound of the next of the ranked is what is known. Both keep the resu
 
 from collections.abc import Iterator, Mapping
 from math import gcd
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -38,7 +37,6 @@ _FURTHER = 40
 
 Proven = Mapping[Layout, int]
 """Period that no plan of a layout goes below."""
-NOTHING_PROVEN: Proven = MappingProxyType({})
 
 
 class RaisedBound(NamedTuple):
@@ -48,6 +46,13 @@ class RaisedBound(NamedTuple):
     """No plan of any of them goes below it."""
     promising: tuple[tuple[int, Layout], ...]
     """Layouts that may be faster than what was known, with their whole bounds, best and smoothest first."""
+    others: int
+    """No plan of any layout that is not promising goes below it."""
+
+    def with_proven(self, proven: Proven) -> int:
+        """The period with what is proven of some layouts by whole plans."""
+        each = (max(bound, proven.get(layout, 0)) for bound, layout in self.promising)
+        return max(self.period, min([self.others, *each]))
 
 
 class AdmittedLayouts:
@@ -105,33 +110,30 @@ def raised_bound(
     known: int,
     deepest: int,
     guard: Guard,
-    proven: Proven = NOTHING_PROVEN,
 ) -> RaisedBound:
     """A period below which no plan of any layout goes, from `least`, which holds, to `known`, reached.
 
-    Of layouts with more stages than `deepest` no whole bound is computed: it would take long. Those with a
-    whole plan may have a higher bound, `proven` with it.
+    Of layouts with more stages than `deepest` no whole bound is computed: it would take long.
     """
     admitted = _widest(layouts, workers, least, known)
     if admitted is None:
-        return RaisedBound(least, ())
+        return RaisedBound(least, (), least)
     limit, every = admitted
     ranked = sorted((layout_period(job, one), one.stages, str(one), one) for one in every)
-    found, whole, further = limit + 1, list[tuple[int, int, str, Layout]](), 0
+    found = others = limit + 1
+    whole, further = list[tuple[int, int, str, Layout]](), 0
     for bound, _, name, layout in ranked:
         # From here on no bound is less than what is found: others may still be faster than what is known.
         further += bound >= found
-        if bound > limit or further > _FURTHER:
-            break
-        if len(whole) == _WHOLE or guard.strikes():
-            found = min(found, bound)
+        if bound > limit or further > _FURTHER or len(whole) == _WHOLE or guard.strikes():
+            others = min(others, bound)
             break
         whole_bound = layout_bound(job, layout) if layout.stages <= deepest else 0
-        exact = max(bound, whole_bound, proven.get(layout, 0))
+        exact = max(bound, whole_bound)
         found = min(found, exact)
         whole.append((exact, roughness(layout), name, layout))
     promising = tuple((bound, layout) for bound, _, _, layout in sorted(whole) if bound < known)
-    return RaisedBound(max(least, found), promising)
+    return RaisedBound(max(least, min(found, others)), promising, others)
 
 
 def _widest(layouts: Layouts, workers: int, least: int, known: int) -> tuple[int, AdmittedLayouts] | None:

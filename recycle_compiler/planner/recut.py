@@ -29,7 +29,6 @@ from recycle_compiler.passes.assign_slots import AssignSlots
 from recycle_compiler.passes.standard import GRAPH_PASSES, all_passes
 from recycle_compiler.planner.cut_bounds import FAR, MOST_LAYERS, layout_period
 from recycle_compiler.planner.layout_bounds import (
-    NOTHING_PROVEN,
     Proven,
     RaisedBound,
     has_room,
@@ -180,6 +179,7 @@ def plan_recuts(job: JobSpec, own: Own, run: Run, guard: Guard) -> FoundRecuts:
         for failures, plan in sorted(own.items())
     }
     found: dict[int, list[Ranked]] = {}
+    over_cuts: dict[int, dict[int, RaisedBound]] = {}
     hurried: set[int] = set()
 
     def compare(counts: list[int]) -> None:
@@ -187,9 +187,9 @@ def plan_recuts(job: JobSpec, own: Own, run: Run, guard: Guard) -> FoundRecuts:
         ordered = sorted(counts, key=lambda failures: (failures > min(own), -failures))
         tasks = ((job, own[failures].claims, failures, guard, least[failures]) for failures in ordered)
         for failures, ranked, raised, was_cut_short in run(_ranked, tasks):
-            found[failures] = ranked
+            found[failures], over_cuts[failures] = ranked, raised
             hurried.update({failures} if was_cut_short else ())
-            hold(failures, raised)
+            hold(failures, min(one.period for one in raised.values()))
 
     def hold(failures: int, bound: int) -> None:
         # What holds for more workers holds for fewer too.
@@ -216,10 +216,9 @@ def plan_recuts(job: JobSpec, own: Own, run: Run, guard: Guard) -> FoundRecuts:
         run(_planned, ((job, key, guard, rounds) for key in order)),
         key=lambda one: _by_workers(one.key),
     )
-    due, proven = _not_near(job, own, made, bounds), _proven(made)
-    tasks = ((job, failures, known, least[failures], proven, guard) for failures, known in due.items())
-    for failures, bound in run(_raised_again, tasks):
-        hold(failures, bound)
+    proven = _proven(made)
+    for failures, raised in over_cuts.items():
+        hold(failures, min(one.with_proven(proven[split]) for split, one in raised.items()))
     above = _far_above(job, own, made, bounds)
     known = {one.key for one in made}
     searches = [
@@ -449,27 +448,33 @@ def _quickest(failures: int, found: Mapping[int, list[Ranked]]) -> int:
     return min(periods, default=FAR)
 
 
-def _ranked(task: tuple[JobSpec, Claims, int, Guard, Least]) -> tuple[int, list[Ranked], int, bool]:
-    """Layouts for the workers that so many failures leave, fastest first; what no cut goes below; and whether
-    time was short."""
+def _ranked(
+    task: tuple[JobSpec, Claims, int, Guard, Least],
+) -> tuple[int, list[Ranked], dict[int, RaisedBound], bool]:
+    """Layouts for the workers that so many failures leave, fastest first; what no cut goes below, for either
+    way to split micro-batches; and whether time was short."""
     job, own, failures, guard, least = task
     if guard.strikes():
-        return failures, [], 0, True
+        return failures, [], {1: _known(0)}, True
     workers = job.workers - failures
     ranked: list[Ranked] = []
-    bound = FAR
+    bounds: dict[int, RaisedBound] = {}
     for split, variant in variants(job).items():
         fastest = min((one.period for one in ranked), default=own.period)
         if split in least and least[split] * 1000 < own.period * _WORTH:
             layouts = Layouts(variant, job.workers)
             ranked += _compared(variant, split, layouts, workers, fastest, guard)
             fastest = min((one.period for one in ranked), default=own.period)
-            raised = _raised(variant, layouts, workers, least[split], fastest, guard)
-            ranked += _promising(variant, split, raised, ranked, workers, guard)
-            bound = min(bound, raised.period)
+            bounds[split] = _raised(variant, layouts, workers, least[split], fastest, guard)
+            ranked += _promising(variant, split, bounds[split], ranked, workers, guard)
         else:
-            bound = min(bound, least.get(split, FAR))
-    return failures, sorted(ranked, key=_by_period), bound, guard.struck
+            bounds[split] = _known(least.get(split, FAR))
+    return failures, sorted(ranked, key=_by_period), bounds, guard.struck
+
+
+def _known(least: int) -> RaisedBound:
+    """A bound that knows no layout for itself."""
+    return RaisedBound(least, (), least)
 
 
 def _raised(
@@ -479,25 +484,13 @@ def _raised(
     least: int,
     known: int,
     guard: Guard,
-    proven: Proven = NOTHING_PROVEN,
 ) -> RaisedBound:
-    """The bound over all layouts of a small job, where the fastest known is far above it; with what is proven
-    of layouts that have whole plans."""
+    """The bound over all layouts of a small job, where the fastest known is far above it."""
     is_near = known * 1000 <= least * _RAISED_FROM
     if is_near or workers > _COUNTS or guard.strikes():
-        return RaisedBound(least, ())
+        return _known(least)
     deepest = Sizes.LARGE // (3 * layouts.units)
-    return raised_bound(job, layouts, workers, least, known, deepest, guard, proven)
-
-
-def _not_near(job: JobSpec, own: Own, made: list[RecutPlans], bounds: Mapping[int, int]) -> dict[int, int]:
-    """For each number of failures whose fastest plan is not near the bound over all cuts, its period."""
-    fastest = {failures: _fastest_plan(job, own, made, failures).period for failures in sorted(own)}
-    return {
-        failures: period
-        for failures, period in fastest.items()
-        if period * 1000 > bounds[failures] * _RAISED_FROM and job.workers - failures <= _COUNTS
-    }
+    return raised_bound(job, layouts, workers, least, known, deepest, guard)
 
 
 def _proven(made: Sequence[RecutPlans]) -> dict[int, Proven]:
@@ -505,19 +498,6 @@ def _proven(made: Sequence[RecutPlans]) -> dict[int, Proven]:
     return {
         split: {one.layout: one.claims.lower_bound for one in made if one.split == split} for split in (1, 2)
     }
-
-
-def _raised_again(task: tuple[JobSpec, int, int, Least, dict[int, Proven], Guard]) -> tuple[int, int]:
-    """Period that no cut goes below with so many failures, as proven of layouts that have whole plans."""
-    job, failures, known, least, proven, guard = task
-    bound = FAR
-    for split, variant in variants(job).items():
-        raised = least.get(split, FAR)
-        if raised < known:
-            layouts, workers = Layouts(variant, job.workers), job.workers - failures
-            raised = _raised(variant, layouts, workers, raised, known, guard, proven[split]).period
-        bound = min(bound, raised)
-    return failures, bound
 
 
 def _promising(
@@ -582,15 +562,13 @@ def fastest_recut(
     if not ranked:
         return None
     raised = _raised(variant, layouts, workers, least, ranked[0].period, guard)
-    least = raised.period
     ranked = sorted([*ranked, *_promising(variant, parts, raised, ranked, workers, guard)], key=_by_period)
     few = ranked[:1]
     if _ops(variant, ranked[0].layout) <= Sizes.LARGE:
         few = _hopeful(ranked, _PLANS_ON_DEMAND)
     made = [_planned((job, one.key, guard, _ROUNDS)) for one in few]
     fastest = min(made, key=lambda one: (one.claims.period, _by_workers(one.key)))
-    proven = _proven(made)[parts]
-    return fastest, _raised(variant, layouts, workers, least, fastest.claims.period, guard, proven).period
+    return fastest, raised.with_proven(_proven(made)[parts])
 
 
 def plan_layout(job: JobSpec, layout: Layout, guard: Guard) -> RecutPlans:

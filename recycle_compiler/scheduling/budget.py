@@ -135,6 +135,10 @@ class Budget:
         """No more than this of what is left; spent, it is spent here too."""
         return Budget(self.guard, min(work, self.left), self, self._without)
 
+    def beside(self, work: int) -> "Budget":
+        """So much besides what is left, under the same guard."""
+        return Budget(self.guard, work, None, self._without)
+
     def spend(self, work: int) -> None:
         """Work that has been done."""
         self.left -= work

@@ -41,7 +41,7 @@ def extras_apart(problem: Problem) -> Problem | None:
     """The problem with such routes; None where its own are not those in turn, or nobody has one more."""
     if not is_dealt_in_turn(problem):
         return None
-    number = _numbers(problem)
+    number = numbers_in_turn(problem.pipelines, problem.microbatches)
     host = problem.host.copy()
     for chunk, workers in enumerate(problem.hosts):
         live, extra = len(workers), problem.units % len(workers)
@@ -50,17 +50,17 @@ def extras_apart(problem: Problem) -> Problem | None:
     return None if (host == problem.host).all() else rerouted(problem, problem.hosts, host)
 
 
-def _numbers(problem: Problem) -> Ints:
+def numbers_in_turn(pipelines: int, microbatches: int) -> Ints:
     """In which order micro-batches are dealt out: one of every pipeline at a time."""
-    pipeline, turn = np.divmod(np.arange(problem.units), problem.microbatches)
-    return turn * problem.pipelines + pipeline
+    pipeline, turn = np.divmod(np.arange(pipelines * microbatches), microbatches)
+    return turn * pipelines + pipeline
 
 
 def is_dealt_in_turn(problem: Problem) -> bool:
     """True if every stage, with workers of its own that are alike, deals out its micro-batches in turn."""
     if not problem.is_uniform or problem.pools < problem.chunks or problem.slow:
         return False
-    number = _numbers(problem)
+    number = numbers_in_turn(problem.pipelines, problem.microbatches)
     return all(
         (problem.host[:, chunk] == np.array(workers)[number % len(workers)]).all()
         for chunk, workers in enumerate(problem.hosts)

@@ -13,13 +13,14 @@ from recycle_compiler.ir.job import SolverOptions
 from recycle_compiler.scheduling.bounds import Bound, lower_bound
 from recycle_compiler.scheduling.budget import Budget, Goal, Noise, Sizes
 from recycle_compiler.scheduling.local_search import Width, can_exchange, construct, improve
+from recycle_compiler.scheduling.milp.coarse import raised_in_steps
 from recycle_compiler.scheduling.milp.exact import is_small, settle
 from recycle_compiler.scheduling.order_search import search_at_length
 from recycle_compiler.scheduling.problem import Problem, chunk_grain, rerouted
 from recycle_compiler.scheduling.routes import extras_apart, kept_at_home
 from recycle_compiler.scheduling.schedules import SearchedPlan
 from recycle_compiler.scheduling.timing import Clock, Proposal, Timed
-from recycle_compiler.scheduling.tuning import Tuning, tune, tune_by_one_pipeline, tune_elsewhere
+from recycle_compiler.scheduling.tuning import Tuning, tune, tune_elsewhere
 
 _LITTLE = 500
 """Inverse share: a period above what is enough by less than this share is nearly good enough."""
@@ -27,6 +28,8 @@ _MUCH = 50
 """Inverse share: a period above what is enough by more than this share is far from good enough."""
 _SOON = (30, 60)
 """Tries of the wide search that come before the MILP, on the usual routes and with others."""
+_RELAXED = 60_000_000
+"""Visits, beside all others, to raise the bound of a large plan that is not good enough."""
 _WORK_TOGETHER = 3_600_000_000
 """Visits that all plans of a job may need together if none is good enough sooner."""
 _LEAST_WORK = 20_000_000
@@ -170,8 +173,12 @@ def plan(
     else:
         goal = Goal(good_enough, (bound.period + good_enough) // 2)
         best = tune(clock, goal, effort.tuning, noise, budget)
+        if best.timed.period > good_enough and effort.exact and budget.has("relaxation"):
+            bound = raised_in_steps(problem, bound, best.timed.period, budget.beside(_RELAXED))
+            good_enough = _with_gap(bound, options)
+            goal = Goal(good_enough, (bound.period + good_enough) // 2)
         best = _elsewhere(best, goal, effort, Noise(options.seed), budget)
-        best = _at_length(problem, best, goal, effort, Noise(options.seed), budget)
+        best = _at_length(best, goal, effort, Noise(options.seed), budget)
     clock = best.clock
     # A short search often does, a wide one mostly; the MILP is for what is left, and a longer one after it.
     few = effort.quick().moves(problem)
@@ -227,20 +234,13 @@ def _elsewhere(best: Proposal, goal: Goal, effort: Effort, noise: Noise, budget:
     return best if found is None or found.period >= period else Proposal(other, found)
 
 
-def _at_length(
-    problem: Problem, best: Proposal, goal: Goal, effort: Effort, noise: Noise, budget: Budget
-) -> Proposal:
-    """Schedule after a tabu search from the best one, or from one that is lifted from one pipeline; for
-    plans that are neither good enough nor large."""
+def _at_length(best: Proposal, goal: Goal, effort: Effort, noise: Noise, budget: Budget) -> Proposal:
+    """Schedule after a tabu search from the best one; for plans that are neither good enough nor large."""
     clock, timed = best
     most = effort.searched_ops * _times_as_large(timed.period - goal.enough, goal)
     is_due = effort.rounds > 1 and clock.problem.ops <= most
     if not is_due or clock.loops.has_more_edges or budget.is_spent():
         return best
-    usual = clock if clock.problem is problem else Clock(problem)
-    other = tune_by_one_pipeline(usual, goal, effort.tuning, noise, budget)
-    if other is not None and other.period < timed.period:
-        clock, timed = usual, other
     return Proposal(clock, search_at_length(clock, timed, goal, noise, budget))
 
 

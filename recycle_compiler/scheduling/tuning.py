@@ -23,10 +23,10 @@ from recycle_compiler.scheduling.exchanges import (
     placed_by_rule,
     polished,
 )
+from recycle_compiler.scheduling.few_pipelines import few_pipelines, lifted
 from recycle_compiler.scheduling.flow import flow_cycles, flow_priority
 from recycle_compiler.scheduling.inner_loops import BACKWARD, WEIGHT
 from recycle_compiler.scheduling.mirror import Mirror, can_be_mirrored
-from recycle_compiler.scheduling.one_pipeline import lifted, one_pipeline
 from recycle_compiler.scheduling.order_search import search_at_length
 from recycle_compiler.scheduling.problem import Ints, Problem
 from recycle_compiler.scheduling.rules import (
@@ -66,6 +66,9 @@ _DEFERRALS = (80, 100, 0)
 so have timetables."""
 _ANEW = 2
 """Rounds after which other settings are drawn: the first begins with the best, the next with a flow."""
+_FOR_FEW = 150_000_000
+"""Visits for a few pipelines in place of all, beside those that the plan has: one of the plans of a job, that
+without failures, mostly is the only one."""
 _FAR_FLOW = 150
 """A flow is worth a round if it misses the aim by no more than this percentage of what rules miss."""
 _SHIFTS = (1, 2, 4, 8, 16)
@@ -128,6 +131,8 @@ class Tuning(NamedTuple):
     """Orders to try at the end of a round."""
     other_routes: bool = True
     """True if timetables, which choose routes of their own, may be tried."""
+    few_pipelines: bool = True
+    """True if a few pipelines may be searched in place of all."""
 
     @property
     def is_patient(self) -> bool:
@@ -267,33 +272,6 @@ def tune_by_timetable(
     return rounds
 
 
-def tune_by_one_pipeline(
-    usual: Clock, goal: Goal, effort: Tuning, noise: Noise, budget: Budget
-) -> Timed | None:
-    """Schedule of one pipeline, searched at length, that all others repeat; None where pipelines are not
-    alike."""
-    problem = one_pipeline(usual.problem) if budget.has("one pipeline") else None
-    if problem is None:
-        return None
-    tuner = _Tuner(Clock(problem, compiled=True), goal, noise, budget)
-    begins = tuner.settings(effort.settings)
-    if not begins:
-        return None
-    found: list[Timed] = []
-    for begin in (begins[0], *tuner.flows(begins[0].placed.period)[:1]):
-        placed = exchange(tuner.clock, begin.placed, goal, effort.exchanges, noise, budget)
-        timed = tuner.clock.time(placed.order)
-        assert timed is not None
-        found.append(search_at_length(tuner.clock, timed, goal, noise, budget))
-    best = min(found, key=lambda timed: timed.rank)
-    tries = _Tuner(usual, goal, noise, budget).by_times(
-        lifted(usual.problem, best.start), _TIMETABLE_PATIENCES
-    )
-    if not tries:
-        return None
-    return usual.time(exchange(usual, tries[0].placed, goal, effort.exchanges, noise, budget).order)
-
-
 class _Tuner:
     """Tries rules for one problem."""
 
@@ -341,11 +319,31 @@ class _Tuner:
     def begins(self, effort: Tuning, number: int) -> list[_Tried]:
         """Starts of the next rounds: the best of other settings than before, and then a flow, the best one of
         all or, with a higher number, the one after so many others."""
-        found = self.settings(effort.settings)
-        if effort.rounds < _ANEW or not found or self.is_done(found[0].placed.period):
+        is_due = effort.is_patient and effort.few_pipelines and number == 0
+        is_large = self.clock.problem.ops >= Sizes.LARGE
+        # A few pipelines take less time than the first rules, if there are many.
+        found = self.lifted(effort) if is_due and is_large else []
+        if not found or not self.is_done(found[0].placed.period):
+            found += self.settings(effort.settings)
+        if is_due and not is_large and found and not self.is_done(found[0].placed.period):
+            found += self.lifted(effort)
+        found.sort(key=lambda tried: tried.placed.rank)
+        if not effort.is_patient or not found or self.is_done(found[0].placed.period):
             return found
         flows = self.flows(found[0].placed.period)
         return [found[0], *([flows[number % len(flows)]] if flows else []), *found[1:]]
+
+    def lifted(self, effort: Tuning) -> list[_Tried]:
+        """The times of a few pipelines, searched at length, in place of a rule."""
+        problem = few_pipelines(self.clock.problem) if self._budget.has("few pipelines") else None
+        if problem is None:
+            return []
+        clock, goal, noise = Clock(problem, compiled=True), self._goal, self._noise.aside()
+        budget = self._budget.beside(_FOR_FEW)
+        tuned = tune(clock, goal, effort._replace(other_routes=False, few_pipelines=False), noise, budget)
+        found = search_at_length(clock, tuned.timed, goal, noise, budget)
+        priority = lifted(self.clock.problem, problem, found.start)
+        return self.by_times(priority, _TIMETABLE_PATIENCES)
 
     def flows(self, period: int) -> list[_Tried]:
         """Rules that do what an even flow does, best first; none that is far from a period found already."""
