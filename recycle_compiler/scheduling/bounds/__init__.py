@@ -4,6 +4,7 @@
     rounds      from the first op to the last, over waits for memory        rounds.py
     both ends   all workers of a stage together, and what they idle         both_ends.py
     meetings    all workers of a stage in every round, and whole rounds     meetings.py
+    feeding     a stage with more workers than those before it opens late   feeding.py
     of graphs   chunks that share workers or reduce together, paths         shared.py
 
 All of them take the best case for all that they do not look at: how micro-batches are routed, other stages,
@@ -19,6 +20,7 @@ import numpy as np
 from recycle_compiler.ir.graph import Edges
 from recycle_compiler.scheduling.bounds.both_ends import BothEnds
 from recycle_compiler.scheduling.bounds.bound import Bound, SpanTerm, StageBound, window
+from recycle_compiler.scheduling.bounds.feeding import feeding_bound
 from recycle_compiler.scheduling.bounds.load import Load
 from recycle_compiler.scheduling.bounds.meetings import Meetings
 from recycle_compiler.scheduling.bounds.rounds import Rounds
@@ -77,6 +79,7 @@ def _lower_bound(*facts: Any) -> Bound:
     bounds += [(bound.period, 0, 0, bound) for bound in shared_bounds(problem)]
     # Of equal bounds, a short argument says most, then the one of the stage with most failures.
     best = max(bounds, key=lambda entry: entry[:3])[3]
+    best = feeding_bound(problem, best.period) or best
     # Every earliest schedule is made of whole grains.
     return Bound(-(-best.period // problem.grain) * problem.grain, best.reason)
 

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import torch
 
-from recycle_runtime.data.microbatches import MicroBatches
 from recycle_runtime.devices import Device
 from recycle_runtime.execution.chunk import build_module
 from recycle_runtime.execution.layer import Layer
@@ -24,12 +23,12 @@ from recycle_runtime.profiler.grid_links import grid_links
 from recycle_runtime.profiler.halves import Halves
 from recycle_runtime.profiler.links import Links, LocalLinks, Receive, TokenRows
 from recycle_runtime.profiler.meters import MEMORY_HOW, NOTHING, Stopwatch, Timing, beside_allocator, counting
+from recycle_runtime.profiler.passing import Passing, Times, Variation, first_kinds
 from recycle_runtime.profiler.report import WHOLE_LAYERS, Profile, StageCosts
 from recycle_runtime.profiler.stage_run import StageRun, Tensors
 from recycle_runtime.program.errors import ProgramError, blame
 from recycle_runtime.program.layers import build_layers
 from recycle_runtime.program.loading import Program
-from recycle_runtime.program.named_inputs import with_host_text
 from recycle_runtime.program.second_forward import has_second_forward
 
 _Measured = TypeVar("_Measured")
@@ -91,6 +90,8 @@ def _nobody_else(_: torch.Tensor) -> None:
 
 
 _WARM_UP = 3
+_FEWER = 4
+"""Times fewer measurements of each micro-batch, where several are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,8 @@ class Options:
     """None measures every layer by itself."""
     device: str = "cpu"
     repeat: int = 20
+    microbatches: int = 16
+    """The first of the data, whose times are compared if their shapes are unlike."""
     seed: int = 0
     pipelines: int = 1
     """Number of workers that reduce the gradients of a stage."""
@@ -115,7 +118,7 @@ class Options:
 def profile(
     program: Program, options: Options, progress: Callable[[str], None] = lambda piece: None
 ) -> Profile:
-    """The costs of every stage or layer on this machine, with the first micro-batch of the program."""
+    """The costs of every stage or layer on this machine, with the first micro-batches of the program."""
     if options.device == "cuda" and not torch.cuda.is_available():
         raise ProgramError("there is no CUDA device here that torch can use", "--device cpu measures without")
     threads = torch.get_num_threads()
@@ -167,28 +170,30 @@ def _pieces(program: Program, options: Options) -> Iterator[_Piece]:
 def _profile(program: Program, options: Options, links: Links, progress: Callable[[str], None]) -> Profile:
     device = torch.device(options.device)
     by_layer = options.stages is None
-    batches = MicroBatches(program, options.seed, 1)
-    data, target = batches.item(0, 0)
-    arguments = program.arguments(data)
-    texts = with_host_text(data, arguments)
-    inputs = (*arguments[:texts], *(tensor.to(device) for tensor in arguments[texts:]))
-    target = target.to(device) if isinstance(target, torch.Tensor) else target
-    halves = Halves(batches, device) if by_layer else None
+    kinds = first_kinds(program, options.seed, options.microbatches)
+    main, *others = (Passing(program, kind.pair, device) for kind in kinds)
+    halves = Halves(program, kinds[0], device) if by_layer else None
+    variation = Variation(kinds)
     rows: list[StageCosts] = []
     names: list[str] = []
     ways: list[str] = []
     copied: list[int] = []
     for piece in _pieces(program, options):
         progress(piece.title)
-        loss = _loss_against(program, target) if piece.is_last else None
         module = piece.module.to(device).train()
-        run = StageRun(module, inputs, is_first=piece.is_first, loss=loss, precision=program.precision)
+        run, *unlike = (
+            one.run(module, is_first=piece.is_first, is_last=piece.is_last) for one in (main, *others)
+        )
         with blame(program.path, piece.title):
-            costs, inputs = _measure(program, piece.name, run, halves, options, device, links)
-        rows.append(costs)
+            costs, main.inputs, times = _measure(
+                program, piece.name, run, unlike, halves, options, device, links
+            )
+            for passing, on_piece in zip(others, unlike, strict=True):
+                passing.pass_on(on_piece)
+        rows.append(variation.averaged(costs, times) if unlike else costs)
         names.append(piece.name)
         ways.append(way_of(module))
-        copied += () if piece.is_last else map(copied_bytes, inputs)
+        copied += () if piece.is_last else map(copied_bytes, main.inputs)
     progress("transfers and reductions")
     rows = _with_exchanges(_with_transfers(rows, links, options), links, options)
     return Profile(
@@ -196,11 +201,14 @@ def _profile(program: Program, options: Options, links: Links, progress: Callabl
         stages=tuple((_share_reduction if by_layer else _with_reductions)(rows, links, options)),
         layer_names=tuple(names) if by_layer else (),
         why_not_split=halves.obstacle if halves else "",
+        spread_ppm=variation.spread_ppm,
         details={
             "torch": torch.__version__,
             "threads": options.threads,
             "repeat": options.repeat,
             "seed": options.seed,
+            "microbatches": sum(kind.count for kind in kinds),
+            "shapes": len(kinds),
             "pipelines": options.pipelines,
             "memory_measured": MEMORY_HOW[device.type],
             "computed": f"{ways_text(ways)}; {copied_text(copied)}",
@@ -220,10 +228,6 @@ def overhead(device: torch.device, options: Options) -> dict[str, Any]:
         "overhead_bytes": beside_allocator(device),
         "overhead_measured": f"memory in use beside torch's allocator, {nccl} NCCL's buffers",
     }
-
-
-def _loss_against(program: Program, target: Any) -> Callable[[Any], torch.Tensor]:
-    return lambda output: program.loss(output, target)
 
 
 def _with_transfers(rows: Sequence[StageCosts], links: Links, options: Options) -> list[StageCosts]:
@@ -294,11 +298,13 @@ def _measure(
     program: Program,
     name: str,
     run: StageRun,
+    unlike: Sequence[StageRun],
     halves: Halves | None,
     options: Options,
     device: torch.device,
     links: Links,
-) -> tuple[StageCosts, Tensors]:
+) -> tuple[StageCosts, Tensors, list[Times]]:
+    """The costs of a piece, its outputs, and its times in turn with those of unlike micro-batches."""
     optimizer = OptimizerRun(program, name, run.module)
     watch = Stopwatch(device)
     # Fused first: preparing a module for the split changes how it runs.
@@ -308,9 +314,10 @@ def _measure(
     backward, slowed_backward = _both(lambda: _fused(run, watch, options.repeat), receive)
     split = prepare(run.module)
     # Now the module is as it trains, in the precision of the program.
-    half = None if halves is None else halves.run(program, run)
+    half = None if halves is None else halves.run(run)
     runs = [run] if half is None else [run, half]
     (ops, *in_half), slowed = _both(lambda: _split(runs, split, watch, options.repeat), receive)
+    in_turn = _split([run, *unlike], split, watch, -(-options.repeat // _FEWER)) if unlike else []
     forward, backward_input, backward_weight = ops
     saved, kept, handed_on, working = _memory(run, split, device)
     experts = [each for each in run.module.modules() if isinstance(each, SharedExperts)]
@@ -343,7 +350,7 @@ def _measure(
         half=in_half[0] if in_half else None,
         beside_message=None if slowed is None or slowed_backward is None else (*slowed[0], slowed_backward),
     )
-    return costs, outputs
+    return costs, outputs, in_turn
 
 
 def _both(measure: Callable[[], _Measured], receive: Receive | None) -> tuple[_Measured, _Measured | None]:
@@ -366,15 +373,13 @@ def _fused(run: StageRun, watch: Stopwatch, repeat: int) -> Timing:
     return Timing.of([once() for _ in range(repeat)])
 
 
-def _split(
-    runs: Sequence[StageRun], split: Split, watch: Stopwatch, repeat: int
-) -> list[tuple[Timing, Timing, Timing]]:
+def _split(runs: Sequence[StageRun], split: Split, watch: Stopwatch, repeat: int) -> list[Times]:
     """F, I and W of each of these runs of one module, in turn."""
     for _ in range(_WARM_UP):
         for run in runs:
             _once(run, split, watch)
     times = [[_once(run, split, watch) for run in runs] for _ in range(repeat)]
-    found: list[tuple[Timing, Timing, Timing]] = []
+    found: list[Times] = []
     for of_run in zip(*times, strict=True):
         forwards, firsts, seconds = zip(*of_run, strict=True)
         found.append((Timing.of(forwards), Timing.of(firsts), Timing.of(seconds)))

@@ -111,6 +111,8 @@ class Profile:
     layer_names: tuple[str, ...] = ()
     why_not_split: str = ""
     """Reason why the cost of halves of micro-batches is not known; empty in a profile by stage."""
+    spread_ppm: int | None = None
+    """Standard deviation of the times of micro-batches, in millionths; None if all had the same shape."""
 
     @property
     def split_ppm(self) -> int | None:
@@ -135,6 +137,8 @@ class Profile:
         head = {"format": FORMAT, "version": VERSION, "device": self.device, "unit": "ns"} | self.details
         if self.split_ppm is not None:
             head["split_ppm"] = self.split_ppm
+        if self.spread_ppm is not None:
+            head["spread_ppm"] = self.spread_ppm
         parts = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
         named = [{"name": name} for name in self.layer_names] or [{}] * len(self.stages)
         rows = ",\n  ".join(
@@ -162,7 +166,7 @@ _SIZES = ["F to I", "I to W", "to copy"]
 
 
 def table(profile: Profile) -> str:
-    """A line for every stage or layer; the share after a time is its spread."""
+    """A line for every stage or layer; the share after a time is how far measurements of one op differ."""
     heads = [profile.noun, *_TIMES, *_SIZES]
     titles = profile.layer_names or [str(number) for number in range(len(profile.stages))]
     rows = [heads, *(_row(title, stage) for title, stage in zip(titles, profile.stages, strict=True))]

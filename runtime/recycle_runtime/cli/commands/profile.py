@@ -37,6 +37,13 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--repeat", type=_positive, default=20, metavar="N", help="measurements per op (default: 20)"
     )
     parser.add_argument(
+        "--microbatches",
+        type=_positive,
+        default=16,
+        metavar="N",
+        help="the first of the data, whose times are compared where their shapes are unlike (default: 16)",
+    )
+    parser.add_argument(
         "--pipelines",
         type=_positive,
         default=1,
@@ -75,6 +82,7 @@ def run(arguments: Namespace, output: Output) -> int:
         stages=arguments.stages,
         device=arguments.device,
         repeat=arguments.repeat,
+        microbatches=arguments.microbatches,
         seed=arguments.seed,
         pipelines=arguments.pipelines,
         threads=arguments.threads,
@@ -105,6 +113,12 @@ def run(arguments: Namespace, output: Output) -> int:
             f"{measured.noun} {numbers}: measure on an idle machine, or with a larger --repeat"
         )
     output.say(f"measured {measured.details['computed']}")
+    if (spread := measured.spread_ppm) is not None:
+        drawn, shapes = (measured.details[key] for key in ("microbatches", "shapes"))
+        output.say(
+            f"{drawn} micro-batches have {shapes} shapes: their times differ by {spread / 10_000:.1f} % "
+            "(standard deviation); times are means of them all, memory and messages those of the largest"
+        )
     if program.has_parallelize:
         output.say(f"note: {WHOLE_LAYERS}")
     if (over := measured.split_ppm) is not None:
