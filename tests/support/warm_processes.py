@@ -85,9 +85,17 @@ class WarmProcess:
         self._control.close()
 
     def _status(self, seconds: float | None) -> int | None:
-        if self.returncode is None and select.select([self._control], [], [], seconds)[0]:
+        if self.returncode is None and _readable([self._control.fileno()], seconds):
             self.returncode = int(self._control.recv(_MOST_BYTES))
         return self.returncode
+
+
+def _readable(descriptors: Sequence[int], seconds: float | None = None) -> list[int]:
+    """Those that can be read; `select` does not know any above 1023."""
+    poll = select.poll()
+    for each in descriptors:
+        poll.register(each, select.POLLIN)
+    return [found for found, _ in poll.poll(None if seconds is None else seconds * 1000)]
 
 
 @cache
@@ -110,7 +118,7 @@ def _serve(requests: socket.socket) -> None:
     """Until the tests end. What has been forked goes on as long as its job does."""
     controls: dict[int, tuple[int, socket.socket]] = {}
     while True:
-        for readable in select.select([requests.fileno(), *controls], [], [])[0]:
+        for readable in _readable([requests.fileno(), *controls]):
             if readable in controls:
                 pid, control = controls.pop(readable)
                 status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
