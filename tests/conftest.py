@@ -4,6 +4,7 @@ import difflib
 import gc
 import logging
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,10 +24,12 @@ ROOT = Path(__file__).resolve().parent.parent
 # long as one alone. Torch reads this when it is imported, here and in processes that tests start.
 os.environ["OMP_NUM_THREADS"] = "1"
 
-# Processes that tests start find this tree first, and keep the modules that they have compiled.
+# Processes that tests start find this tree first. They and this one keep the modules that they have compiled:
+# pytest rewrites every assertion of every test before.
 _PATHS = [str(ROOT / path) for path in (".", "runtime")]
 os.environ["PYTHONPATH"] = os.pathsep.join([*_PATHS, *filter(None, [os.environ.get("PYTHONPATH")])])
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # Nothing that is loaded and collected is garbage; see `pytest_collection_finish`.
 gc.disable()

@@ -1,11 +1,13 @@
-"""Jobs for runs that are disturbed."""
+"""Jobs for runs that are disturbed, and processes that need not load torch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
 
 from recycle_compiler.cli.main import main
+from recycle_runtime.launcher import kept_process
+from tests.support.warm_processes import WarmProcess
 
 _JOB = """\
 job disturbed {{
@@ -19,6 +21,14 @@ job disturbed {{
 _BARRIER = "techniques { adaptive  decouple }"
 _SHARDED = "optimizer { state = sharded  owners = 2 }"
 _EXPERTS = f"{_SHARDED}  experts {{ slots = 2  every = 1 }}"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def warm_processes() -> Generator[None]:
+    """Jobs that run in the process of a test fork theirs. A command that a test starts starts its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kept_process, "Popen", WarmProcess)
+        yield
 
 
 Compile = Callable[..., str]

@@ -265,11 +265,6 @@ def open_checked(folder: Path, about: Fields, checksum: int, *, accepts_changes:
     return shard
 
 
-def read_shard(folder: Path, about: Fields, checksum: int, *, accepts_changes: bool = False) -> Any:
-    """The same, and its state, as it was written."""
-    return open_checked(folder, about, checksum, accepts_changes=accepts_changes).state()
-
-
 def _quietly(does: Callable[..., Any], tensors: Tensors, **options: Any) -> None:
     """Without the remark that there is one process; an error is its cause, not what is wrapped around."""
     warnings.filterwarnings("ignore", message="torch.distributed is disabled")

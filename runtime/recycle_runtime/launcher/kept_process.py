@@ -8,12 +8,12 @@ not started again.
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from subprocess import DEVNULL, Popen, TimeoutExpired
 
 from recycle_runtime import logs
 from recycle_runtime.protocol.lifeline import Lifeline
@@ -81,7 +81,7 @@ class KeptProcess:
             try:
                 self.process.wait(seconds)
                 return
-            except subprocess.TimeoutExpired:
+            except TimeoutExpired:
                 seconds = _TERM_SECONDS
         self.process.wait()
 
@@ -97,18 +97,18 @@ class KeptProcess:
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, number)
 
-    def _start(self) -> "subprocess.Popen[bytes]":
-        return subprocess.Popen(
+    def _start(self) -> Popen[bytes]:
+        return Popen(
             [sys.executable, "-m", "recycle_runtime.cli", *logs.settings().options(), *self._command()],
             env=os.environ | self._environment | self._lifeline.environment,
-            stdin=None if self._has_terminal else subprocess.DEVNULL,
+            stdin=None if self._has_terminal else DEVNULL,
             pass_fds=[self._lifeline.reader, *self._keeps],
             # Only the group in the foreground can read from a terminal.
-            preexec_fn=None if self._has_terminal else partial(_stand_apart, self._ignores),
+            preexec_fn=None if self._has_terminal else partial(stand_apart, self._ignores),
         )
 
 
-def _stand_apart(ignores: tuple[int, ...]) -> None:
+def stand_apart(ignores: tuple[int, ...]) -> None:
     """In a new process: a group of its own, which may write to the terminal from the background."""
     os.setpgid(0, 0)
     # A shell has whatever it starts in the background ignore it; to this process it is how its parent asks

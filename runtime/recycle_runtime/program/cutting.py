@@ -77,26 +77,16 @@ def cut(model: nn.Sequential, stages: int, weights: Sequence[float] | None = Non
     # A layer may stand in several places; `named_children` would name it once.
     places = cast(Iterable[tuple[str, nn.Module]], model.named_modules(remove_duplicate=False))
     layers = [(name, layer) for name, layer in places if name and "." not in name]
-    return _cut(layers, stages, weights, spread=False)
-
-
-def cut_blocks(
-    first: nn.Module | None,
-    blocks: Iterable[nn.Module],
-    last: nn.Module | None,
-    stages: int,
-    costs: Sequence[float] | None = None,
-) -> list[nn.Module]:
-    """The stages of a model that is `first`, then each block in turn, then `last`; a cost for each of them.
-
-    A part that gives a tuple gives the next part several arguments, as stages do.
-    """
-    layers = [(f"blocks.{number}", block) for number, block in enumerate(blocks)]
-    if first is not None:
-        layers.insert(0, ("first", first))
-    if last is not None:
-        layers.append(("last", last))
-    return _cut(layers, stages, costs, spread=True)
+    if weights is None:
+        weights = [parameter_count(layer) for _, layer in layers]
+    if len(weights) != len(layers):
+        raise ValueError(
+            f"there are {len(layers)} layers, so there must be as many costs, got {len(weights)}"
+        )
+    parts = balance(weights, stages)
+    made: list[nn.Module] = [Stage((layers[number] for number in part), spread=False) for part in parts]
+    _refuse_shared(made)
+    return made
 
 
 def balance(costs: Sequence[float], stages: int) -> list[range]:
@@ -122,19 +112,6 @@ def measure_costs(layers: Iterable[nn.Module], example: torch.Tensor, repeat: in
         with torch.no_grad():
             example = layer(given)
     return costs
-
-
-def _cut(
-    layers: list[tuple[str, nn.Module]], stages: int, costs: Sequence[float] | None, *, spread: bool
-) -> list[nn.Module]:
-    if costs is None:
-        costs = [parameter_count(layer) for _, layer in layers]
-    if len(costs) != len(layers):
-        raise ValueError(f"there are {len(layers)} layers, so there must be as many costs, got {len(costs)}")
-    parts = balance(costs, stages)
-    made: list[nn.Module] = [Stage((layers[number] for number in part), spread=spread) for part in parts]
-    _refuse_shared(made)
-    return made
 
 
 def _best_cut(sums: Sequence[float], stages: int, most: float, *, alike: bool) -> tuple[float, list[int]]:

@@ -98,7 +98,6 @@ _FLAG_SECONDS = 5.0
 _LOOK_SECONDS = 0.05
 """The longest look at which sums have come to their end."""
 _WATCH_EVERY = 0.1
-_FREE_SECONDS = 10.0
 
 _frees: list[threading.Thread] = []
 """Threads of this process that free communicators."""

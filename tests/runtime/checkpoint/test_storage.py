@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recycle_runtime.checkpoint.storage import read_shard, write_shard
+from recycle_runtime.checkpoint.storage import open_checked, write_shard
 from recycle_runtime.state.host_copy import HostCopy
 from recycle_runtime.state.names import CheckpointError
 from recycle_runtime.state.tree import put_together, take_apart
@@ -80,7 +80,7 @@ def equal(one: Any, other: Any) -> bool:
 
 def test_a_shard_is_read_as_it_was_written(tmp_path: Path) -> None:
     checksum = written(tmp_path / "shard")
-    assert equal(read_shard(tmp_path / "shard", ABOUT, checksum), STATE)
+    assert equal(open_checked(tmp_path / "shard", ABOUT, checksum).state(), STATE)
     assert [path.name for path in tmp_path.iterdir()] == ["shard"]
 
 
@@ -157,7 +157,7 @@ def test_damage_is_said_in_a_sentence(tmp_path: Path, damage: Callable[[Path], N
     checksum = written(tmp_path / "shard")
     damage(tmp_path / "shard")
     with pytest.raises(CheckpointError) as caught:
-        read_shard(tmp_path / "shard", ABOUT, checksum)
+        open_checked(tmp_path / "shard", ABOUT, checksum).state()
     assert str(tmp_path / "shard") in str(caught.value) and said in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -194,10 +194,10 @@ def test_descriptions_that_make_no_sense(tmp_path: Path, fields: dict[str, Any],
     written(tmp_path / "shard")
     checksum = resealed(tmp_path / "shard", **fields)
     with pytest.raises(CheckpointError, match=said):
-        read_shard(tmp_path / "shard", ABOUT, checksum)
+        open_checked(tmp_path / "shard", ABOUT, checksum).state()
 
 
 def test_another_checkpoints_part_is_not_taken(tmp_path: Path) -> None:
     checksum = written(tmp_path / "shard")
     with pytest.raises(CheckpointError, match="not the one that the manifest was written for"):
-        read_shard(tmp_path / "shard", ABOUT, checksum + 1)
+        open_checked(tmp_path / "shard", ABOUT, checksum + 1).state()

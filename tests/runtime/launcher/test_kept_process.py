@@ -56,7 +56,7 @@ def test_a_job_started_in_the_background_of_a_script_hears_its_parent() -> None:
     try:
         heard = subprocess.run(
             [sys.executable, "-c", code],
-            preexec_fn=partial(kept_process._stand_apart, ()),  # pyright: ignore[reportPrivateUsage]
+            preexec_fn=partial(kept_process.stand_apart, ()),
             capture_output=True,
             text=True,
         )

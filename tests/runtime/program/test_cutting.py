@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from recycle_runtime.program.cutting import balance, cut, cut_blocks, measure_costs
+from recycle_runtime.program.cutting import balance, cut, measure_costs
 
 
 def every_cut(layers: int, stages: int) -> list[list[range]]:
@@ -79,50 +79,6 @@ def test_layers_of_a_sequential_hand_tuples_on_as_they_are() -> None:
     first, second = cut(model, 2)
     pair: Any = first(torch.tensor(3.0))
     assert second(*pair) == model(torch.tensor(3.0)) == 12.0
-
-
-class Residual(nn.Module):
-    """Takes and gives two tensors, as arguments."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
-
-    def forward(self, value: torch.Tensor, total: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        value = self.linear(value)
-        return value, total + value
-
-
-class Enter(nn.Module):
-    def forward(self, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return value, value
-
-
-class Leave(nn.Module):
-    def forward(self, value: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
-        return value + total
-
-
-@pytest.mark.parametrize("stages", [1, 2, 4, 5])
-def test_blocks_chain_with_tuples_as_arguments(stages: int) -> None:
-    blocks = [Residual() for _ in range(3)]
-    example = torch.randn(2, 4)
-    whole: Any = Enter()(example)
-    for block in blocks:
-        whole = block(*whole)
-    value: Any = (example,)
-    parts = cut_blocks(Enter(), blocks, Leave(), stages)
-    for part in parts:
-        value = part(*value) if isinstance(value, tuple) else part(value)
-    assert torch.equal(value, Leave()(*whole))
-    names = [name for part in parts for name, _ in part.named_parameters()]
-    assert names == [f"blocks.{number}.linear.{name}" for number in range(3) for name in ("weight", "bias")]
-
-
-def test_blocks_alone_can_be_cut() -> None:
-    blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(5))
-    parts = cut_blocks(None, blocks, None, 2, [1, 1, 1, 1, 4])
-    assert [len(list(part.parameters())) for part in parts] == [8, 2]
 
 
 def test_a_parameter_in_two_stages_is_refused() -> None:

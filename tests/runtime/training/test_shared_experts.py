@@ -12,7 +12,7 @@ import torch
 
 from recycle_compiler.ir.failure import failure_set
 from recycle_compiler.ir.job import JobSpec, Techniques
-from recycle_compiler.planner.compile import plan_failed
+from recycle_compiler.ir.target import Target
 from recycle_runtime.execution.chunk import build_module
 from recycle_runtime.execution.expert_counts import ExpertCounts
 from recycle_runtime.execution.interpreter import StreamError
@@ -28,14 +28,16 @@ from recycle_runtime.state.ownership import Ownership
 from recycle_runtime.worker.fixed_plan import FixedPlanWorker
 from tests.compiler.test_sharded import sharded
 from tests.runtime.training.alone import Alone, train_alone
-from tests.runtime.training.compare import STEPS, Failed, changed, file_of
+from tests.runtime.training.compare import Failed, changed, file_of
 from tests.runtime.training.example_programs import spoiled
 from tests.runtime.training.test_evaluation import evaluate_in_threads
 from tests.runtime.training.threads import train_in_threads
-from tests.support.jobs import unit_job
+from tests.support.jobs import quick_plan, unit_job
 
 SHARED_EXPERTS = str(Path(__file__).parent / "programs" / "shared_experts.py")
 EXPERTS = 4
+STEPS = 3
+"""Experts are placed by what was chosen in the steps before: twice."""
 
 
 def job_of(pipelines: int, slots: int, every: int = 1, *, decouple: bool, stagger: bool) -> JobSpec:
@@ -49,7 +51,7 @@ def trained(
     folder: Path, job: JobSpec, failed: Failed | None = None, program: str = SHARED_EXPERTS
 ) -> dict[Worker, FixedPlanWorker]:
     """Workers after all steps; losses and all that they have of experts are what one process computes."""
-    plan = plan_failed(job, failure_set(failed or []))
+    plan = quick_plan(Target(job, failure_set(failed or [])))
     losses, workers = train_in_threads(file_of(folder, plan), program, 0, STEPS)
     check(job, losses, workers, train_alone(program, job.stages, job.pipelines * job.microbatches, STEPS))
     return workers
@@ -218,7 +220,7 @@ def build_stage(stage, stages):
 @pytest.mark.parametrize("stagger", [False, True])
 def test_a_skipped_step(tmp_path: Path, stagger: bool) -> None:
     """A gradient is no number on one worker: experts, their state and their places stay as they are."""
-    program = changed(tmp_path, SHARED_EXPERTS, spoiled(20) + _SPOILED)
+    program = changed(tmp_path, SHARED_EXPERTS, spoiled(11) + _SPOILED)
     workers = trained(tmp_path, job_of(3, 2, decouple=True, stagger=stagger), program=program)
     chunks = [chunk for worker in workers.values() for chunk in worker.chunks.values()]
     assert {chunk.stepper.progress.skipped for chunk in chunks} == {1}
@@ -274,7 +276,7 @@ def test_tokens_beyond_a_capacity_are_dropped_as_by_one_process(
             original(self)
 
         patch.setattr(Ownership, "gather", gather)
-        losses, workers = train_in_threads(file_of(tmp_path, plan_failed(job, ())), program, 0, STEPS)
+        losses, workers = train_in_threads(file_of(tmp_path, quick_plan(Target(job, ()))), program, 0, STEPS)
     assert len({each.replicas for each in placements.values()}) > min(every, 1)
     per_step, calls = job.pipelines * job.microbatches, Counter[SharedExperts]()
     kept = train_alone(SHARED_EXPERTS, job.stages, per_step, STEPS)

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from recycle_runtime.coordinator import regrouping, state_machine
-from recycle_runtime.coordinator.attendance import Attendance
 from recycle_runtime.coordinator.checkpoint_files import CheckpointFiles
 from recycle_runtime.coordinator.events import CheckpointClosed
 from recycle_runtime.coordinator.journal import Journal
@@ -123,15 +122,6 @@ def end_is_forgotten(patch: pytest.MonkeyPatch) -> None:
             real(self, **fields)
 
     patch.setattr(Journal, "write", write)
-
-
-def impatient_return(patch: pytest.MonkeyPatch) -> None:
-    """Found once: the last workers of a stage are given up as soon as any."""
-
-    def can_go_on_without(self: Attendance, without: object) -> bool:
-        return True
-
-    patch.setattr(Attendance, "_can_go_on_without", can_go_on_without)
 
 
 def old_messages_count(patch: pytest.MonkeyPatch) -> None:
