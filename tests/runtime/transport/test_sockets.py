@@ -53,7 +53,7 @@ def test_one_that_is_closed_while_the_group_is_made(monkeypatch: pytest.MonkeyPa
         passing.close()
         return found
 
-    sockets, see = GroupSockets(), module._sockets
+    sockets, see = GroupSockets(), module._sockets  # pyright: ignore[reportPrivateUsage]
     with pair() as (own, _), pair() as (passing, _):
         monkeypatch.setattr(module, "_sockets", seen)
         with making_group(sockets):

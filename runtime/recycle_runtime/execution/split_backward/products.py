@@ -68,18 +68,16 @@ class _Part(NamedTuple):
 
 def _part(tensor: Any) -> _Part | None:
     """What autograd would add the gradient of this tensor to; None if that is no part of a parameter."""
-    if type(tensor) is nn.Parameter:
-        parameter = tensor
-    elif type(tensor) is Tensor and tensor._is_view():
+    parameter: Any = tensor
+    if type(tensor) is Tensor and tensor._is_view():
         parameter = tensor._base  # pyright: ignore[reportPrivateUsage]
-    else:
+    if type(parameter) is not nn.Parameter or not (parameter.requires_grad and tensor.requires_grad):
         return None
-    is_trained = type(parameter) is nn.Parameter and parameter.requires_grad and tensor.requires_grad
-    if not is_trained or not parameter.is_contiguous() or tensor.dtype != parameter.dtype:
+    if not parameter.is_contiguous() or tensor.dtype != parameter.dtype:
         return None
     if tensor.is_conj() or tensor.is_neg() or not _is_apart(tensor):
         return None
-    offset = tensor.storage_offset() - parameter.storage_offset()
+    offset = int(tensor.storage_offset() - parameter.storage_offset())
     return _Part(parameter, tuple(tensor.shape), tensor.stride(), offset)
 
 
@@ -216,8 +214,8 @@ _CALLS: dict[Any, _Call] = {
     torch.matmul: _multiplied,
     torch.Tensor.matmul: _multiplied,
     torch.Tensor.__matmul__: _multiplied,
+    **dict.fromkeys(_GROUPED, _in_groups),
 }
-_CALLS |= {function: _in_groups for function in _GROUPED}
 
 
 class Products(TorchFunctionMode):
