@@ -27,12 +27,10 @@ class TorchCsvError(ValueError):
     """A plan that torch.distributed.pipelining cannot run; the sentence says why."""
 
 
-def torch_csv(streams: Streams, pipeline: int = 0) -> str:
-    """The schedule of one pipeline; a healthy plan has one for each, and any of them fits all."""
-    if not 0 <= pipeline < streams.job.pipelines:
-        raise ValueError(f"there is no pipeline {pipeline}: the job has {streams.job.pipelines}")
+def torch_csv(streams: Streams) -> str:
+    """The schedule of the first pipeline; a healthy plan has one for each, and any of them fits all."""
     _check(streams)
-    rows = [stream for worker, stream in streams.items() if worker.pipeline == pipeline]
+    rows = [stream for worker, stream in streams.items() if worker.pipeline == 0]
     numbers = _renumbered(rows, streams.job.chunks - 1)
     return "".join(f"{','.join(_actions(row, numbers))}\n" for row in rows)
 

@@ -33,10 +33,9 @@ def test_every_op_of_the_pipeline_is_there_once(
 ) -> None:
     plan = program(job(stages, pipelines, microbatches), split=split)
     letters = "FIW" if split else "FB"
-    for pipeline in range(pipelines):
-        for stage, row in enumerate(rows_of(torch_csv(plan, pipeline))):
-            expected = [f"{stage}{letter}{number}" for letter in letters for number in range(microbatches)]
-            assert sorted(row) == sorted(expected)
+    for stage, row in enumerate(rows_of(torch_csv(plan))):
+        expected = [f"{stage}{letter}{number}" for letter in letters for number in range(microbatches)]
+        assert sorted(row) == sorted(expected)
 
 
 def test_micro_batches_are_numbered_by_the_last_stage() -> None:
@@ -69,8 +68,3 @@ def test_work_of_another_pipeline_is_refused() -> None:
     plan = program_from(spec, {Worker(0, 0): moved, Worker(1, 0): []})
     with pytest.raises(TorchCsvError, match=r"worker 0:0 runs micro-batch 0 of pipeline 1"):
         torch_csv(plan)
-
-
-def test_a_pipeline_that_is_not_there() -> None:
-    with pytest.raises(ValueError, match="there is no pipeline 2"):
-        torch_csv(program(job(2, 2, 2)), 2)
