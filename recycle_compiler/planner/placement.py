@@ -154,8 +154,9 @@ def stage_costs(problem: Problem, failures: int, job: JobSpec) -> list[list[int]
     """costs[stage][failed]: the period that this stage alone imposes; NO_ROOM where nothing fits its memory.
 
     As far as placing up to this many failures can need it: spread evenly they cost something, and nothing
-    that costs more is worth a look. Exchanges of tokens count as those of all peers: that they get shorter
-    with every failure would hide which stages have room for one.
+    that costs more is worth a look. What holds for more workers holds for fewer, though a bound may find
+    less of it there. Exchanges of tokens count as those of all peers: that they get shorter with every
+    failure would hide which stages have room for one.
     """
     of_all = replace(job, exchange=())
     stages = problem.workers // problem.pipelines
@@ -175,11 +176,12 @@ def stage_costs(problem: Problem, failures: int, job: JobSpec) -> list[list[int]
         return max(bound.period for bound in (*bounds, *shared_bounds(changed)))
 
     even = -(-failures // stages)
-    rows = [[cost(stage, failed) for failed in range(even + 1)] for stage in range(stages)]
+    each = ([cost(stage, failed) for failed in range(even + 1)] for stage in range(stages))
+    rows = [list(accumulate(row, max)) for row in each]
     ceiling = max(row[-1] for row in rows)
     for stage, row in enumerate(rows):
         while len(row) <= min(failures, problem.pipelines - 1) and (more := cost(stage, len(row))) <= ceiling:
-            row.append(more)
+            row.append(max(row[-1], more))
     return rows
 
 

@@ -1,20 +1,16 @@
 """Rounds through memory from end to end: never more than the truth, and all of it where nothing else
 tells."""
 
-from dataclasses import replace
 from pathlib import Path
-
-from hypothesis import given, settings
 
 from bench.reference.optima import load_optima
 from recycle_compiler.frontend import parse_job_text
 from recycle_compiler.ir.failure import normal_form
-from recycle_compiler.ir.target import Target
 from recycle_compiler.planner.compile import plan_failed
 from recycle_compiler.scheduling.bounds import Bound, lower_bound, stage_bounds
 from recycle_compiler.scheduling.bounds.rounds import Rounds
 from recycle_compiler.scheduling.problem import Problem
-from tests.support.jobs import SLOT, routed_problem, small_targets
+from tests.support.jobs import SLOT, routed_problem
 
 TIGHT_OPTIMA = Path(__file__).resolve().parents[3] / "data" / "optima-tight.jsonl"
 
@@ -46,18 +42,6 @@ def test_rounds_through_the_memory_of_two_stages() -> None:
     assert others < Rounds().span(problem, 0) == (21 + 21 + 27 + 3) * SLOT
     assert lower_bound(problem) == Bound(72 * SLOT, "rounds of stage 0")
     assert plan_failed(job, failed).claims.period == 72 * SLOT
-
-
-@settings(max_examples=60)
-@given(small_targets().filter(lambda target: all(target.hosts)))
-def test_more_failures_on_a_stage_never_cost_less(target: Target) -> None:
-    """The placement of failures relies on it."""
-    problem = routed_problem(target.job, target.failed)
-    for stage, hosts in enumerate(problem.hosts):
-        left = [hosts[failed:] for failed in range(len(hosts))]
-        others = [(*problem.hosts[:stage], each, *problem.hosts[stage + 1 :]) for each in left]
-        spans = [Rounds().span(replace(problem, hosts=each), stage) for each in others]
-        assert spans == sorted(spans)
 
 
 def test_bounds_against_schedules_with_tight_memory_and_long_transfers() -> None:
