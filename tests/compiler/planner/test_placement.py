@@ -140,5 +140,5 @@ def test_the_middle_carries_a_failure_best_when_memory_is_equal() -> None:
 def test_costs_of_failures_grow(target: Target) -> None:
     """The choice of counts relies on it, though a bound may find less with fewer workers."""
     problem = routed_problem(target.job, ())
-    costs = stage_costs(problem, target.job.workers, target.job)
+    costs = stage_costs(problem, target.job.workers - target.job.stages, target.job)
     assert all(row == sorted(row) for row in costs)
