@@ -6,7 +6,7 @@ turn with it, so that both see the same machine.
 
 import torch
 
-from recycle_runtime.profiler.passing import Kind, Passing
+from recycle_runtime.profiler.passing import AlikeMicroBatches, Passing
 from recycle_runtime.profiler.stage_run import StageRun
 from recycle_runtime.program.loading import Program
 
@@ -14,7 +14,7 @@ from recycle_runtime.program.loading import Program
 class Halves:
     """Halves of a micro-batch. If it cannot be halved, `obstacle` says why."""
 
-    def __init__(self, program: Program, kind: Kind, device: torch.device) -> None:
+    def __init__(self, program: Program, kind: AlikeMicroBatches, device: torch.device) -> None:
         self.obstacle = ""
         self._half = None if kind.half is None else Passing(program, kind.half, device)
         if self._half is None:

@@ -23,7 +23,7 @@ from recycle_runtime.profiler.grid_links import grid_links
 from recycle_runtime.profiler.halves import Halves
 from recycle_runtime.profiler.links import Links, LocalLinks, Receive, TokenRows
 from recycle_runtime.profiler.meters import MEMORY_HOW, NOTHING, Stopwatch, Timing, beside_allocator, counting
-from recycle_runtime.profiler.passing import Passing, Times, Variation, first_kinds
+from recycle_runtime.profiler.passing import Passing, Times, UnlikeTimes, first_kinds
 from recycle_runtime.profiler.report import WHOLE_LAYERS, Profile, StageCosts
 from recycle_runtime.profiler.stage_run import StageRun, Tensors
 from recycle_runtime.program.errors import ProgramError, blame
@@ -173,7 +173,7 @@ def _profile(program: Program, options: Options, links: Links, progress: Callabl
     kinds = first_kinds(program, options.seed, options.microbatches)
     main, *others = (Passing(program, kind.pair, device) for kind in kinds)
     halves = Halves(program, kinds[0], device) if by_layer else None
-    variation = Variation(kinds)
+    variation = UnlikeTimes(kinds)
     rows: list[StageCosts] = []
     names: list[str] = []
     ways: list[str] = []

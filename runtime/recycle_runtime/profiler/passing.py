@@ -28,7 +28,7 @@ Times = tuple[Timing, Timing, Timing]
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class AlikeMicroBatches:
     """Micro-batches of one shape."""
 
     pair: tuple[Any, Any]
@@ -43,9 +43,9 @@ class Kind:
         return sum(part.numel() for part in as_tuple(self.pair[0]))
 
 
-def first_kinds(program: Program, seed: int, most: int) -> list[Kind]:
+def first_kinds(program: Program, seed: int, most: int) -> list[AlikeMicroBatches]:
     """Shapes of the first so many micro-batches of the data, or of all that it has; the largest first."""
-    found: dict[str, Kind] = {}
+    found: dict[str, AlikeMicroBatches] = {}
     batches = MicroBatches(program, seed, 1)
     try:
         for step in range(most):
@@ -61,7 +61,7 @@ def first_kinds(program: Program, seed: int, most: int) -> list[Kind]:
                 continue
             is_even = look.samples is not None and look.samples % 2 == 0
             half = batches.item(step, 0, 0, 2) if is_even else None
-            found[look.signature] = Kind(batches.item(step, 0), half)
+            found[look.signature] = AlikeMicroBatches(batches.item(step, 0), half)
     finally:
         batches.close()
     return sorted(found.values(), key=lambda kind: -kind.size)
@@ -92,10 +92,10 @@ class Passing:
         return self._program.loss(output, self._target)
 
 
-class Variation:
+class UnlikeTimes:
     """Times of unlike micro-batches, piece by piece."""
 
-    def __init__(self, kinds: Sequence[Kind]) -> None:
+    def __init__(self, kinds: Sequence[AlikeMicroBatches]) -> None:
         self._counts = [kind.count for kind in kinds]
         self._totals = [0] * len(kinds)
         """Of each kind, F, I and W of all pieces so far."""

@@ -62,13 +62,15 @@ def test_a_good_program(tmp_path: Path) -> None:
 def test_the_module_has_a_private_name_and_its_file_is_absolute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(tmp_path, GOOD + "\nWHERE = __file__\nNAME = __name__\n", "unlike_others.py")
+    write(tmp_path, GOOD + "\nWHERE = __file__\nNAME = __name__\n", "named_otherwise.py")
     monkeypatch.chdir(tmp_path)
-    load_program("unlike_others.py")
-    (loaded,) = [module for name, module in sys.modules.items() if name.startswith("_recycle_program_unl")]
-    assert str(tmp_path / "unlike_others.py") == loaded.WHERE
+    load_program("named_otherwise.py")
+    (loaded,) = [
+        module for name, module in sys.modules.items() if name.startswith("_recycle_program_named_o")
+    ]
+    assert str(tmp_path / "named_otherwise.py") == loaded.WHERE
     assert sys.modules[loaded.NAME] is loaded
-    assert "unlike_others" not in sys.modules
+    assert "named_otherwise" not in sys.modules
     assert not (tmp_path / "__pycache__").exists()
 
 
