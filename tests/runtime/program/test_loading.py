@@ -66,7 +66,7 @@ def test_the_module_has_a_private_name_and_its_file_is_absolute(
     monkeypatch.chdir(tmp_path)
     load_program("named_otherwise.py")
     (loaded,) = [
-        module for name, module in sys.modules.items() if name.startswith("_recycle_program_named_o")
+        module for name, module in sys.modules.items() if name.startswith("_recycle_program_named")
     ]
     assert str(tmp_path / "named_otherwise.py") == loaded.WHERE
     assert sys.modules[loaded.NAME] is loaded
