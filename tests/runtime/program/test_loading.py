@@ -65,9 +65,7 @@ def test_the_module_has_a_private_name_and_its_file_is_absolute(
     write(tmp_path, GOOD + "\nWHERE = __file__\nNAME = __name__\n", "named_otherwise.py")
     monkeypatch.chdir(tmp_path)
     load_program("named_otherwise.py")
-    (loaded,) = [
-        module for name, module in sys.modules.items() if name.startswith("_recycle_program_named")
-    ]
+    (loaded,) = [module for name, module in sys.modules.items() if name.startswith("_recycle_program_named")]
     assert str(tmp_path / "named_otherwise.py") == loaded.WHERE
     assert sys.modules[loaded.NAME] is loaded
     assert "named_otherwise" not in sys.modules
