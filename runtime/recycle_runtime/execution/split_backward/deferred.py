@@ -194,12 +194,12 @@ class _Deferred(torch.autograd.Function):
 _Apply = Callable[[Tensor, Tensor | None, Deferrable], Tensor]
 _transformed: _Apply = _Deferred.apply  # pyright: ignore[reportUnknownMemberType]
 _plain: _Apply = super(torch.autograd.Function, _Deferred).apply  # pyright: ignore
-_are_transforms_active: Callable[[], bool] = torch._C._are_functorch_transforms_active
+are_transforms_active: Callable[[], bool] = torch._C._are_functorch_transforms_active
 
 
 def deferred(value: Tensor, anchor: Tensor | None, unit: Deferrable) -> Tensor:
     """Its output, from this value; the anchor makes it need a gradient where the value needs none."""
     # `Function.apply` does the same, after a look at arguments that only matter to transforms.
-    if _are_transforms_active():
+    if are_transforms_active():
         return _transformed(value, anchor, unit)
     return _plain(value, anchor, unit)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from recycle_runtime.execution.split_backward.borders import Border, find_borders, gradients_at
 from recycle_runtime.execution.split_backward.deferred import NO_SECOND_DERIVATIVE, Owner
-from recycle_runtime.execution.split_backward.products import Products
+from recycle_runtime.execution.split_backward.products import Products, is_known
 from recycle_runtime.program.second_forward import saving_hook
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
@@ -131,8 +131,8 @@ def _remembered(module: nn.Module) -> list[Tensor]:
 class GeneralUnit:
     """One module, with everything in it.
 
-    Its first call shows whether its matrices are used in products that can wait; if not, its second runs as
-    ever, to see whether the module is closed.
+    Its first call runs as ever, to see whether the module is closed. One of a known kind is called once more
+    before: that shows whether its matrices are used in products that can wait.
     """
 
     def __init__(self, module: nn.Module, owner: Owner) -> None:
@@ -142,7 +142,7 @@ class GeneralUnit:
         self.closed: bool | None = None
         self.has_borders = True
         self._products = Products(owner)
-        self._by_products: bool | None = None
+        self._by_products: bool | None = None if is_known(module) else False
 
     @property
     def bytes_held(self) -> int:

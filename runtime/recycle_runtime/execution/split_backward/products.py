@@ -4,10 +4,13 @@
     backward   the gradient of x   now
     weights    w.grad += ...       in `WeightWork.run`
 
-A module that is not torch's says nowhere what it computes with its parameters. While its forward runs, all
-functions of torch that it calls pass by here; a product with one of its matrices, or with a part of one (an
-expert of several), becomes a node of its own. Everything else is left to autograd, so nothing depends on
-whether all uses of a matrix were found.
+While the forward of such a module runs, all functions of torch that it calls pass by here; a product with one
+of its matrices, or with a part of one (an expert of several), becomes a node of its own. Everything else is
+left to autograd, so nothing depends on whether all uses of a matrix were found.
+
+A node of its own knows nothing of second derivatives, of gradients that a forward asks for itself, or of
+numbers that it changes behind autograd's back (`.data`). So only modules of `transformers` are looked at,
+which do nothing of the kind; those of users are deferred whole.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +21,13 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from recycle_runtime.execution.split_backward.deferred import Hooked, Owner, add, deferred
+from recycle_runtime.execution.split_backward.deferred import (
+    Hooked,
+    Owner,
+    add,
+    are_transforms_active,
+    deferred,
+)
 from recycle_runtime.execution.split_backward.layers import Lowered, add_product, cast
 from recycle_runtime.program.copies import has_hooks
 from recycle_runtime.program.second_forward import saving_hook
@@ -29,6 +38,20 @@ _GROUPED: Sequence[Callable[..., Tensor]] = [
     if hasattr(place, name)
 ]
 """As versions of torch name it, the newest first."""
+
+
+KNOWN = ("transformers.",)
+"""Packages whose modules are looked at."""
+_VIEWS = frozenset(
+    f"{name}Backward0"
+    for name in ("Permute", "Select", "Slice", "Split", "SplitWithSizes", "T", "Transpose", "Unbind", "View")
+)
+"""Nodes of autograd that make a part of a tensor."""
+
+
+def is_known(module: nn.Module) -> bool:
+    """True if the products of this module may wait one by one."""
+    return type(module).__module__.startswith(KNOWN)
 
 
 class _Part(NamedTuple):
@@ -69,7 +92,7 @@ class _Part(NamedTuple):
 def _part(tensor: Any) -> _Part | None:
     """What autograd would add the gradient of this tensor to; None if that is no part of a parameter."""
     parameter: Any = tensor
-    if type(tensor) is Tensor and tensor._is_view():
+    if type(tensor) is Tensor and tensor._is_view() and _is_taken_plainly(tensor):
         parameter = tensor._base  # pyright: ignore[reportPrivateUsage]
     if type(parameter) is not nn.Parameter or not (parameter.requires_grad and tensor.requires_grad):
         return None
@@ -79,6 +102,15 @@ def _part(tensor: Any) -> _Part | None:
         return None
     offset = int(tensor.storage_offset() - parameter.storage_offset())
     return _Part(parameter, tuple(tensor.shape), tensor.stride(), offset)
+
+
+def _is_taken_plainly(view: Any) -> bool:
+    """True if a gradient of this goes to the same part of its parameter's: nothing else is on the way."""
+    node = view.grad_fn
+    if node is None or node.name() not in _VIEWS or view._backward_hooks:
+        return False
+    (below, _), *others = node.next_functions
+    return not others and getattr(below, "variable", None) is view._base
 
 
 def _is_apart(tensor: Tensor) -> bool:
@@ -173,7 +205,9 @@ _Call = Callable[..., "tuple[Tensor, _Product] | None"]
 
 def _linear(made: "Products", value: Any, weight: Any, bias: Any = None) -> tuple[Tensor, _Product] | None:
     part, beside = _part(weight), None if bias is None else _part(bias)
-    if part is None or len(part.size) != 2 or (bias is not None and (beside is None or bias.dim() != 1)):
+    if part is None or len(part.size) != 2:
+        return None
+    if bias is not None and (beside is None or beside.size != part.size[:1]):
         return None
     return value, _Product(made, part, beside)
 
@@ -257,7 +291,7 @@ class Products(TorchFunctionMode):
     def _found(
         self, call: _Call, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Tensor, _Product] | None:
-        if not torch.is_grad_enabled() or not self.owner.waits(saving_hook()):
+        if not torch.is_grad_enabled() or are_transforms_active() or not self.owner.waits(saving_hook()):
             return None
         try:
             found = call(self, *args, **kwargs)

@@ -24,7 +24,7 @@ class Own(nn.Module):
         self.unused = nn.Parameter(torch.randn(2, 2))
 
     def forward(self, value: Tensor, scale: float = 1.0) -> Any:
-        return torch.einsum("...i,ij->...j", value, self.matrix) * scale
+        return value @ self.matrix * scale
 
 
 class Named(NamedTuple):
@@ -37,7 +37,7 @@ class Structured(Own):
 
     def forward(self, value: Any, scale: float = 1.0) -> Any:
         first, more = value
-        product = torch.einsum("...i,ij->...j", first, self.matrix) + more["key"][0]
+        product = first @ self.matrix + more["key"][0]
         return Named(product, {"first": first, "top": product.argmax(dim=-1), "name": "x", "none": None})
 
 
@@ -139,22 +139,21 @@ def foreign(module: nn.Module) -> list[Tensor]:
 
 
 class SometimesRemembers(RemembersItsResult):
-    """Closed at first, and not later; its product is none that is known."""
+    """Closed at first, and not later."""
 
     calls = 0
 
     def forward(self, value: Tensor, scale: float = 1.0) -> Any:
         result = super().forward(value)
         self.calls += 1
-        if self.calls <= 2:
+        if self.calls == 1:
             self.extra = None
         return result
 
 
 def test_a_gradient_that_would_be_dropped_is_an_error() -> None:
     twins = Twins(SometimesRemembers().double())
-    for _ in range(2):
-        twins.check([numbers(3, 5)])
+    twins.check([numbers(3, 5)])
     stage: Any = twins.other
     output = stage(numbers(3, 5).sin())
     with pytest.raises(RuntimeError):

@@ -12,11 +12,17 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from recycle_runtime.execution.split_backward import prepare
+from recycle_runtime.execution.split_backward import products as module_of_products
 from recycle_runtime.execution.split_backward.general import GeneralUnit
 from recycle_runtime.execution.split_backward.products import Products
 from tests.runtime.execution.split_backward.compare import Twins
 
 IN, OUT, EXPERTS = 6, 4, 3
+
+
+@pytest.fixture(autouse=True)
+def _modules_of_tests_are_known(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
+    monkeypatch.setattr(module_of_products, "KNOWN", ("tests.",))
 
 
 class Matrices(nn.Module):
@@ -55,6 +61,30 @@ def checkpointed(module: Any, value: Tensor) -> Tensor:
     return cast(Tensor, checkpoint(again, value, use_reentrant=False)) + value @ module.turned
 
 
+class Halved(torch.autograd.Function):
+    """The same numbers, and half of the gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor) -> Tensor:
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[0] / 2
+
+
+def hooked_view(module: Any, value: Tensor) -> Tensor:
+    turned = module.weight.t()
+    turned.register_hook(lambda gradient: gradient / 2)  # pyright: ignore
+    return value @ turned
+
+
+def hooked_below(module: Any, value: Tensor) -> Tensor:
+    expert = module.experts[0]
+    expert.register_hook(lambda gradient: gradient / 2)  # pyright: ignore
+    return value @ expert.t()
+
+
 USES: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "addmm": lambda module, value: torch.addmm(module.bias, value, module.turned),
     "addmm, computed bias": lambda module, value: torch.addmm(module.bias * 2, value, module.turned),
@@ -70,6 +100,11 @@ USES: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "also otherwise": lambda module, value: value @ module.turned + module.turned.sum(),
     "of other numbers": lambda module, value: value @ module.turned.exp(),
     "a broadcast one": lambda module, value: value @ module.turned[:, :1].expand(IN, OUT),
+    "another gradient": lambda module, value: value @ Halved.apply(module.turned),  # pyright: ignore
+    "another gradient of a part": lambda module, value: value @ Halved.apply(module.weight).t(),  # pyright: ignore
+    "a hook on a part": hooked_view,
+    "a hook below a part": hooked_below,
+    "a bias of one": lambda module, value: F.linear(value, module.weight, module.bias[:1]),
     "first operand": lambda module, value: (module.weight @ value.t()).t(),
     "checkpointed": checkpointed,
     "without gradient": lambda module, value: value @ module.turned + (value @ module.weight.detach().t()),
@@ -190,3 +225,14 @@ def test_nothing_is_looked_at_outside() -> None:
 
     stage(*batch(1))
     assert modes == [True] and not current()
+
+
+def test_modules_of_users_are_deferred_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their forwards may ask for gradients themselves."""
+    monkeypatch.undo()
+    stage = Matrices(USES["addmm"]).double()
+    split = prepare(stage)
+    split.backward_input([stage(*batch(1)).sum()], [None]).run()
+    work = split.backward_input([stage(*batch(1)).sum()], [None])
+    assert work._calls and not work._layers
+    work.run()
