@@ -2,12 +2,12 @@
 
 Which modules put their weights off, and how: a layer with a unit of its own is the best case. A module that
 holds most of its parameters in matrices of its own (attention with packed projections, recurrent layers,
-parametrized layers, layers by the user) is deferred whole, or, if it is of `transformers`, product by product. Everything else is left to autograd: what a module
-keeps beside its layers (a position table, a scale), and layers with vectors only, such as norms. The
-gradients of those fall out of the same kernel as the input's; to come back for them takes longer, and keeps
-two activations alive until then. So it is with a module that would be deferred whole and is small beside
-another such of the same parent, as the router of a mixture is beside its experts: the walks cost the host
-more than its products are worth.
+parametrized layers, layers by the user) is deferred whole, or, if it is of `transformers`, product by
+product. Everything else is left to autograd: what a module keeps beside its layers (a position table, a
+scale), and layers with vectors only, such as norms. The gradients of those fall out of the same kernel as
+the input's; to come back for them takes longer, and keeps two activations alive until then. So it is with a
+module that would be deferred whole and is small beside another such of the same parent, as the router of a
+mixture is beside its experts: the walks cost the host more than its products are worth.
 """
 
 from collections.abc import Callable, Iterator, Sequence
