@@ -23,6 +23,10 @@ _QUICK = 0.001
 """Seconds; to change the generators of a process for others and back takes a tenth of it."""
 
 
+class NoMoreDataError(ProgramError):
+    """A source begins no further epoch."""
+
+
 class Reader(Protocol):
     """Items of one source; what has been read is kept until `forget`."""
 
@@ -365,7 +369,7 @@ class StreamReader:
                 raise
         if drawn is _END:
             first = self._epoch == 1
-            raise ProgramError(
+            raise NoMoreDataError(
                 f"{self._path}: {self._source.name} yields no micro-batch"
                 + ("" if first else f" when it is called for epoch {self._epoch}"),
                 "" if first else "each call of batches must start a new iterator",

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from recycle_runtime.data.microbatches import MicroBatches
+from recycle_runtime.data.reading import NoMoreDataError
 from recycle_runtime.profiler.meters import Timing
 from recycle_runtime.profiler.report import StageCosts
 from recycle_runtime.profiler.stage_run import StageRun, Tensors
-from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.loading import Program
 from recycle_runtime.program.named_inputs import as_tuple, with_host_text
 
@@ -51,7 +51,7 @@ def first_kinds(program: Program, seed: int, most: int) -> list[AlikeMicroBatche
         for step in range(most):
             try:
                 look = batches.look(step, 0)
-            except ProgramError:
+            except NoMoreDataError:
                 # Training may need fewer; without any there is nothing to measure.
                 if not found:
                     raise

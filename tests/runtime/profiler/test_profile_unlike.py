@@ -125,8 +125,13 @@ def test_as_many_as_are_asked_for_or_as_there_are(tmp_path: Path) -> None:
     assert profile(program, Options(1, repeat=1, microbatches=1)).spread_ppm is None
     few = profile(program, Options(1, repeat=1, microbatches=2))
     assert few.spread_ppm == pytest.approx(1e6 * pstdev((8, 24)) / 16, rel=1e-3)
-    ended = profile(load_program(written(tmp_path, ends=4)), Options(1, repeat=1))
+    once = written(tmp_path)
+    source = once.read_text().replace("def batches(", "def all_of(").replace("range(1000)", "range(4)")
+    once.write_text(f"{source}\n\nONCE = all_of(0)\n\n\ndef batches(seed):\n    return ONCE\n")
+    ended = profile(load_program(once), Options(1, repeat=1))
     assert (ended.details["microbatches"], ended.details["shapes"]) == (4, 3)
     assert ended.spread_ppm == profile(program, Options(1, repeat=1)).spread_ppm
-    with pytest.raises(ProgramError, match="no more"):
-        profile(load_program(written(tmp_path, ends=0)), Options(1, repeat=1))
+    # An error of the program is no end of its data.
+    for number in (0, 4):
+        with pytest.raises(ProgramError, match="no more"):
+            profile(load_program(written(tmp_path, ends=number)), Options(1, repeat=1))
