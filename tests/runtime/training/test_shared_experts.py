@@ -197,7 +197,7 @@ Block.forward = lambda self, value: checkpoint(_twice, self, value, use_reentran
 
 
 def test_a_mixture_that_is_called_twice_in_what_is_computed_again(tmp_path: Path) -> None:
-    """What came at the first call is not taken for what came at the second."""
+    """Tokens that came at the first call are not taken for those of the second."""
     program = tmp_path / "twice.py"
     source = Path(SHARED_EXPERTS).read_text(encoding="utf-8")
     program.write_text(source + _CHECKPOINTED.format(reentrant=False) + _TWICE, encoding="utf-8")

@@ -90,7 +90,7 @@ class _Part(NamedTuple):
 
 
 def _part(tensor: Any) -> _Part | None:
-    """What autograd would add the gradient of this tensor to; None if that is no part of a parameter."""
+    """Part of a parameter that this tensor is, and that autograd adds its gradient to; None if it is none."""
     parameter: Any = tensor
     if type(tensor) is Tensor and tensor._is_view() and _is_taken_plainly(tensor):
         parameter = tensor._base  # pyright: ignore[reportPrivateUsage]
@@ -242,9 +242,6 @@ def _in_groups(
 _CALLS: dict[Any, _Call] = {
     F.linear: _linear,
     torch.addmm: _added,
-    torch.Tensor.addmm: _added,
-    torch.mm: _multiplied,
-    torch.Tensor.mm: _multiplied,
     torch.matmul: _multiplied,
     torch.Tensor.matmul: _multiplied,
     torch.Tensor.__matmul__: _multiplied,

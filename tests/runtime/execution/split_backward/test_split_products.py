@@ -89,7 +89,6 @@ USES: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "addmm": lambda module, value: torch.addmm(module.bias, value, module.turned),
     "addmm, computed bias": lambda module, value: torch.addmm(module.bias * 2, value, module.turned),
     "addmm, scaled": lambda module, value: torch.addmm(module.bias, value, module.turned, alpha=2),
-    "mm": lambda module, value: value.mm(module.turned),
     "matmul of three axes": lambda module, value: (value.unsqueeze(0) @ module.turned).squeeze(0),
     "of a turned one": lambda module, value: torch.matmul(value, module.weight.t()),
     "linear": lambda module, value: F.linear(value, module.weight, module.bias),
