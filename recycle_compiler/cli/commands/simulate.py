@@ -20,7 +20,7 @@ from recycle_compiler.fleet.page import page
 from recycle_compiler.fleet.policy import NAMES as POLICIES
 from recycle_compiler.fleet.policy import OF_EXPERTS, OF_RANKS
 from recycle_compiler.fleet.report import FleetReport, report_document, report_table
-from recycle_compiler.fleet.traces.trace import FleetTrace
+from recycle_compiler.fleet.traces.trace import FleetTrace, duration_text
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.units import plural
 from recycle_runtime.cli.output import DONE, Output
@@ -91,6 +91,12 @@ def _say_what_the_trace_lacks(trace: FleetTrace, arguments: Namespace, output: O
     for option, value in (("--watched", arguments.watched), ("--faults", arguments.faults)):
         if value and not trace.is_recorded:
             output.say(f"note: {option} has no effect: {trace.name} is no file of fault records")
+    failures = [event.at for event in trace.events if not event.added]
+    if failures and min(failures) >= trace.span:
+        output.say(
+            f"note: all failures of {trace.name} are at its end, {duration_text(trace.span)}: with a longer "
+            "`--hours H` they count"
+        )
     if arguments.spares and trace.spares:
         output.say(f"note: {trace.name} says nothing of spare machines: they never fail")
     if trace.by_worker and (arguments.gpus_per_node is not None or arguments.layout != LAYOUTS[0]):

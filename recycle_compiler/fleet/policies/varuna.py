@@ -37,8 +37,7 @@ class Varuna:
         self._clock = WorkClock(setting.checkpoint_every + setting.checkpoint_save)
         self.saving = setting.saving
         self.note = (
-            f"as published, in the best shape; {setting.saves_text}; "
-            f"a restart takes {costs.restart + setting.checkpoint_load:.0f} s"
+            f"as published, in the best shape; {setting.saves_text}; {setting.restart_text}"
         )
 
     def begin(self, down: frozenset[Worker], spare: int) -> float:
