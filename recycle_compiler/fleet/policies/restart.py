@@ -106,8 +106,9 @@ class InProcessRestart(Restart):
         self._clock = WorkClock(setting.free_checkpoints_every)
         origin = self._costs.origin("swap").replace("published", "published for DeadPool")
         self.note = (
-            f"1F1B on whole pipelines; a restart inside the processes takes {self._costs.swap:g} s ({origin}) "
-            f"and {self._costs.undone:g} iterations, with state from peers; checkpoints cost nothing"
+            f"1F1B on whole pipelines; a restart inside the processes takes {self._costs.swap:g} s "
+            f"({origin}) and {self._costs.undone:g} iterations, with state from peers; checkpoints cost "
+            "nothing"
         )
 
     def _recover(self, change: Change, now: float) -> Reaction:

@@ -47,9 +47,7 @@ def test_usage(arguments: list[str], words: str, capsys: pytest.CaptureFixture[s
     assert words in capsys.readouterr().err
 
 
-def test_a_trace_whose_failures_come_at_its_end(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_trace_whose_failures_come_at_its_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = tmp_path / "late.json"
     trace.write_text('{"at": "1h", "failed": ["0:0"]}\n', encoding="utf-8")
     simulate = ["simulate", "examples/figure3.job", "--failures", "1", "--jobs", "1", "--trace", str(trace)]
