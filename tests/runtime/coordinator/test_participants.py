@@ -65,8 +65,8 @@ def test_its_messages_its_journal_and_its_way_back(monkeypatch: pytest.MonkeyPat
     (found,) = (each for each in made.participants if isinstance(each, Digests))
     assert found.generations == [7]
     orders = made.handle(GivenUp("no more"), 2.0)
-    assert orders[:2] == [Tell("4 digests"), EndJob("no more", no_plan=False)]
-    assert Tell("4 digests") not in orders[2:]
+    assert orders.count(Tell("4 digests")) == 1
+    assert orders.index(Tell("4 digests")) < orders.index(EndJob("no more", no_plan=False))
 
 
 def test_it_has_the_last_word_of_a_job_that_ends_well(monkeypatch: pytest.MonkeyPatch) -> None:
