@@ -17,10 +17,11 @@ from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.assign_slots import AssignSlots
 from recycle_compiler.passes.route_microbatches import routes
 from recycle_compiler.passes.standard import GRAPH_PASSES
+from recycle_compiler.planner.climb_placements import Climb, Counts, blends, can_climb, has_room
 from recycle_compiler.planner.worker_processes import Run
 from recycle_compiler.scheduling.bounds import lower_bound, shared_bounds, stage_bounds
-from recycle_compiler.scheduling.budget import Guard, Sizes
-from recycle_compiler.scheduling.problem import UNLIMITED, Problem, problem_of, rerouted, with_times_of
+from recycle_compiler.scheduling.budget import Budget, Guard, Sizes
+from recycle_compiler.scheduling.problem import Problem, problem_of, rerouted, with_times_of
 from recycle_compiler.scheduling.schedules import SearchedPlan
 from recycle_compiler.scheduling.search import Effort
 
@@ -30,9 +31,8 @@ _PROMISING = 998
 
 NO_ROOM = 1 << 60
 """The period of a plan that cannot be: no micro-batch fits into the memory of some stage."""
-
-Counts = tuple[int, ...]
-"""Failed workers of each stage."""
+_CLIMBING = 3
+"""Part of the work on a plan that may go into where its failures are."""
 
 
 class FailureCosts(NamedTuple):
@@ -50,7 +50,7 @@ def measure_costs(job: JobSpec, failures: int, run: Run, guard: Guard) -> Failur
     """Costs of failures on each stage alone, as far as placing this many failures can need them."""
     problem = problem_of(GRAPH_PASSES.run(Target(job, ())))
     bounds = stage_costs(problem, failures, job)
-    if problem.ops > Sizes.LARGE:
+    if problem.ops > Sizes.LARGE or can_climb(problem):
         return FailureCosts(bounds, bounds, problem)
     most = -(-failures // job.stages) + 1 if failures else 0
     tasks = [
@@ -79,6 +79,8 @@ def ranked_placements(
 
     Quick plans rank them. In a large job only the first is worth a plan, and those that promise much more.
     """
+    if can_climb(costs.healthy):
+        return _climbed(job, failures, costs, effort, guard)
     candidates = _candidates(job, failures, costs, effort.placements)
     bounds = {counts: _bound(job, costs, counts) for counts in candidates}
     # Where state is sharded, so many failures may leave a stage no room for a micro-batch.
@@ -99,6 +101,19 @@ def ranked_placements(
     first, *others = (counts for _, _, counts in sorted(found, key=lambda entry: entry[:2]))
     worth = [counts for counts in others if not large or bounds[counts] * 1000 < bounds[first] * _PROMISING]
     return [(counts, bounds[counts]) for counts in (first, *worth)]
+
+
+def _climbed(
+    job: JobSpec, failures: int, costs: FailureCosts, effort: Effort, guard: Guard
+) -> list[tuple[Counts, int]]:
+    """The placement that quick schedules lead to, and what no plan with it goes below."""
+    placed = place_failures(costs.bounds, failures, 1)
+    even = _even_spread(failures, job.stages)
+    begins = [counts for _, least in placed for counts in blends(even, least)] or [even]
+    aim = placed[0][0] if placed else 0
+    budget = Budget(guard, effort.work // _CLIMBING)
+    best = Climb(job, costs.healthy, aim, budget).best(begins, effort.climbs)
+    return [] if best is None else [(best.counts, _bound(job, costs, best.counts))]
 
 
 def _candidates(job: JobSpec, failures: int, costs: FailureCosts, most: int) -> list[Counts]:
@@ -133,15 +148,7 @@ def _bound(job: JobSpec, costs: FailureCosts, counts: Counts) -> int:
     """Lower bound on the period with these failures: all of them together, not stage by stage."""
     hosts = Target(job, normal_form(counts, job.pipelines)).hosts
     problem = with_times_of(replace(costs.healthy, hosts=hosts), job.left_by(counts))
-    return lower_bound(problem).period if _has_room(problem) else NO_ROOM
-
-
-def _has_room(problem: Problem) -> bool:
-    """True if the workers of every stage can hold a micro-batch."""
-    return all(
-        room == UNLIMITED or room >= needed
-        for room, needed in zip(problem.capacity, problem.activation, strict=True)
-    )
+    return lower_bound(problem).period if has_room(problem) else NO_ROOM
 
 
 def _even_spread(failures: int, stages: int) -> Counts:
@@ -169,7 +176,7 @@ def stage_costs(problem: Problem, failures: int, job: JobSpec) -> list[list[int]
         )
         counts = tuple(failed if other == stage else 0 for other in range(stages))
         changed = with_times_of(replace(problem, hosts=hosts), of_all.left_by(counts))
-        if not _has_room(changed):
+        if not has_room(changed):
             return NO_ROOM
         held = [chunk for chunk in range(problem.chunks) if stage_of[chunk] == stage]
         bounds = (bound for chunk in held for bound in stage_bounds(changed, chunk))

@@ -40,7 +40,7 @@ from recycle_compiler.scheduling.rules import (
 from recycle_compiler.scheduling.timetable import can_have_timetable, timetable
 from recycle_compiler.scheduling.timing import Clock, Proposal, Timed
 
-_FIRST = (
+FIRST_SETTINGS = (
     RuleSetting(depth=(0, 0), patience=(10, 60), patience_at_end=30),
     RuleSetting(depth=(1, 0), patience=(30, 60), patience_at_end=60),
     RuleSetting(depth=(0, 0), patience=(20, 30), patience_at_end=60),
@@ -220,7 +220,7 @@ def tune_elsewhere(
     usual: Clock, other: Clock, goal: Goal, effort: Tuning, noise: Noise, budget: Budget
 ) -> Timed | None:
     """The best schedule of a few rounds with other routes; None where rules do worse there than usually."""
-    few = min(effort.settings, len(_FIRST))
+    few = min(effort.settings, len(FIRST_SETTINGS))
     least = _Tuner(usual, goal, noise, budget).settings(few)[0].placed.period
     tuner = _Tuner(other, goal, noise, budget)
     begins = tuner.settings(few)
@@ -498,8 +498,8 @@ def _runs(problem: Problem) -> list[range]:
 
 def _next_settings(chosen: Callable[[], RuleSetting], most: int, noise: Noise) -> Iterator[RuleSetting]:
     """Settings not seen before: the first ones, then changes of what is best by then."""
-    seen = set(_FIRST[:most])
-    yield from _FIRST[:most]
+    seen = set(FIRST_SETTINGS[:most])
+    yield from FIRST_SETTINGS[:most]
     idle = 0
     while len(seen) < most and idle < _IDLE_TRIES:
         setting = chosen()
