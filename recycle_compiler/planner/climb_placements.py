@@ -139,15 +139,17 @@ class Climb:
 
 def blends(one: Counts, other: Counts) -> list[Counts]:
     """From one to the other, in equal steps."""
-    found: dict[Counts, None] = {}
-    for step in range(_BLENDS + 1):
-        parts = [a * (_BLENDS - step) + b * step for a, b in zip(one, other, strict=True)]
-        counts = [part // _BLENDS for part in parts]
-        by_rest = sorted(range(len(parts)), key=lambda stage: -(parts[stage] % _BLENDS))
-        for stage in by_rest[: sum(one) - sum(counts)]:
-            counts[stage] += 1
-        found[tuple(counts)] = None
-    return list(found)
+    return list(dict.fromkeys(between(one, other, step, _BLENDS) for step in range(_BLENDS + 1)))
+
+
+def between(one: Counts, other: Counts, part: int, parts: int) -> Counts:
+    """So many of the parts of the way from one to the other, with as many failures as lie between."""
+    exact = [a * (parts - part) + b * part for a, b in zip(one, other, strict=True)]
+    counts = [each // parts for each in exact]
+    by_rest = sorted(range(len(exact)), key=lambda stage: -(exact[stage] % parts))
+    for stage in by_rest[: sum(exact) // parts - sum(counts)]:
+        counts[stage] += 1
+    return tuple(counts)
 
 
 def has_room(problem: Problem) -> bool:

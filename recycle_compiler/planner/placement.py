@@ -8,7 +8,7 @@ than the best plan gets a whole plan as well; in a large job only if its bound p
 """
 
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from recycle_compiler.ir.failure import normal_form
@@ -17,7 +17,7 @@ from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.assign_slots import AssignSlots
 from recycle_compiler.passes.route_microbatches import routes
 from recycle_compiler.passes.standard import GRAPH_PASSES
-from recycle_compiler.planner.climb_placements import Climb, Counts, blends, can_climb, has_room
+from recycle_compiler.planner.climb_placements import Climb, Counts, between, blends, can_climb, has_room
 from recycle_compiler.planner.worker_processes import Run
 from recycle_compiler.scheduling.bounds import lower_bound, shared_bounds, stage_bounds
 from recycle_compiler.scheduling.budget import Budget, Guard, Sizes
@@ -31,6 +31,14 @@ _PROMISING = 998
 
 NO_ROOM = 1 << 60
 """The period of a plan that cannot be: no micro-batch fits into the memory of some stage."""
+_PLACED = 12
+"""Numbers of failures that are placed before the plans of a bundle are made, at equal distances."""
+_WORK_AHEAD = 60_000_000
+"""Visits for each of them."""
+_TRIES_AFTER = 12
+"""Placements tried for a plan that begins between two of them."""
+_TRIES = 100
+"""Placements tried otherwise."""
 _CLIMBING = 3
 """Part of the work on a plan that may go into where its failures are."""
 
@@ -44,6 +52,8 @@ class FailureCosts(NamedTuple):
     """That a quick plan reaches, where it was tried; a guess beyond that."""
     healthy: Problem
     """The timing problem without failures."""
+    placed: tuple[Counts, ...] = ()
+    """Good placements of some numbers of failures, for others to begin with; the first is that of none."""
 
 
 def measure_costs(job: JobSpec, failures: int, run: Run, guard: Guard) -> FailureCosts:
@@ -70,6 +80,23 @@ def measure_costs(job: JobSpec, failures: int, run: Run, guard: Guard) -> Failur
             costs.append(max(costs[-1], bound * excess // row[tried]) if bound < NO_ROOM else NO_ROOM)
         measured.append(costs)
     return FailureCosts(bounds, measured, problem)
+
+
+def place_ahead(job: JobSpec, costs: FailureCosts, failures: int, run: Run, guard: Guard) -> FailureCosts:
+    """The costs with placements of some numbers of failures, where plans for many are to be made."""
+    if not can_climb(costs.healthy) or failures < 2 * _PLACED:
+        return costs
+    totals = [failures * part // _PLACED for part in range(1, _PLACED + 1)]
+    found = run(_placed, [(job, total, costs, guard) for total in totals])
+    nobody = (0,) * job.stages
+    return costs._replace(placed=(nobody, *(counts for counts in found if counts is not None)))
+
+
+def _placed(task: tuple[JobSpec, int, FailureCosts, Guard]) -> Counts | None:
+    job, failures, costs, guard = task
+    climb = _climb(job, failures, costs, Budget(guard, _WORK_AHEAD))
+    best = climb.best(_begins(job, failures, costs), _TRIES)
+    return None if best is None else best.counts
 
 
 def ranked_placements(
@@ -107,13 +134,26 @@ def _climbed(
     job: JobSpec, failures: int, costs: FailureCosts, effort: Effort, guard: Guard
 ) -> list[tuple[Counts, int]]:
     """The placement that quick schedules lead to, and what no plan with it goes below."""
-    placed = place_failures(costs.bounds, failures, 1)
-    even = _even_spread(failures, job.stages)
-    begins = [counts for _, least in placed for counts in blends(even, least)] or [even]
-    aim = placed[0][0] if placed else 0
     budget = Budget(guard, effort.work // _CLIMBING)
-    best = Climb(job, costs.healthy, aim, budget).best(begins, effort.climbs)
+    tries = _TRIES_AFTER if costs.placed else _TRIES
+    best = _climb(job, failures, costs, budget).best(_begins(job, failures, costs), tries)
     return [] if best is None else [(best.counts, _bound(job, costs, best.counts))]
+
+
+def _climb(job: JobSpec, failures: int, costs: FailureCosts, budget: Budget) -> Climb:
+    placed = place_failures(costs.bounds, failures, 1)
+    return Climb(job, costs.healthy, placed[0][0] if placed else 0, budget)
+
+
+def _begins(job: JobSpec, failures: int, costs: FailureCosts) -> list[Counts]:
+    """Placements to begin with: between those of a little fewer and a little more failures, and the even one;
+    where none are known, between the even one and that with the least bound."""
+    even = _even_spread(failures, job.stages)
+    for fewer, more in pairwise(costs.placed):
+        if sum(fewer) <= failures <= sum(more):
+            return [between(fewer, more, failures - sum(fewer), sum(more) - sum(fewer)), even]
+    least = [counts for _, counts in place_failures(costs.bounds, failures, 1)]
+    return blends(even, least[0]) if least else [even]
 
 
 def _candidates(job: JobSpec, failures: int, costs: FailureCosts, most: int) -> list[Counts]:

@@ -75,8 +75,6 @@ class Effort:
     work: int = 1_500_000_000
     """Visits (`budget.py`) after which the search ends, whatever else is left: about a minute where loops are
     compiled. Most plans end long before."""
-    climbs: int = 100
-    """Ways to place failures that are tried with a rule each, where a plan is large."""
     placements: int = 2
     """Ways to place failures on stages that are tried with a quick plan each."""
 

@@ -21,6 +21,7 @@ from recycle_compiler.scheduling.exchanges import (
     Placed,
     exchange,
     placed_by_rule,
+    placed_in_order,
     polished,
 )
 from recycle_compiler.scheduling.few_pipelines import few_pipelines, lifted
@@ -342,8 +343,12 @@ class _Tuner:
         budget = self._budget.beside(_FOR_FEW)
         tuned = tune(clock, goal, effort._replace(other_routes=False, few_pipelines=False), noise, budget)
         found = search_at_length(clock, tuned.timed, goal, noise, budget)
-        priority = lifted(self.clock.problem, problem, found.start)
-        return self.by_times(priority, _TIMETABLE_PATIENCES)
+        start = lifted(self.clock.problem, problem, found.start)
+        tries = self.by_times(start, _TIMETABLE_PATIENCES)
+        placed = placed_in_order(self.clock, self.clock.order_of(start), goal)
+        if tries and placed is not None and placed.rank < tries[0].placed.rank:
+            tries[0] = tries[0]._replace(placed=placed)
+        return tries
 
     def flows(self, period: int) -> list[_Tried]:
         """Rules that do what an even flow does, best first; none that is far from a period found already."""
