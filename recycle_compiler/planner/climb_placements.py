@@ -58,9 +58,14 @@ class Found(NamedTuple):
         return self.period, self.lateness
 
 
-def can_climb(healthy: Problem) -> bool:
+def can_climb(job: JobSpec, healthy: Problem) -> bool:
     """True if rules alone say enough about a placement: a large job with one chunk on every worker."""
-    return healthy.ops >= Sizes.COMPILED and not healthy.has_more_edges and is_dealt_in_turn(healthy)
+    return (
+        job.techniques.adaptive
+        and healthy.ops >= Sizes.COMPILED
+        and not healthy.has_more_edges
+        and is_dealt_in_turn(healthy)
+    )
 
 
 class Climb:

@@ -60,7 +60,7 @@ def measure_costs(job: JobSpec, failures: int, run: Run, guard: Guard) -> Failur
     """Costs of failures on each stage alone, as far as placing this many failures can need them."""
     problem = problem_of(GRAPH_PASSES.run(Target(job, ())))
     bounds = stage_costs(problem, failures, job)
-    if problem.ops > Sizes.LARGE or can_climb(problem):
+    if problem.ops > Sizes.LARGE or can_climb(job, problem):
         return FailureCosts(bounds, bounds, problem)
     most = -(-failures // job.stages) + 1 if failures else 0
     tasks = [
@@ -84,7 +84,7 @@ def measure_costs(job: JobSpec, failures: int, run: Run, guard: Guard) -> Failur
 
 def place_ahead(job: JobSpec, costs: FailureCosts, failures: int, run: Run, guard: Guard) -> FailureCosts:
     """The costs with placements of some numbers of failures, where plans for many are to be made."""
-    if not can_climb(costs.healthy) or failures < 2 * _PLACED:
+    if not can_climb(job, costs.healthy) or failures < 2 * _PLACED:
         return costs
     totals = [failures * part // _PLACED for part in range(1, _PLACED + 1)]
     found = run(_placed, [(job, total, costs, guard) for total in totals])
@@ -106,7 +106,7 @@ def ranked_placements(
 
     Quick plans rank them. In a large job only the first is worth a plan, and those that promise much more.
     """
-    if can_climb(costs.healthy):
+    if can_climb(job, costs.healthy):
         return _climbed(job, failures, costs, effort, guard)
     candidates = _candidates(job, failures, costs, effort.placements)
     bounds = {counts: _bound(job, costs, counts) for counts in candidates}
