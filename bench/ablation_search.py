@@ -45,7 +45,7 @@ class Outcome:
 
 
 def job_of(seed: int, number: int) -> VariedJob:
-    """Jobs of any size, and in turn large ones of which a sixth failed, on the stages that a bundle chooses."""
+    """Jobs of any size, and in turn large ones of which a sixth failed, on stages that a bundle chooses."""
     if number % 2 == 0:
         return varied_job(seed, number // 2)
     varied = large_job(seed, number // 2)
