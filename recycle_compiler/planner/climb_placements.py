@@ -82,7 +82,12 @@ class Climb:
 
     def best(self, begins: Iterable[Counts], tries: int) -> Found | None:
         """The best of all blends between these, and what comes of moving failures from there."""
-        found = [one for counts in begins if (one := self._found(counts, FIRST_SETTINGS[:_RULES]))]
+        found: list[Found] = []
+        for counts in begins:
+            if found and self._budget.is_spent():
+                break
+            tried = self._found(counts, FIRST_SETTINGS[:_RULES])
+            found += [tried] if tried is not None else []
         if not found:
             return None
         best = min(found, key=lambda one: one.rank)

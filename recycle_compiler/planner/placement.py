@@ -60,7 +60,7 @@ def measure_costs(job: JobSpec, failures: int, run: Run, guard: Guard) -> Failur
     """Costs of failures on each stage alone, as far as placing this many failures can need them."""
     problem = problem_of(GRAPH_PASSES.run(Target(job, ())))
     bounds = stage_costs(problem, failures, job)
-    if problem.ops > Sizes.LARGE or can_climb(job, problem):
+    if problem.ops > Sizes.LARGE:
         return FailureCosts(bounds, bounds, problem)
     most = -(-failures // job.stages) + 1 if failures else 0
     tasks = [
@@ -106,9 +106,11 @@ def ranked_placements(
 
     Quick plans rank them. In a large job only the first is worth a plan, and those that promise much more.
     """
-    if can_climb(job, costs.healthy):
-        return _climbed(job, failures, costs, effort, guard)
-    candidates = _candidates(job, failures, costs, effort.placements)
+    large = costs.measured == costs.bounds
+    climbed = _climbed(job, failures, costs, effort, guard)
+    if large and climbed:
+        return [(climbed[0], _bound(job, costs, climbed[0]))]
+    candidates = list(dict.fromkeys([*climbed, *_candidates(job, failures, costs, effort.placements)]))
     bounds = {counts: _bound(job, costs, counts) for counts in candidates}
     # Where state is sharded, so many failures may leave a stage no room for a micro-batch.
     candidates = [counts for counts in candidates if bounds[counts] < NO_ROOM]
@@ -116,7 +118,6 @@ def ranked_placements(
         return []
     if len(candidates) == 1 or guard.strikes():
         return [(candidates[0], bounds[candidates[0]])]
-    large = costs.measured == costs.bounds
     quick = effort.least() if large else effort.quick()
     found: list[tuple[int, int, Counts]] = []
     for counts in candidates:
@@ -130,14 +131,14 @@ def ranked_placements(
     return [(counts, bounds[counts]) for counts in (first, *worth)]
 
 
-def _climbed(
-    job: JobSpec, failures: int, costs: FailureCosts, effort: Effort, guard: Guard
-) -> list[tuple[Counts, int]]:
-    """The placement that quick schedules lead to, and what no plan with it goes below."""
+def _climbed(job: JobSpec, failures: int, costs: FailureCosts, effort: Effort, guard: Guard) -> list[Counts]:
+    """The placement that rules lead to; none where they say too little."""
+    if not can_climb(job, costs.healthy):
+        return []
     budget = Budget(guard, effort.work // _CLIMBING)
     tries = _TRIES_AFTER if costs.placed else _TRIES
     best = _climb(job, failures, costs, budget).best(_begins(job, failures, costs), tries)
-    return [] if best is None else [(best.counts, _bound(job, costs, best.counts))]
+    return [] if best is None else [best.counts]
 
 
 def _climb(job: JobSpec, failures: int, costs: FailureCosts, budget: Budget) -> Climb:
