@@ -5,6 +5,9 @@ it is the bound of such a plan). A dynamic program turns these into counts per s
 on several stages can get into each other's way, so the best few counts are compared by quick plans of their
 own, with the even spread among them. Quick plans err at times: every placement that could still be better
 than the best plan gets a whole plan as well; in a large job only if its bound promises clearly more.
+
+From some hundred ops on, failures also move from stage to stage, with a run of the list scheduler each time
+(`climb_placements.py`). What comes of that is one of those compared, and in a large job the only one.
 """
 
 from dataclasses import replace
@@ -87,9 +90,9 @@ def place_ahead(job: JobSpec, costs: FailureCosts, failures: int, run: Run, guar
     if not can_climb(job, costs.healthy) or failures < 2 * _PLACED:
         return costs
     totals = [failures * part // _PLACED for part in range(1, _PLACED + 1)]
-    found = run(_placed, [(job, total, costs, guard) for total in totals])
-    nobody = (0,) * job.stages
-    return costs._replace(placed=(nobody, *(counts for counts in found if counts is not None)))
+    # Processes return them in any order.
+    found = [each for each in run(_placed, [(job, total, costs, guard) for total in totals]) if each]
+    return costs._replace(placed=((0,) * job.stages, *sorted(found, key=sum)))
 
 
 def _placed(task: tuple[JobSpec, int, FailureCosts, Guard]) -> Counts | None:

@@ -2,15 +2,12 @@
 
 from dataclasses import replace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.varied_jobs import large_job
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.planner.climb_placements import Climb, between, blends, can_climb
-from recycle_compiler.planner.compile import plan_count
-from recycle_compiler.planner.placement import measure_costs, place_ahead, place_failures
+from recycle_compiler.planner.placement import measure_costs, place_ahead, place_failures, ranked_placements
 from recycle_compiler.scheduling.budget import Budget, Guard
 from recycle_compiler.scheduling.search import Effort
 from tests.support.jobs import routed_problem, unit_job
@@ -66,15 +63,15 @@ def test_small_jobs_and_jobs_whose_pipelines_fail_as_a_whole_are_not_for_it() ->
     assert not can_climb(stiff, routed_problem(stiff))
 
 
-@pytest.mark.slow
 def test_placements_made_ahead_are_begun_with() -> None:
-    job = large_job(404, 0).job
-    costs = measure_costs(job, job.failures, map, AMPLE)
-    ahead = place_ahead(job, costs, job.failures, map, AMPLE)
-    totals = [sum(counts) for counts in ahead.placed]
-    assert totals[0] == 0 and totals[-1] == job.failures and len(totals) == 13
-    effort = Effort().shared(job.failures + 1)
-    plan = plan_count(job, job.failures // 2, ahead, AMPLE, effort=effort)
-    assert len(plan.failed) == job.failures // 2
+    job = replace(uneven(16), failures=24)
+    costs = measure_costs(job, 24, map, AMPLE)
+    ahead = place_ahead(job, costs, 24, map, AMPLE)
+    assert [sum(counts) for counts in ahead.placed] == list(range(0, 25, 2))
+    # Processes are not done in the order in which they have begun.
+    backwards = place_ahead(job, costs, 24, lambda run, tasks: map(run, [*tasks][::-1]), AMPLE)
+    assert backwards.placed == ahead.placed
+    ranked = ranked_placements(job, 13, ahead, Effort(), AMPLE)
+    assert all(sum(counts) == 13 for counts, _ in ranked)
     # Few plans begin with blends: nothing is made ahead for them.
-    assert place_ahead(job, costs, 3, map, AMPLE).placed == ()
+    assert place_ahead(job, costs, 23, map, AMPLE).placed == ()
