@@ -34,6 +34,9 @@ _PROMISING = 998
 
 NO_ROOM = 1 << 60
 """The period of a plan that cannot be: no micro-batch fits into the memory of some stage."""
+_CLIMBED_ALONE = 10_000
+"""Ops beyond which failures are only moved, where they can be: other ways to place them cost ten times as much
+and come to no shorter plans there."""
 _PLACED = 12
 """Numbers of failures that are placed before the plans of a bundle are made, at equal distances."""
 _WORK_AHEAD = 60_000_000
@@ -63,7 +66,7 @@ def measure_costs(job: JobSpec, failures: int, run: Run, guard: Guard) -> Failur
     """Costs of failures on each stage alone, as far as placing this many failures can need them."""
     problem = problem_of(GRAPH_PASSES.run(Target(job, ())))
     bounds = stage_costs(problem, failures, job)
-    if problem.ops > Sizes.LARGE:
+    if problem.ops > (_CLIMBED_ALONE if can_climb(job, problem) else Sizes.LARGE):
         return FailureCosts(bounds, bounds, problem)
     most = -(-failures // job.stages) + 1 if failures else 0
     tasks = [
