@@ -61,18 +61,12 @@ class SkippedSteps(Participant):
         stage_of = self.job.cells.stage
         answers: list[Answer] = [*self.hear(member, said, self.job.roster.active(), stage_of)]
         if self.is_too_often:
-            answers += self.end(stage_of)
             answers.append(GivenUp(f"the last {self.in_a_row} steps were skipped; {self.words}"))
         return answers
 
     def recall(self, lines: Lines) -> None:
-        for fields in (line.fields for line in lines.all):
-            if "begins" in fields:
-                self._verdicts.clear()
-                self._last, self.in_a_row = -1, 0
-            elif "settled" in fields:
-                settled: StepSettled = fields["settled"]
-                self._count(settled.step, is_skipped=settled.is_skipped)
+        for settled in lines.of_last_run().values("settled"):
+            self._count(settled.step, is_skipped=settled.is_skipped)
 
     def has_made_none(self, steps: int) -> bool:
         """True if all of so many steps were left out."""
@@ -114,9 +108,9 @@ class SkippedSteps(Participant):
             self.in_a_row = sum(1 for _ in row)
         self._last = max(step, self._last)
 
-    def end(self, stage_of: StageOf) -> list[Order]:
-        """The job ends: whoever has not said anything never will."""
-        return self._close(stage_of)
+    def ends(self) -> list[Order]:
+        """Whoever has not said anything never will."""
+        return self._close(self.job.cells.stage)
 
     def _close(self, stage_of: StageOf) -> list[Order]:
         if self._open is None:
