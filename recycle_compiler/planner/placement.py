@@ -35,8 +35,8 @@ _PROMISING = 998
 NO_ROOM = 1 << 60
 """The period of a plan that cannot be: no micro-batch fits into the memory of some stage."""
 _CLIMBED_ALONE = 10_000
-"""Ops beyond which failures are only moved, where they can be: other ways to place them cost ten times as much
-and come to no shorter plans there."""
+"""Ops beyond which failures are only moved, where they can be: other ways to place them cost up to ten times
+as much in all."""
 _PLACED = 12
 """Numbers of failures that are placed before the plans of a bundle are made, at equal distances."""
 _WORK_AHEAD = 60_000_000
