@@ -4,6 +4,7 @@
     python -m bench.experts_grid compile DIR    one bundle for each placement; needs no GPU
     python -m bench.experts_grid run DIR        trains with each: steps, bytes, and what placing takes
     python -m bench.experts_grid kills DIR      two workers are killed: pauses, and tokens a second
+    python -m bench.experts_grid trace DIR      ops and waits with 0, 1, 2 failed, and messages alone
     python -m bench.experts_grid grouped        products in groups against one product for each expert
     python -m bench.experts_grid report DIR     the tables; needs no GPU
 
@@ -400,6 +401,104 @@ def _kill_tables(folder: Path) -> str:
     return f"{markdown(pauses)}\n{markdown(rates)}"
 
 
+TRACED = 12
+"""Steps of a traced run; the first half is left out."""
+_MESSAGES = (1 << 20, 8 << 20, 32 << 20)
+_ROUNDS = 8
+
+
+class _Shift(NamedTuple):
+    """A message of each peer to the next one, on all stages at once, as rows and weights of experts go."""
+
+    shape: Any
+    size: int
+
+    def run(self, member: Any) -> list[int]:
+        import torch
+
+        from recycle_runtime.transport.interface import PeerSum
+
+        transport, (me, stage) = member.transport(self.shape), self.shape.worker(member.number)
+        peers = self.shape.pipelines
+        own, other = (torch.zeros(self.size, dtype=torch.uint8, device=member.device) for _ in range(2))
+        meta = own.to("meta")
+        tensors = [
+            own if peer == me else other if (peer + 1) % peers == me else meta for peer in range(peers)
+        ]
+        copies = [PeerSum(each, (peer,), ((peer + 1) % peers,)) for peer, each in enumerate(tensors)]
+
+        def shift() -> None:
+            pending = transport.start_peer_sums(stage, copies)
+            assert pending is not None, "a peer alone"
+            pending.wait()
+
+        times: list[int] = []
+        for _ in range(_ROUNDS):
+            transport.barrier()
+            times.append(member.time(shift))
+        return times
+
+
+def trace(folder: Path, device: str) -> None:
+    """Milliseconds of ops, and of waits before them, by stage and kind; then messages by themselves."""
+    bundle, program = folder / f"{_file('every step')}.plan", PROGRAMS / SIZES[device].program
+    with devices(device) as names:
+        for failed in range(len(FAILED) + 1):
+            path = folder / f"trace-{failed}.json"
+            gone = ["--failed", ",".join(FAILED[:failed])] if failed else []
+            words = ["local", str(bundle), "--program", str(program), "--steps", str(TRACED), *gone]
+            words += ["--device", device, "--trace", str(path), "--restart-workers", "off"]
+            runtime("--quiet", *words, seconds=SIZES[device].seconds)
+            print(f"{failed} failed\n{markdown(_traced_rows(path))}", flush=True)
+        for peers in (PIPELINES, PIPELINES - 1):
+            _print_messages(device, names, peers)
+
+
+def _print_messages(device: str, names: Sequence[str], peers: int) -> None:
+    from recycle_runtime.devices import Device, WorkerDevices
+    from recycle_runtime.profiler.grid_links import GridShape, grid_links
+    from recycle_runtime.transport.nccl import set_environment
+
+    given = tuple(Device(name, name) for name in names or [""] * WORKERS)
+    if names:
+        set_environment()
+        WorkerDevices(given, WORKERS).use(0)
+    shape = GridShape(STAGES, peers)
+    with grid_links(device, given, STAGES, peers) as links:
+        for size in _MESSAGES:
+            rows = links._together(_Shift(shape, size), shape)  # pyright: ignore[reportPrivateUsage]
+            slowest = median([max(times) for times in zip(*rows, strict=True)][2:])
+            print(f"{peers} peers, {size >> 20} MiB to the next: {slowest / 1e6:.2f} ms", flush=True)
+
+
+def _traced_rows(path: Path) -> list[tuple[str, ...]]:
+    events = [each for each in json.loads(path.read_text())["traceEvents"] if each["ph"] == "X"]
+    events = [each for each in events if each["args"]["step"] >= TRACED // 2]
+    steps = TRACED - TRACED // 2
+    found: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    waited: dict[tuple[str, int], float] = {}
+    for each in events:
+        worker, kind = each["args"]["worker"], each["name"][0]
+        track = worker, each["tid"]
+        if each["cat"] == "wait":
+            waited[track] = each["dur"]
+            continue
+        found.setdefault((worker.split(":")[1], kind), []).append(
+            (each["dur"] / 1000, waited.pop(track, 0.0) / 1000)
+        )
+    rows = [("stage", "op", "in a step of all", "ms", "least", "most", "waited ms", "least")]
+    for (stage, kind), times in sorted(found.items()):
+        own, before = zip(*times, strict=True)
+        numbers = (len(times) / steps, median(own), min(own), max(own), median(before), min(before))
+        rows.append((stage, kind, *(f"{number:.1f}" for number in numbers)))
+    spans = []
+    for step in range(TRACED // 2, TRACED):
+        own = [each for each in events if each["args"]["step"] == step]
+        spans.append(max(each["ts"] + each["dur"] for each in own) - min(each["ts"] for each in own))
+    rows.append(("all", "step", "1.0", f"{median(spans) / 1000:.1f}", "", "", "", ""))
+    return rows
+
+
 def grouped() -> None:
     """On one GPU, in bf16: that one product for all experts is used, gives what a product for each gives,
     gradients included, and how long both take."""
@@ -488,6 +587,7 @@ def main() -> None:
         "compile": lambda folder, device, chosen: compile_plans(folder),
         "run": run,
         "kills": lambda folder, device, chosen: kills(folder, device),
+        "trace": lambda folder, device, chosen: trace(folder, device),
         "grouped": lambda folder, device, chosen: grouped(),
         "report": lambda folder, device, chosen: report(folder),
     }
