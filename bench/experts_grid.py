@@ -4,7 +4,7 @@
     python -m bench.experts_grid compile DIR    one bundle for each placement; needs no GPU
     python -m bench.experts_grid run DIR        trains with each: steps, bytes, and what placing takes
     python -m bench.experts_grid kills DIR      two workers are killed: pauses, and tokens a second
-    python -m bench.experts_grid trace DIR      ops and waits with 0, 1, 2 failed, and messages alone
+    python -m bench.experts_grid trace DIR      ops and waits with 0, 1, 2 failed
     python -m bench.experts_grid grouped        products in groups against one product for each expert
     python -m bench.experts_grid report DIR     the tables; needs no GPU
 
@@ -403,46 +403,12 @@ def _kill_tables(folder: Path) -> str:
 
 TRACED = 12
 """Steps of a traced run; the first half is left out."""
-_MESSAGES = (1 << 20, 8 << 20, 32 << 20)
-_ROUNDS = 8
-
-
-class _Shift(NamedTuple):
-    """A message of each peer to the next one, on all stages at once, as rows and weights of experts go."""
-
-    shape: Any
-    size: int
-
-    def run(self, member: Any) -> list[int]:
-        import torch
-
-        from recycle_runtime.transport.interface import PeerSum
-
-        transport, (me, stage) = member.transport(self.shape), self.shape.worker(member.number)
-        peers = self.shape.pipelines
-        own, other = (torch.zeros(self.size, dtype=torch.uint8, device=member.device) for _ in range(2))
-        meta = own.to("meta")
-        tensors = [
-            own if peer == me else other if (peer + 1) % peers == me else meta for peer in range(peers)
-        ]
-        copies = [PeerSum(each, (peer,), ((peer + 1) % peers,)) for peer, each in enumerate(tensors)]
-
-        def shift() -> None:
-            pending = transport.start_peer_sums(stage, copies)
-            assert pending is not None, "a peer alone"
-            pending.wait()
-
-        times: list[int] = []
-        for _ in range(_ROUNDS):
-            transport.barrier()
-            times.append(member.time(shift))
-        return times
 
 
 def trace(folder: Path, device: str) -> None:
-    """Milliseconds of ops, and of waits before them, by stage and kind; then messages by themselves."""
+    """Milliseconds of ops, and of waits before them, by stage and kind."""
     bundle, program = folder / f"{_file('every step')}.plan", PROGRAMS / SIZES[device].program
-    with devices(device) as names:
+    with devices(device):
         for failed in range(len(FAILED) + 1):
             path = folder / f"trace-{failed}.json"
             gone = ["--failed", ",".join(FAILED[:failed])] if failed else []
@@ -450,25 +416,6 @@ def trace(folder: Path, device: str) -> None:
             words += ["--device", device, "--trace", str(path), "--restart-workers", "off"]
             runtime("--quiet", *words, seconds=SIZES[device].seconds)
             print(f"{failed} failed\n{markdown(_traced_rows(path))}", flush=True)
-        for peers in (PIPELINES, PIPELINES - 1):
-            _print_messages(device, names, peers)
-
-
-def _print_messages(device: str, names: Sequence[str], peers: int) -> None:
-    from recycle_runtime.devices import Device, WorkerDevices
-    from recycle_runtime.profiler.grid_links import GridShape, grid_links
-    from recycle_runtime.transport.nccl import set_environment
-
-    given = tuple(Device(name, name) for name in names or [""] * WORKERS)
-    if names:
-        set_environment()
-        WorkerDevices(given, WORKERS).use(0)
-    shape = GridShape(STAGES, peers)
-    with grid_links(device, given, STAGES, peers) as links:
-        for size in _MESSAGES:
-            rows = links._together(_Shift(shape, size), shape)  # pyright: ignore[reportPrivateUsage]
-            slowest = median([max(times) for times in zip(*rows, strict=True)][2:])
-            print(f"{peers} peers, {size >> 20} MiB to the next: {slowest / 1e6:.2f} ms", flush=True)
 
 
 def _traced_rows(path: Path) -> list[tuple[str, ...]]:
@@ -486,12 +433,14 @@ def _traced_rows(path: Path) -> list[tuple[str, ...]]:
         found.setdefault((worker.split(":")[1], kind), []).append(
             (each["dur"] / 1000, waited.pop(track, 0.0) / 1000)
         )
-    rows = [("stage", "op", "in a step of all", "ms", "least", "most", "waited ms", "least")]
+    rows: list[tuple[str, ...]] = [
+        ("stage", "op", "in a step of all", "ms", "least", "most", "waited ms", "least")
+    ]
     for (stage, kind), times in sorted(found.items()):
         own, before = zip(*times, strict=True)
         numbers = (len(times) / steps, median(own), min(own), max(own), median(before), min(before))
         rows.append((stage, kind, *(f"{number:.1f}" for number in numbers)))
-    spans = []
+    spans: list[float] = []
     for step in range(TRACED // 2, TRACED):
         own = [each for each in events if each["args"]["step"] == step]
         spans.append(max(each["ts"] + each["dur"] for each in own) - min(each["ts"] for each in own))
