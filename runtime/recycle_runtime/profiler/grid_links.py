@@ -342,8 +342,7 @@ class GridLinks:
             "reduce_measured": f"all-reduce of float32 over {over}, those of all stages at once: {peers}",
             "exchange_measured": "equally many rows for each peer, half the time of a forward and a backward "
             f"over {over} that compute nothing, those of all stages at once: {peers}",
-            "slot_transfer_measured": f"a message over {over} from each peer to the next, those of all stages "
-            "at once",
+            "slot_transfer_measured": f"messages over {over} from each peer to the next, all stages at once",
         }
 
     def waiting_receive(self, size: int) -> Receive | None:
