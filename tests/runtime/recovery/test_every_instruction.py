@@ -180,7 +180,11 @@ def drop_everywhere(
         with monkeypatch.context() as patch:
             patch.setattr(SharedExperts, "forward", limited_forward)
             found = train_alone.__wrapped__(limited, plan.stages, per_step, len(rows))
-        assert [row.dropped for row in rows] == dropped
+        # A worker that is killed when its step is made may not have told its share.
+        most = max(row.choices for row in rows)
+        assert [row.dropped for row in rows if row.choices == most] == [
+            each for row, each in zip(rows, dropped, strict=True) if row.choices == most
+        ]
         return found
 
     kill_everywhere(folder, bundle, str(folder / "telling.py"), place, every, reference=alone)
