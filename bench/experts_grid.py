@@ -4,6 +4,7 @@
     python -m bench.experts_grid compile DIR    one bundle for each placement; needs no GPU
     python -m bench.experts_grid run DIR        trains with each: steps, bytes, and what placing takes
     python -m bench.experts_grid kills DIR      two workers are killed: pauses, and tokens a second
+    python -m bench.experts_grid trace DIR      ops and waits with 0, 1, 2 failed
     python -m bench.experts_grid grouped        products in groups against one product for each expert
     python -m bench.experts_grid report DIR     the tables; needs no GPU
 
@@ -400,6 +401,53 @@ def _kill_tables(folder: Path) -> str:
     return f"{markdown(pauses)}\n{markdown(rates)}"
 
 
+TRACED = 12
+"""Steps of a traced run; the first half is left out."""
+
+
+def trace(folder: Path, device: str) -> None:
+    """Milliseconds of ops, and of waits before them, by stage and kind."""
+    bundle, program = folder / f"{_file('every step')}.plan", PROGRAMS / SIZES[device].program
+    with devices(device):
+        for failed in range(len(FAILED) + 1):
+            path = folder / f"trace-{failed}.json"
+            gone = ["--failed", ",".join(FAILED[:failed])] if failed else []
+            words = ["local", str(bundle), "--program", str(program), "--steps", str(TRACED), *gone]
+            words += ["--device", device, "--trace", str(path), "--restart-workers", "off"]
+            runtime("--quiet", *words, seconds=SIZES[device].seconds)
+            print(f"{failed} failed\n{markdown(_traced_rows(path))}", flush=True)
+
+
+def _traced_rows(path: Path) -> list[tuple[str, ...]]:
+    events = [each for each in json.loads(path.read_text())["traceEvents"] if each["ph"] == "X"]
+    events = [each for each in events if each["args"]["step"] >= TRACED // 2]
+    steps = TRACED - TRACED // 2
+    found: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    waited: dict[tuple[str, int], float] = {}
+    for each in events:
+        worker, kind = each["args"]["worker"], each["name"][0]
+        track = worker, each["tid"]
+        if each["cat"] == "wait":
+            waited[track] = each["dur"]
+            continue
+        found.setdefault((worker.split(":")[1], kind), []).append(
+            (each["dur"] / 1000, waited.pop(track, 0.0) / 1000)
+        )
+    rows: list[tuple[str, ...]] = [
+        ("stage", "op", "in a step of all", "ms", "least", "most", "waited ms", "least")
+    ]
+    for (stage, kind), times in sorted(found.items()):
+        own, before = zip(*times, strict=True)
+        numbers = (len(times) / steps, median(own), min(own), max(own), median(before), min(before))
+        rows.append((stage, kind, *(f"{number:.1f}" for number in numbers)))
+    spans: list[float] = []
+    for step in range(TRACED // 2, TRACED):
+        own = [each for each in events if each["args"]["step"] == step]
+        spans.append(max(each["ts"] + each["dur"] for each in own) - min(each["ts"] for each in own))
+    rows.append(("all", "step", "1.0", f"{median(spans) / 1000:.1f}", "", "", "", ""))
+    return rows
+
+
 def grouped() -> None:
     """On one GPU, in bf16: that one product for all experts is used, gives what a product for each gives,
     gradients included, and how long both take."""
@@ -488,6 +536,7 @@ def main() -> None:
         "compile": lambda folder, device, chosen: compile_plans(folder),
         "run": run,
         "kills": lambda folder, device, chosen: kills(folder, device),
+        "trace": lambda folder, device, chosen: trace(folder, device),
         "grouped": lambda folder, device, chosen: grouped(),
         "report": lambda folder, device, chosen: report(folder),
     }

@@ -55,6 +55,10 @@ class ChunkCosts:
     """Part of `forward`, and as much of `backward_input`, in which tokens go to their experts and back."""
     state_counts: tuple[int, ...] = ()
     """Parameters whose state is shared out, where workers do not have all of them."""
+    expert_counts: tuple[int, ...] = ()
+    """Experts of each mixture layer; empty where `slot_transfer` is."""
+    slot_transfer: tuple[int, ...] = ()
+    """Ticks of one expert of each mixture layer to another worker; empty where that is not known."""
     variation: Variation = STEADY
     """Variation of op times, if measured."""
 
@@ -117,6 +121,8 @@ class MeasuredLayers:
     exchange: tuple[int, ...] = ()
     """Of each layer, what `measured` has of it in `forward` and `backward_input`; a job with experts that
     peers share keeps its cut."""
+    expert_counts: tuple[int, ...] = ()
+    slot_transfer: tuple[int, ...] = ()
 
     @property
     def costs(self) -> LayerCosts:
@@ -163,4 +169,8 @@ class MeasuredLayers:
             state=summed(given.state),
             counts=summed(given.counts) if any(given.counts) else (),
             exchange=summed(self.exchange) if any(self.exchange) else (),
+            expert_counts=tuple(max(self.expert_counts[first:end]) for first, end in ranges)
+            if any(self.expert_counts)
+            else (),
+            slot_transfer=summed(self.slot_transfer) if any(self.slot_transfer) else (),
         )

@@ -8,8 +8,9 @@
 A profile by layer has `layers` in place of `stages`, `resident_bytes` in each of them, and `pipelines`: how
 many workers took part in a reduction. With `parameter_count` in each row the state is counted from that;
 with `weight_bytes` and `gradient_bytes` it is what `resident_bytes` has beyond them. `expert_bytes` are those
-weights of which a worker has slots alone, `slot_bytes` one expert of each mixture. A profile by layer may
-have `overhead_bytes` of a worker, `working_bytes` in each row, of which a worker needs the largest, and
+weights of which a worker has slots alone, `slot_bytes` one expert of each mixture, and `slot_transfer` how
+long these take to another worker: gradients and weights of experts travel so. A profile by layer may have
+`overhead_bytes` of a worker, `working_bytes` in each row, of which a worker needs the largest, and
 `split_ppm`: how much longer two halves of a micro-batch take than the whole, in millionths; null where that
 could not be measured. `exchange` in a row is how long tokens take to their experts and back in one forward,
 which `forward` and `backward_input` are without; `arrived_bytes` are tokens that checkpointing keeps beside
@@ -33,6 +34,7 @@ from recycle_compiler.frontend.read_file import ReadError, read_text
 from recycle_compiler.frontend.shape import MOST_GPUS, GivenShape
 from recycle_compiler.frontend.syntax import Quoted
 from recycle_compiler.frontend.values import LARGEST
+from recycle_compiler.ir.expert_messages import MOST_EXPERTS
 from recycle_compiler.ir.layers import LayerCosts
 from recycle_compiler.ir.state import bytes_of_all, bytes_of_shards
 
@@ -62,6 +64,7 @@ _FIELDS = {
     "gradient_bytes": ("gradients", 0),
     "expert_bytes": ("experts", 0),
     "slot_bytes": ("slot", 0),
+    "slot_transfer": ("slot_transfer", 0),
     "exchange": ("exchange", 0),
     "arrived_bytes": ("arrived", 0),
 }
@@ -119,7 +122,7 @@ def read_profile_file(
     # Ops of a worker run one after the other.
     working = max(columns.pop("working"))
     workers = measured.pipelines or shape.pipelines
-    held = {name: columns.pop(name) for name in ("weights", "gradients", "experts", "slot")}
+    held = {name: columns.pop(name) for name in ("weights", "gradients", "experts", "slot", "slot_transfer")}
     columns |= _with_slots(columns, held, state)
     arrived = columns.pop("arrived")
     if state.slots:
@@ -131,7 +134,9 @@ def read_profile_file(
     columns |= with_exchange(columns, columns["exchange"])
     if measured.noun == "stage":
         return _stage_costs(columns, file, variation) if shape.stages or shape.is_free else None
-    exchange = columns.pop("exchange")
+    exchange, experts, slot = (
+        columns.pop(name, ()) for name in ("exchange", "expert_counts", "slot_transfer")
+    )
     costs = LayerCosts(capacity=None, **columns)
     return MeasuredLayers(
         DISPLAY_UNIT,
@@ -144,6 +149,8 @@ def read_profile_file(
         measured.overhead + working,
         variation,
         exchange,
+        experts,
+        slot,
     )
 
 
@@ -284,17 +291,25 @@ def _columns(rows: list[dict[str, int]]) -> Columns:
 
 def _with_slots(columns: Columns, held: Columns, state: StateRules) -> Columns:
     """Columns of state measured apart from what every worker has, where the state is sharded; of experts,
-    only those in a worker's slots count, and their gradients are all that it sends."""
+    only those in a worker's slots count, and their gradients are all that it sums: as part of one sum, unless
+    it was measured how long the messages take in which they travel."""
     if not (state.owners and all(held["weights"])):
         return {}
     found: dict[str, list[int]] = {"resident": [], "state": [], "reduce": [], "gather": []}
-    for row, (weights, gradients, experts, slot) in enumerate(zip(*held.values(), strict=True)):
+    messages: dict[str, list[int]] = {"expert_counts": [], "slot_transfer": []}
+    for row, (weights, gradients, experts, slot, message) in enumerate(zip(*held.values(), strict=True)):
         elsewhere = experts - state.slots * slot if state.slots else 0
         everywhere = (weights + gradients) * (weights - elsewhere) // weights
         found["resident"].append(everywhere)
         found["state"].append(max(0, columns["resident"][row] - weights - gradients))
+        number = experts // slot if state.slots and message and slot else 0
+        messages["expert_counts"].append(number if number <= MOST_EXPERTS else 0)
+        apart = experts if messages["expert_counts"][row] else elsewhere
         for name in ("reduce", "gather"):
-            found[name].append(columns[name][row] * (weights - elsewhere) // weights)
+            found[name].append(columns[name][row] * (weights - apart) // weights)
+        messages["slot_transfer"].append(message)
+    if any(messages["expert_counts"]):
+        found |= messages
     return {name: tuple(values) for name, values in found.items()}
 
 

@@ -33,6 +33,7 @@ from itertools import accumulate
 from operator import add, ge, sub
 from typing import Any
 
+from recycle_compiler.ir.expert_messages import MOST_EXPERTS, message_ticks
 from recycle_compiler.ir.layers import MORE, PER_LAYER, LayerCosts, parse_layers, print_layers
 from recycle_compiler.ir.sharding import LINES, Sharding, parse_sharding, print_sharding
 
@@ -151,6 +152,11 @@ class JobSpec:
     `backward_input`, while no worker has failed; empty where that is not known."""
     state_counts: tuple[int, ...] = ()
     """Parameters of each chunk whose state is shared out, where workers have fewer: not all experts."""
+    expert_counts: tuple[int, ...] = ()
+    """Experts of each mixture layer of a chunk; empty where `slot_transfer` is."""
+    slot_transfer: tuple[int, ...] = ()
+    """Ticks of one expert of each mixture layer of a chunk to another worker: of such messages are parts of
+    `reduce` and `gather` (`ir.expert_messages`). Empty where that is not known."""
     placed_every: int = 0
     """Steps after which experts are placed again; 0: never."""
 
@@ -211,12 +217,28 @@ class JobSpec:
             for room, held in zip(self.capacity, self.held, strict=True)
         )
         steps = tuple(sharding.step_time(chunk, count) for chunk, count in enumerate(lost))
-        left = replace(self, optimizer=steps, capacity=capacity, sharding=replace(sharding, lost=lost))
+        apart = self.with_messages(-1)
+        known = replace(sharding, lost=lost, gather=apart.gather)
+        left = replace(apart, optimizer=steps, capacity=capacity, sharding=known).with_messages()
         if not self.exchange:
             return left
         moved = tuple(map(sub, left.exchange_left, self.exchange_left))
         forward, back = (tuple(map(add, ticks, moved)) for ticks in (self.forward, self.backward_input))
         return replace(left, forward=forward, backward_input=back)
+
+    def with_messages(self, times: int = 1) -> "JobSpec":
+        """The job whose sums and gathers have the messages of experts once more, or once less: those of the
+        workers that are left. The same job where these are not known."""
+        known = self.sharding
+        if known is None or not self.slot_transfer:
+            return self
+        reduce, gather = list(self.reduce), list(known.gather)
+        for chunk, (ticks, experts) in enumerate(zip(self.slot_transfer, self.expert_counts, strict=True)):
+            left = known.shards[chunk] - known.lost[chunk]
+            messages = message_ticks(ticks, experts, self.slots, left, known.owners)
+            reduce[chunk] += times * messages.sum
+            gather[chunk] += times * messages.gather
+        return replace(self, reduce=tuple(reduce), sharding=replace(known, gather=tuple(gather)))
 
     @property
     def exchange_left(self) -> tuple[int, ...]:
@@ -244,7 +266,7 @@ class JobSpec:
     @property
     def without_rounds(self) -> "JobSpec":
         """The job with the same costs, whose workers need not meet in rounds."""
-        return replace(self, slots=0, placed_every=0, exchange=())
+        return replace(self, slots=0, placed_every=0, exchange=(), expert_counts=(), slot_transfer=())
 
     @property
     def tied_chunks(self) -> tuple[int, ...]:
@@ -333,18 +355,31 @@ class JobSpec:
             if any(value is not None and value < least for value in values) and not is_left:
                 yield f"{name} must be at least {least} everywhere, got {values}"
 
-    def _verify_experts(self) -> Iterator[str]:
-        if min(self.slots, self.placed_every) < 0 or self.slots < min(1, self.placed_every):
-            yield f"{self.slots} slots for experts cannot be placed every {self.placed_every} steps"
-        if not self.slots:
-            return
-        for name in ("exchange", "state_counts"):
+    def _verify_of_experts(self) -> Iterator[str]:
+        for name in _OF_EXPERTS if self.slots else ():
             values: tuple[int, ...] = getattr(self, name)
             if values and (len(values) != self.chunks or min(values) < 0):
                 yield f"{name} needs {self.chunks} values of at least 0, got {values}"
+        if bool(self.slot_transfer) != bool(self.expert_counts) or (self.slot_transfer and not self.slots):
+            yield "expert_counts and slot_transfer belong together, in a job with slots for experts"
+        if max(self.expert_counts, default=0) > MOST_EXPERTS:
+            yield f"expert_counts must be at most {MOST_EXPERTS}, got {max(self.expert_counts)}"
+
+    def _verify_experts(self) -> Iterator[str]:
+        if min(self.slots, self.placed_every) < 0 or self.slots < min(1, self.placed_every):
+            yield f"{self.slots} slots for experts cannot be placed every {self.placed_every} steps"
+        if wrong := next(self._verify_of_experts(), ""):
+            yield wrong
+            return
+        if not self.slots:
+            return
         longest = zip(self.forward, self.backward_input, strict=False)
         if any(map(ge, self.exchange_left, map(min, longest))):
             yield f"forward and backward_input must be longer than exchange within them, {self.exchange_left}"
+        if self.sharding is not None:
+            apart = self.with_messages(-1)
+            if min(*apart.reduce, *apart.gather) < 0:
+                yield "reduce and gather must be longer than the messages of experts within them"
         if self.sharding is None or not self.techniques.adaptive:
             yield "slots for experts need a sharded state and the technique adaptive"
         if not self.has_chunk_per_stage or self.groups or self.tied or self.parts > 1:
@@ -403,6 +438,8 @@ class JobSpec:
 
 
 STRICTLY_POSITIVE = ("forward", "backward_input", "backward_weight")
+_OF_EXPERTS = ("exchange", "state_counts", "expert_counts", "slot_transfer")
+"""Per chunk, where peers share experts; may be empty."""
 PER_CHUNK = (
     *STRICTLY_POSITIVE,
     "optimizer",
@@ -504,7 +541,7 @@ def _choices(job: JobSpec) -> Iterator[tuple[str, bool]]:
     yield "grouping off", not job.grouping
     yield f"spread {job.spread_ppm} {job.jitter_ppm}", job.varies
     yield f"experts {job.slots} {job.placed_every}", job.slots > 0
-    for name in ("exchange", "state_counts"):
+    for name in _OF_EXPERTS:
         values: tuple[int, ...] = getattr(job, name)
         yield " ".join((name, *map(str, values))), any(values)
     yield f"free {job.free_workers}", job.is_free
@@ -531,8 +568,7 @@ def parse_job(lines: Iterable[str]) -> JobSpec:
         "overhead",
         "spread",
         "experts",
-        "exchange",
-        "state_counts",
+        *_OF_EXPERTS,
         *LINES,
         *(f"layer_{name}" for name in MORE),
     }
@@ -586,8 +622,7 @@ def _job_from(fields: dict[str, list[str]]) -> JobSpec:
         shares=tuple(int(word) for word in fields.get("shares", ())),
         counts=tuple(int(word) for word in fields.get("counts", ())),
         overhead=int(fields.get("overhead", ["0"])[0]),
-        exchange=tuple(int(word) for word in fields.get("exchange", ())),
-        state_counts=tuple(int(word) for word in fields.get("state_counts", ())),
+        **{name: tuple(int(word) for word in fields.get(name, ())) for name in _OF_EXPERTS},
         sharding=parse_sharding(fields, shape["stages"]) if LINES & fields.keys() else None,
         **shape,
         **per_chunk,

@@ -168,7 +168,7 @@ def shared_out(
         for room, held in zip(job.capacity, job.held, strict=True)
     )
     steps = tuple(sharding.step_time(chunk, 0) for chunk in range(job.chunks))
-    return replace(job, optimizer=steps, capacity=capacity, sharding=sharding)
+    return replace(job, optimizer=steps, capacity=capacity, sharding=sharding).with_messages()
 
 
 def halved(job: JobSpec) -> JobSpec:

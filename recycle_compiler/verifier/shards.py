@@ -11,6 +11,7 @@ from dataclasses import replace
 from fractions import Fraction
 from math import ceil
 
+from recycle_compiler.ir.expert_messages import message_ticks
 from recycle_compiler.ir.job import JobSpec
 
 
@@ -28,7 +29,7 @@ def job_of_plan(job: JobSpec, failed: Sequence[tuple[int, int]]) -> JobSpec:
         grown = sum(ceil(known.state[c] * parts[c]) - ceil(known.state[c] * first[c]) for c in held)
         room.append(None if capacity is None else capacity - grown)
     steps = tuple(ceil(known.step[chunk] * part) for chunk, part in enumerate(parts))
-    changed = replace(job, optimizer=steps, capacity=tuple(room))
+    changed = _with_messages(replace(job, optimizer=steps, capacity=tuple(room)), failed)
     if not job.exchange:
         return changed
     travels = [ceil(_travels(job, chunk, failed) * ticks) for chunk, ticks in enumerate(job.exchange)]
@@ -39,6 +40,20 @@ def job_of_plan(job: JobSpec, failed: Sequence[tuple[int, int]]) -> JobSpec:
         forward=tuple(map(sum, zip(job.forward, less, strict=True))),
         backward_input=tuple(map(sum, zip(job.backward_input, less, strict=True))),
     )
+
+
+def _with_messages(job: JobSpec, failed: Sequence[tuple[int, int]]) -> JobSpec:
+    """With the sums and gathers of experts by those that are left."""
+    known = job.sharding
+    if known is None or not job.slot_transfer:
+        return job
+    reduce, gather = list(job.reduce), list(known.gather)
+    for chunk, (ticks, experts) in enumerate(zip(job.slot_transfer, job.expert_counts, strict=True)):
+        for sign, gone in ((-1, None), (1, failed)):
+            took = message_ticks(ticks, experts, job.slots, _left(job, chunk, gone), known.owners)
+            reduce[chunk] += sign * took.sum
+            gather[chunk] += sign * took.gather
+    return replace(job, reduce=tuple(reduce), sharding=replace(known, gather=tuple(gather)))
 
 
 def _travels(job: JobSpec, chunk: int, failed: Sequence[tuple[int, int]]) -> Fraction:

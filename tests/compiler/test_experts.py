@@ -18,6 +18,7 @@ from recycle_compiler.cli.main import main
 from recycle_compiler.frontend import load_job
 from recycle_compiler.frontend.gpt_model import DEVICES, GptModel, ModelRun, stage_costs
 from recycle_compiler.frontend.optimizer_state import StateRules
+from recycle_compiler.ir.expert_messages import message_ticks
 from recycle_compiler.ir.failure import failure_set, normal_form
 from recycle_compiler.ir.job import JobSpec, parse_job, print_job
 from recycle_compiler.ir.ops import OpKind
@@ -202,6 +203,38 @@ def test_fewer_peers_send_fewer_tokens() -> None:
     forged = replace(plan, job=replace(job, exchange=(0, 0, 0, 0), forward=job.forward))
     found = verify_bundle(Bundle.parse(bundle_bytes(source="", plans=[forged])))
     assert VerifierRule.CLAIM_PERIOD in {violation.rule for violation in found}
+
+
+def test_fewer_peers_send_other_messages_of_experts() -> None:
+    """Two of three workers own everything: sums take less, and no weights travel."""
+    job = with_experts(figure3(6), slots=4)
+    known = replace(job, expert_counts=(8, 8, 8, 0), slot_transfer=(SLOT, SLOT, 100, 0)).with_messages()
+    assert known.reduce == tuple(
+        reduce + message_ticks(ticks, 8, 4, 3, 2).sum
+        for reduce, ticks in zip(job.reduce, known.slot_transfer, strict=True)
+    )
+    left = known.left_by((1, 0, 0, 1))
+    assert left.reduce == (job.reduce[0] + 4 * SLOT, *known.reduce[1:])
+    assert left.gather == (job.gather[0], *known.gather[1:])
+    assert left.unfailed == known and left.left_by((0, 2, 1, 0)) == known.left_by((0, 2, 1, 0))
+    assert parse_job(print_job(left).splitlines()) == left
+    assert not list(left.verify())
+    for wrong in (
+        replace(known, expert_counts=()),
+        replace(known, reduce=job.reduce),
+        replace(known, expert_counts=(1 << 20,) * 4),
+        replace(known, slots=0, placed_every=0),
+    ):
+        assert list(wrong.verify())
+    failed = failure_set([(2, 0), (1, 3)])
+    plan = plan_failed(known, failed, effort=Effort().least())
+    bundle = Bundle.parse(bundle_bytes(source="", plans=[plan]))
+    assert [str(violation) for violation in verify_bundle(bundle)] == []
+    assert simulate(bundle, 0, iterations=2).period == plan.claims.period
+    # With the messages of three workers each step would take longer.
+    forged = replace(plan, job=replace(left, reduce=known.reduce))
+    found = verify_bundle(Bundle.parse(bundle_bytes(source="", plans=[forged])))
+    assert found
 
 
 def test_w_is_computed_while_rounds_exchange_tokens() -> None:

@@ -9,6 +9,7 @@ stage with fewest workers can take. Such a plan is that of one pipeline, which c
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice, product
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -33,12 +34,16 @@ _GOOD = 3
 """Rules that are kept of those that were best for a shape."""
 _TUNED = ((8, 30), (4, 80), (2, 250))
 """Numbers of schedules of different shapes that are tuned, and of changes to each."""
-_NEAR = 105
-"""In percent of the best, what a shape is worth looking at with."""
+_NEAR, _NEAR_OF_FEW = 105, 120
+"""In percent of the best, what a shape is worth looking at with; of a few small ones."""
 _SEEDS = 4
 _MOVES = 4
 """Times the moves that the search for an ordinary plan of as many ops makes."""
 _MOST_TRIES = 20_000
+_ALL_SHAPES = 256
+"""All sizes of rounds on all chunks are tried where they are no more than that."""
+_MOVED = 8
+"""Shapes of a small plan that moves of rounds begin with, and a part of the tries for each."""
 
 
 def schedule_rounds(graph: Graph, options: SolverOptions, effort: Effort, budget: Budget) -> Schedule:
@@ -47,10 +52,12 @@ def schedule_rounds(graph: Graph, options: SolverOptions, effort: Effort, budget
     enough = bound.period + bound.period * options.gap_ppm // 1_000_000
     shapes = _Shapes(graph, enough, effort, budget)
     best = shapes.best()
+    found = shapes.found
     if best.timed.period > enough and effort.rounds:
-        best = _tuned_among(shapes.found, enough, options, budget)
+        found = _tuned_among(found, enough, options, budget)
+        best = min(found, key=_period_of)
     if best.timed.period > enough:
-        best = _improved(best, enough, options, effort, budget)
+        best = _improved_among(found, enough, options, effort, budget)
     cut_short = budget.was_cut and best.timed.period > enough
     return _schedule(graph, best, bound, cut_short=cut_short)
 
@@ -110,6 +117,7 @@ class _Shapes:
         """Rules that were best for some shape."""
         self._is_few = False
         """True where only these are tried."""
+        self._near = _NEAR
         self._best: _Found | None = None
         self.found: list[_Found] = []
         self._seen: set[Shape] = set()
@@ -121,9 +129,21 @@ class _Shapes:
             if self._is_done():
                 break
         assert self._best is not None, "rounds of one size are those of one pipeline: any memory will do"
+        if self._effort.rounds:
+            for shape in self._all():
+                self._try(shape)
+                if self._is_done():
+                    return self._best
         if self._effort.rounds and len(set(self._live)) > 1:
             self._vary()
         return self._best
+
+    def _all(self) -> Iterator[Shape]:
+        """Every one, if they are few; none otherwise."""
+        sizes = [list(islice(_compositions(self._units, each), _ALL_SHAPES + 1)) for each in self._live]
+        if prod(map(len, sizes)) <= _ALL_SHAPES:
+            self._near = _NEAR_OF_FEW
+            yield from product(*sizes)
 
     def _plain(self) -> Iterator[Shape]:
         """As few rounds as can be, rounds of one size everywhere, those that taper, and those that only begin
@@ -182,7 +202,7 @@ class _Shapes:
             if order is None or order.tobytes() in seen:
                 continue
             seen.add(order.tobytes())
-            most = None if self._best is None else self._best.timed.period * _NEAR // 100
+            most = None if self._best is None else self._best.timed.period * self._near // 100
             timed = clock.time(order, most)
             if timed is not None:
                 found.append((timed, rule))
@@ -214,12 +234,22 @@ def _tapered(units: int, workers: int, width: int, more: int, longest: int) -> S
     return in_sizes(units, workers)
 
 
-def _tuned_among(found: list[_Found], enough: int, options: SolverOptions, budget: Budget) -> _Found:
-    """The best of those whose rules are tuned: many a little, few for long."""
+def _compositions(units: int, most: int) -> Iterator[Sizes]:
+    """Numbers from 1 to `most` in a row that make so many together, the longer ones last."""
+    if units == 0:
+        yield ()
+    for first in range(min(units, most), 0, -1):
+        for rest in _compositions(units - first, most):
+            yield (first, *rest)
+
+
+def _tuned_among(found: list[_Found], enough: int, options: SolverOptions, budget: Budget) -> list[_Found]:
+    """All of them, the best of which are tuned: many a little, few for long."""
+    known = {each.shape: each for each in found}
     for count, changes in _TUNED:
-        found = sorted(found, key=_period_of)[:count]
-        found = [_tuned(each, enough, changes, options, budget) for each in found]
-    return min(found, key=_period_of)
+        for each in sorted(known.values(), key=_period_of)[:count]:
+            known[each.shape] = _tuned(each, enough, changes, options, budget)
+    return sorted(known.values(), key=_period_of)
 
 
 def _tuned(found: _Found, enough: int, changes: int, options: SolverOptions, budget: Budget) -> _Found:
@@ -260,18 +290,37 @@ def _changed(rule: Rule, most: list[int], longest: int, noise: Noise) -> Rule:
     return rule._replace(**{("ahead", "defer")[kind % 2]: tuple(values)})
 
 
-def _improved(found: _Found, enough: int, options: SolverOptions, effort: Effort, budget: Budget) -> _Found:
-    """Its best after moves of single rounds, with several seeds."""
-    clock, timed = found.clock, found.timed
-    ops = clock.problem.ops
-    moves = effort.compiled_op_moves if clock.is_compiled else effort.op_moves
-    tries = min(_MOST_TRIES, moves * _MOVES // ops)
+def _improved_among(
+    found: list[_Found], enough: int, options: SolverOptions, effort: Effort, budget: Budget
+) -> _Found:
+    """The best after moves of single rounds, with several seeds; of a small plan of several shapes."""
+    found = sorted(found, key=_period_of)
+    if effort.rounds and not found[0].clock.is_compiled:
+        few = [_improved(each, enough, options, effort, budget, 0, part=2) for each in found[:_MOVED]]
+        found = sorted(few, key=_period_of)
+    best = found[0]
     for seed in range(_SEEDS if effort.rounds else 1):
-        budget.spend(Visits.MOVE * ops * tries)
-        timed = clock.improved(timed, enough, tries, options.seed * _SEEDS + seed)
-        if timed.period <= enough or budget.is_spent():
+        if best.timed.period <= enough or budget.is_spent():
             break
-    return found._replace(timed=timed)
+        best = _improved(best, enough, options, effort, budget, seed)
+    return best
+
+
+def _improved(
+    found: _Found,
+    enough: int,
+    options: SolverOptions,
+    effort: Effort,
+    budget: Budget,
+    seed: int,
+    part: int = 1,
+) -> _Found:
+    """Its best after moves of single rounds, the whole number of them or a part."""
+    clock, ops = found.clock, found.clock.problem.ops
+    moves = effort.compiled_op_moves if clock.is_compiled else effort.op_moves
+    tries = min(_MOST_TRIES, moves * _MOVES // ops) // part
+    budget.spend(Visits.MOVE * ops * tries)
+    return found._replace(timed=clock.improved(found.timed, enough, tries, options.seed * _SEEDS + seed))
 
 
 def _rules(problem: RoundsProblem) -> Iterator[Rule]:

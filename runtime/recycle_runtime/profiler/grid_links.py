@@ -31,7 +31,7 @@ from recycle_runtime.profiler.links import Receive, TokenRows
 from recycle_runtime.profiler.meters import NOTHING, Timing
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.transport.choose import connect, device_of
-from recycle_runtime.transport.interface import Grid, TensorSpec, Transport
+from recycle_runtime.transport.interface import Grid, PeerSum, TensorSpec, Transport
 
 MOST_BYTES = 256 << 20
 """More than this is not sent to measure it."""
@@ -254,6 +254,35 @@ class _Exchanges(NamedTuple):
         return times
 
 
+class _Copies(NamedTuple):
+    """A message of each peer to the next one, of several stages at once."""
+
+    shape: GridShape
+    work: tuple[int, ...]
+    """Bytes, by stage."""
+    rounds: int
+
+    def run(self, member: _Member) -> list[int]:
+        transport, (peer, stage) = member.transport(self.shape), self.shape.worker(member.number)
+        peers, size = self.shape.pipelines, self.work[stage] if stage < len(self.work) else 0
+        own, other = (torch.zeros(size, dtype=torch.uint8, device=member.device) for _ in range(2))
+        tensors = [own.to("meta")] * peers
+        tensors[peer], tensors[peer - 1] = own, other
+        copies = [PeerSum(each, (giver,), ((giver + 1) % peers,)) for giver, each in enumerate(tensors)]
+
+        def pass_on() -> None:
+            pending = transport.start_peer_sums(stage, copies)
+            assert pending is not None, "a peer alone"
+            pending.wait()
+
+        times: list[int] = []
+        for _ in range(self.rounds):
+            transport.barrier()
+            if size:
+                times.append(member.time(pass_on))
+        return times
+
+
 class _LetWait(NamedTuple):
     """A message to worker 0:0 when the process is ordered to send it, or has waited too long."""
 
@@ -274,7 +303,8 @@ class _LetWait(NamedTuple):
         return [int(is_in_time)]
 
 
-_Command = _Join | _RoundTrips | _Sums | _Exchanges | _LetWait
+_AtOnce = _Sums | _Exchanges | _Copies
+_Command = _Join | _RoundTrips | _AtOnce | _LetWait
 
 
 def _send(transport: Transport, worker: Worker, tensors: Sequence[torch.Tensor]) -> None:
@@ -312,6 +342,7 @@ class GridLinks:
             "reduce_measured": f"all-reduce of float32 over {over}, those of all stages at once: {peers}",
             "exchange_measured": "equally many rows for each peer, half the time of a forward and a backward "
             f"over {over} that compute nothing, those of all stages at once: {peers}",
+            "slot_transfer_measured": f"messages over {over} from each peer to the next, all stages at once",
         }
 
     def waiting_receive(self, size: int) -> Receive | None:
@@ -341,11 +372,21 @@ class GridLinks:
     def reductions(self, sizes: Sequence[int], ranks: int, repeat: int) -> list[Timing]:
         if ranks < 2:
             return [NOTHING] * len(sizes)
+        more = ring_factor(ranks, self._sum.pipelines)
+        return [each.scaled(more) for each in self._by_parts(_Sums, sizes, repeat)]
+
+    def copies(self, sizes: Sequence[int], ranks: int, repeat: int) -> list[Timing]:
+        return self._by_parts(_Copies, sizes, repeat) if ranks > 1 else [NOTHING] * len(sizes)
+
+    def _by_parts(
+        self, command: type[_Sums] | type[_Copies], sizes: Sequence[int], repeat: int
+    ) -> list[Timing]:
+        """Those of as many stages at once as there are rings, of a part of the bytes where these are many."""
         found: list[Timing] = []
         for first in range(0, len(sizes), self.rings):
             some = sizes[first : first + self.rings]
             parts = tuple(min(size, MOST_BYTES) for size in some)
-            timings = self._at_once(_Sums(self._sum, parts, _WARM_UP + repeat), ranks)
+            timings = self._at_once(command(self._sum, parts, _WARM_UP + repeat))
             scales = [size / part if size else 0.0 for size, part in zip(some, parts, strict=True)]
             found += [timing.scaled(scale) for timing, scale in zip(timings, scales, strict=True)]
         return found
@@ -356,8 +397,8 @@ class GridLinks:
             return [NOTHING] * len(rows)
         for first in range(0, len(rows), self.rings):
             some = tuple(map(tuple, rows[first : first + self.rings]))
-            timings = self._at_once(_Exchanges(self._sum, some, _WARM_UP + repeat), ranks)
-            found += [timing.scaled(0.5) for timing in timings]
+            timings = self._at_once(_Exchanges(self._sum, some, _WARM_UP + repeat))
+            found += [timing.scaled(0.5 * ring_factor(ranks, self._sum.pipelines)) for timing in timings]
         return found
 
     def _one_way(self, number: int, size: int, repeat: int) -> Timing:
@@ -369,16 +410,15 @@ class GridLinks:
         measured = [time for row in rows for time in row[_WARM_UP:]]
         return Timing.of(measured).scaled(size / part / 2)
 
-    def _at_once(self, command: _Sums | _Exchanges, ranks: int) -> list[Timing]:
-        """One timing for each ring, as if it had so many ranks: nothing where nothing was to be done."""
+    def _at_once(self, command: _AtOnce) -> list[Timing]:
+        """One timing for each ring: nothing where nothing was to be done."""
         rows, pipelines = self._together(command, self._sum), self._sum.pipelines
-        more = ring_factor(ranks, pipelines)
         found: list[Timing] = []
         for stage in range(len(command.work)):
             ring = rows[stage * pipelines : (stage + 1) * pipelines]
             # A round is over when the last rank is done.
             last = [max(times) for times in zip(*ring, strict=True)][_WARM_UP:]
-            found.append(Timing.of(last).scaled(more) if last else NOTHING)
+            found.append(Timing.of(last) if last else NOTHING)
         return found
 
     def _together(self, command: _Command, shape: GridShape) -> list[list[int]]:

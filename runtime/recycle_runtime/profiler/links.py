@@ -75,6 +75,11 @@ class Links(Protocol):
         equally many, and come back."""
         ...
 
+    def copies(self, sizes: Sequence[int], ranks: int, repeat: int) -> list[Timing]:
+        """Messages of so many bytes of each stage, from every one of so many ranks to the next, as gradients
+        and weights of experts travel."""
+        ...
+
 
 class LocalLinks:
     """Links of workers on this machine that share its device, each measured by itself."""
@@ -102,6 +107,10 @@ class LocalLinks:
         """Two messages each, of all that does not stay on its worker."""
         sizes = [sum(each.nbytes for each in layers) * (ranks - 1) // ranks for layers in rows]
         return [timing.scaled(2) for timing in self.transfers(sizes, repeat)]
+
+    def copies(self, sizes: Sequence[int], ranks: int, repeat: int) -> list[Timing]:
+        """One message, by itself."""
+        return self.transfers(sizes if ranks > 1 else [0] * len(sizes), repeat)
 
 
 def reduction(size: int, ranks: int, device: torch.device, repeat: int) -> Timing:

@@ -239,8 +239,12 @@ def _with_transfers(rows: Sequence[StageCosts], links: Links, options: Options) 
 
 
 def _with_exchanges(rows: Sequence[StageCosts], links: Links, options: Options) -> list[StageCosts]:
-    timings = links.exchanges([row.exchanged for row in rows], options.pipelines, options.repeat)
-    return [replace(row, exchange=timing) for row, timing in zip(rows, timings, strict=True)]
+    exchanges = links.exchanges([row.exchanged for row in rows], options.pipelines, options.repeat)
+    slots = links.copies([row.slot_bytes for row in rows], options.pipelines, options.repeat)
+    return [
+        replace(row, exchange=exchange, slot_transfer=slot)
+        for row, exchange, slot in zip(rows, exchanges, slots, strict=True)
+    ]
 
 
 def _with_reductions(rows: Sequence[StageCosts], links: Links, options: Options) -> list[StageCosts]:

@@ -59,6 +59,8 @@ class StageCosts:
     """The most that F, I or W holds beside that while it runs; 0 where it is not known, on a CPU."""
     exchange: Timing = NOTHING
     """Time of these rows in a forward or a backward, between peers that share the experts."""
+    slot_transfer: Timing = NOTHING
+    """Time of one expert of each mixture layer to another peer."""
     half: tuple[Timing, Timing, Timing] | None = None
     """F, I and W of the first half of the micro-batch; of layers whose program can compute it."""
     beside_message: tuple[Timing, Timing, Timing, Timing] | None = None

@@ -8,6 +8,7 @@ import pytest
 
 from recycle_compiler.diagnostics import CompileError
 from recycle_compiler.frontend import load_job
+from recycle_compiler.ir.expert_messages import message_ticks
 from recycle_compiler.ir.job import JobSpec
 from tests.compiler.frontend.job_texts import job_text, marked
 
@@ -98,6 +99,15 @@ def test_memory_of_slots(tmp_path: Path) -> None:
     # Two of eight experts are 40 of 160 bytes.
     assert job.capacity == (3200, 4000 - 2 * 80 - 400, 4000 - 2 * 80 - 400, 3200)
     assert job.reduce[1] * 5 == job.reduce[0] * 2
+    # Where it was measured how long messages of experts take, gradients and weights of experts are in these.
+    for row in rows:
+        row["slot_transfer"] = 1000 if row["slot_bytes"] else 0
+    apart = load(tmp_path, by_layer, techniques=f"{sharded}  experts {{ slots = 4 }}", **blocks)
+    messages = message_ticks(1000, 8, 4, apart.pipelines, 2)
+    assert (apart.expert_counts, apart.slot_transfer) == ((0, 8, 8, 0), (0, 1000, 1000, 0))
+    assert apart.reduce[1] == apart.reduce[0] // 5 + messages.sum
+    assert apart.gather[1] == apart.gather[0] // 5 + messages.gather
+    assert not load(tmp_path, by_layer, techniques=sharded, **blocks).slot_transfer
     rows[1]["expert_bytes"] = 201
     assert "layers[1].expert_bytes cannot exceed weight_bytes = 200, got 201" in refusal(tmp_path, by_layer)
 

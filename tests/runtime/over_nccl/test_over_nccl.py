@@ -3,7 +3,8 @@
     python -m bench.mig python -m pytest tests/runtime/over_nccl
 
 divides one GPU into devices for them. Elsewhere they are skipped; with RECYCLE_TEST_DEVICE=cpu they run over
-gloo, which shows whether the tests themselves are right.
+gloo, which shows whether the tests themselves are right, and with RECYCLE_TEST_DEVICE=shared all workers
+share one GPU.
 """
 
 import math
@@ -34,7 +35,8 @@ SHARED_EXPERTS = str(PROGRAMS.parents[1] / "training" / "programs" / "shared_exp
 PARALLELIZED = str(PROGRAMS.parents[1] / "training" / "programs" / "parallelized.py")
 
 
-DEVICE = os.environ.get("RECYCLE_TEST_DEVICE", "cuda")
+_SETTING = os.environ.get("RECYCLE_TEST_DEVICE", "cuda")
+DEVICE = "cuda" if _SETTING == "shared" else _SETTING
 
 
 def why_not() -> str | None:
@@ -44,7 +46,9 @@ def why_not() -> str | None:
         devices = worker_devices(6)
     except DevicesError as error:
         return str(error).partition("\n")[0]
-    return "one GPU for all workers: nothing goes over NCCL" if devices.is_shared else None
+    if devices.is_shared == (_SETTING == "shared"):
+        return None
+    return "one GPU for all workers: nothing goes over NCCL" if devices.is_shared else "one for each worker"
 
 
 _WHY_NOT = why_not()
@@ -169,7 +173,9 @@ def test_the_error_of_a_device_stays_with_its_worker(tmp_path: Path, strike: str
 # Everything else.
 
 
-@pytest.mark.parametrize(("name", "program"), [("staggered", TINY), ("sharded", MLP)])
+@pytest.mark.parametrize(
+    ("name", "program"), [("staggered", TINY), ("sharded", MLP), ("experts", SHARED_EXPERTS)]
+)
 def test_rejoin_and_relay(tmp_path: Path, name: str, program: str) -> None:
     faults, returns = ["kill=1:1@6.9", "kill=0:0@200.20"], ["1:1@8", "0:0@210"]
     outcome = train(tmp_path, name, program, 1500, faults, returns=returns, relay=True)

@@ -1,21 +1,38 @@
 """A worker that is killed before any instruction of its stream, and comes back: nothing changes."""
 
+import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
 import pytest
+import torch
 
+from recycle_runtime.experts.exchange import Alone as OneProcess
+from recycle_runtime.experts.placement import Placement
+from recycle_runtime.experts.shared import SharedExperts
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Opcode
+from recycle_runtime.protocol.messages.steps import StepRow
 from tests.runtime.recovery.watched import BUFFERS_AND_DROPOUT, TINY, check, disturbed, run
-from tests.runtime.training.alone import train_alone
+from tests.runtime.training.alone import Alone, train_alone
 from tests.runtime.training.compare import MLP, changed
 
 SHARED_EXPERTS = str(Path(__file__).resolve().parents[1] / "training" / "programs" / "shared_experts.py")
 STEPS_PER_LIFE = 25
 """About as many as are made while a worker starts again; a run that ends too early is followed by another."""
 MOST_RUNS = 4
+MIXTURES = 2
+"""Of each stage of that program."""
+
+
+Reference = Callable[[Bundle, str, Sequence[StepRow]], Alone]
+"""The same training on one process: of a plan and a program, and of the steps that were made."""
+
+
+def alone_with_all_tokens(plan: Bundle, program: str, rows: Sequence[StepRow]) -> Alone:
+    return train_alone(program, plan.stages, plan.pipelines * plan.microbatches, len(rows))
 
 
 def kill_everywhere(
@@ -27,13 +44,13 @@ def kill_everywhere(
     kind: str = "kill",
     first: int = 0,
     undo: Literal["device", "host"] = "device",
+    reference: Reference = alone_with_all_tokens,
 ) -> None:
     """At each position from the first on once; as many lives in a run as there is time for."""
     plan = Bundle.read(bundle)
     left = list(range(first, len(plan.stream(0, place)), every))
     for attempt in range(MOST_RUNS):
         steps = STEPS_PER_LIFE * (len(left) + 1)
-        alone = train_alone(program, plan.stages, plan.pipelines * plan.microbatches, steps)
         name = f"{place[0]}:{place[1]}"
         faults = [f"{kind}={name}@{2 + 3 * number}.{at}" for number, at in enumerate(left)]
         returns = [f"{name}@{3 + 3 * number}" for number, _ in enumerate(left)]
@@ -41,7 +58,8 @@ def kill_everywhere(
         outcome = run(here, bundle, program, steps, faults, returns, undo=undo)
         happened = {position for _, _, position in outcome.faults}
         assert happened, "nothing has happened"
-        check(here, outcome, alone)
+        assert len(outcome.rows) == steps, outcome.error
+        check(here, outcome, reference(plan, program, outcome.rows))
         left = [at for at in left if at not in happened]
         if not left:
             return
@@ -90,6 +108,86 @@ def test_some_instructions_with_experts(tmp_path: Path, experts: str) -> None:
 def test_each_instruction_with_experts(tmp_path: Path, experts: str, place: Worker, clip: str) -> None:
     program = changed(tmp_path, SHARED_EXPERTS, clip) if clip else SHARED_EXPERTS
     kill_everywhere(tmp_path, experts, program, place)
+
+
+def test_some_instructions_with_experts_that_drop_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, experts: str
+) -> None:
+    drop_everywhere(tmp_path, monkeypatch, experts, (1, 1), every=14)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", [(0, 0), (1, 1)])
+def test_each_instruction_with_experts_that_drop_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, experts: str, place: Worker
+) -> None:
+    drop_everywhere(tmp_path, monkeypatch, experts, place)
+
+
+TELLING = """
+import json
+import time
+
+from recycle_runtime.state.ownership import Ownership
+
+_gather = Ownership.gather
+
+
+def _told(ownership):
+    chunk = ownership.chunk
+    places = [each.exchange.placement.peers for layer in chunk.layers for each in layer.experts.layers]
+    with open({path!r}, "a", encoding="utf-8") as file:
+        file.write(json.dumps([time.monotonic_ns(), chunk.number, chunk.applied, places]) + "\\n")
+    _gather(ownership)
+
+
+Ownership.gather = _told
+"""
+"""When a generation begins and after a step, a worker writes down where the experts of the next one are."""
+
+
+def drop_everywhere(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, bundle: str, place: Worker, every: int = 1
+) -> None:
+    """Fewer workers have fewer slots, so other tokens are dropped: those that one process drops, which is
+    told how many slots each expert had in each step."""
+    limited, path = changed(folder, SHARED_EXPERTS, "CAPACITY = 1.0"), folder / "places.jsonl"
+    (folder / "telling.py").write_text(Path(limited).read_text() + TELLING.format(path=str(path)))
+
+    def alone(plan: Bundle, _: str, rows: Sequence[StepRow]) -> Alone:
+        per_step = plan.pipelines * plan.microbatches
+        told = sorted(json.loads(line) for line in path.read_text().splitlines())
+        path.unlink()
+        # A step that was made again was made with what is told last.
+        places = {(chunk, step): placements for _, chunk, step, placements in told}
+        assert len({len(peers) for placements in places.values() for peers in placements}) > 1
+        calls: dict[SharedExperts, int] = {}
+        dropped = [0] * len(rows)
+        forward = SharedExperts.forward
+
+        def limited_forward(
+            self: SharedExperts, tokens: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor
+        ) -> torch.Tensor:
+            step = calls.setdefault(self, 0) // per_step
+            stage, number = divmod(list(calls).index(self), MIXTURES)
+            self.exchange = OneProcess(Placement(places[stage, step][number]))
+            made = forward(self, tokens, chosen, weights)
+            calls[self] += 1
+            if (counted := self.take_counts()) is not None:
+                dropped[step] += int(counted.dropped)
+            return made
+
+        with monkeypatch.context() as patch:
+            patch.setattr(SharedExperts, "forward", limited_forward)
+            found = train_alone.__wrapped__(limited, plan.stages, per_step, len(rows))
+        # A worker that is killed when its step is made may not have told its share.
+        most = max(row.choices for row in rows)
+        assert [row.dropped for row in rows if row.choices == most] == [
+            each for row, each in zip(rows, dropped, strict=True) if row.choices == most
+        ]
+        return found
+
+    kill_everywhere(folder, bundle, str(folder / "telling.py"), place, every, reference=alone)
 
 
 @pytest.mark.slow

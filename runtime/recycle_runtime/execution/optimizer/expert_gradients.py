@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from recycle_runtime.execution.optimizer.gradient_part import GradientPart
+from recycle_runtime.execution.optimizer.gradient_part import GradientPart, sum_of_squares
 from recycle_runtime.execution.optimizer.shards import Rows
 from recycle_runtime.transport.interface import PeerSum, Pending
 from recycle_runtime.transport.routes import Route, routed
@@ -92,7 +92,7 @@ class SlotGradients(GradientPart):
         total = torch.zeros((), dtype=torch.float64, device=self.flat.device)
         for row in self._answers:
             if tensor_parallel_rank == 0 or getattr(row.parameter, "tensor_parallel", False):
-                total += self._sum(row).to(torch.float64).square().sum()
+                total += sum_of_squares(self._sum(row))
         return total
 
     def sum_over_peers(self, start: StartPeerSums) -> None:

@@ -145,7 +145,7 @@ class GradientPart:
         limit = self.values if tensor_parallel_rank == 0 else self.sharded
         total = torch.zeros((), dtype=torch.float64, device=self.flat.device)
         for start, stop in self.answered:
-            total += _sum_of_squares(self.flat[start : max(start, min(stop, limit))])
+            total += sum_of_squares(self.flat[start : max(start, min(stop, limit))])
         return total
 
     def own_views(self) -> list[torch.Tensor]:
@@ -280,7 +280,7 @@ def _view(flat: torch.Tensor, start: int, parameter: torch.Tensor) -> torch.Tens
     return flat.as_strided(parameter.shape, layout, start)
 
 
-def _sum_of_squares(values: torch.Tensor) -> torch.Tensor:
+def sum_of_squares(values: torch.Tensor) -> torch.Tensor:
     """In two levels: as fast as one, and good to nine digits where a long float32 sum has lost one in a
     hundred."""
     whole = values.numel() // _ROW * _ROW
