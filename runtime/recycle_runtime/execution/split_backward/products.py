@@ -4,14 +4,18 @@
     backward   the gradient of x   now
     weights    w.grad += ...       in `WeightWork.run`
 
-While the forward of such a module runs, all functions of torch that it calls pass by here; a product with one
-of its matrices, or with a part of one (an expert of several), becomes a node of its own. Everything else is
-left to autograd, so nothing depends on whether all uses of a matrix were found.
+While the forward of such a module runs, a `_Matrix` stands in the place of each of its matrices: functions of
+torch that are called with one, or with a part of one (an expert of several), pass by here, and no others. A
+product becomes one whose weights wait. Everything else gets the parameter itself and is left to autograd, so
+nothing depends on whether all uses of a matrix were found.
 
-A node of its own knows nothing of second derivatives, of gradients that a forward asks for itself, or of
+A product whose weights wait knows nothing of second derivatives, of gradients that a forward asks for itself, or of
 numbers that it changes behind autograd's back (`.data`). So only modules of `transformers` are looked at,
 which do nothing of the kind; those of users are deferred whole.
 """
+
+# Parameters are replaced where torch keeps them, and versions of tensors are private to it.
+# pyright: reportPrivateUsage=false
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -19,14 +23,17 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map_only
 
 from recycle_runtime.execution.split_backward.deferred import (
     Hooked,
     Owner,
+    Titled,
     add,
     are_transforms_active,
     deferred,
+    refuse_changed,
+    wait,
 )
 from recycle_runtime.execution.split_backward.layers import Lowered, add_product, cast
 from recycle_runtime.program.copies import has_hooks
@@ -93,7 +100,7 @@ def _part(tensor: Any) -> _Part | None:
     """Part of a parameter that this tensor is, and that autograd adds its gradient to; None if it is none."""
     parameter: Any = tensor
     if type(tensor) is Tensor and tensor._is_view() and _is_taken_plainly(tensor):
-        parameter = tensor._base  # pyright: ignore[reportPrivateUsage]
+        parameter = tensor._base
     if type(parameter) is not nn.Parameter or not (parameter.requires_grad and tensor.requires_grad):
         return None
     if not parameter.is_contiguous() or tensor.dtype != parameter.dtype:
@@ -128,20 +135,36 @@ class _Product:
 
     def __init__(self, made: "Products", weight: _Part, bias: _Part | None) -> None:
         self.owner, self.weight, self.bias = made.owner, weight, bias
-        self._lowered = made.lowered
+        self._lowered, self._unit = made.lowered, made.unit
+
+    @property
+    def title(self) -> str:
+        """Name of its module for messages."""
+        return self._unit.title
 
     @property
     def trained(self) -> list[nn.Parameter]:
         """Those that it adds to the gradients of."""
         return [part.parameter for part in (self.weight, self.bias) if part is not None]
 
+    def waiting(self, value: Tensor) -> Tensor:
+        """The output, of a value that wants a gradient."""
+        value, _, output = self._made(value)
+        wait(output, self, value)
+        return output
+
     def compute(self, ctx: Any, value: Tensor) -> Tensor:
+        value, weight, output = self._made(value)
+        ctx.save_for_backward(value, weight)
+        return output
+
+    def _made(self, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The operands as they are used, and the output; the weight wants no gradient."""
         dtype = _autocast_dtype(value)
         weight = self._used(self.weight, dtype)
         bias = None if self.bias is None else self._used(self.bias, dtype)
         value = value if dtype is None else cast(value, dtype)
-        ctx.save_for_backward(value, weight)
-        return F.linear(value, weight, bias)
+        return value, weight, F.linear(value, weight, bias)
 
     def input_gradient(self, saved: tuple[Any, ...], gradient: Tensor) -> Tensor:
         weight: Tensor = saved[1]
@@ -166,12 +189,11 @@ class _GroupedProduct(_Product):
 
     def __init__(self, made: "Products", weight: _Part, ends: Tensor) -> None:
         super().__init__(made, weight, None)
-        self._ends = ends
+        self._ends, self._version = ends, ends._version
 
-    def compute(self, ctx: Any, value: Tensor) -> Tensor:
+    def _made(self, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         weight = self._used(self.weight, None)
-        ctx.save_for_backward(value, weight)
-        return _grouped(value, weight, self._ends)
+        return value, weight, _grouped(value, weight, self._ends)
 
     def input_gradient(self, saved: tuple[Any, ...], gradient: Tensor) -> Tensor:
         weight: Tensor = saved[1]
@@ -179,6 +201,8 @@ class _GroupedProduct(_Product):
 
     def accumulate(self, value: Tensor | None, gradient: Tensor, hooked: Hooked) -> None:
         assert value is not None
+        if self._ends._version != self._version:
+            refuse_changed(self)
         gradient = gradient.contiguous()
 
         def sum_up(grad: Tensor) -> None:
@@ -249,21 +273,96 @@ _CALLS: dict[Any, _Call] = {
 }
 
 
-class Products(TorchFunctionMode):
+class _Matrix(Tensor):
+    """A parameter, or a part of one, as the forward of its module sees it."""
+
+    made: "Products"
+    whole: Tensor
+    """What it stands for."""
+
+    @classmethod
+    def of(cls, made: "Products", real: Tensor) -> "_Matrix":
+        # Functions that do not pass by here find a tensor that leads to the parameter.
+        matrix = real.as_subclass(cls)
+        matrix.made, matrix.whole = made, real
+        return matrix
+
+    @property
+    def device(self) -> torch.device:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.whole.device
+
+    @property
+    def dtype(self) -> torch.dtype:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.whole.dtype
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        found: list[_Matrix] = []
+        args, options = _without(args, found), _without(kwargs, found) if kwargs else {}
+        call = _CALLS.get(func)
+        if call is not None and found and (made := found[0].made.product(call, args, options)) is not None:
+            return made
+        result = func(*args, **options)
+        return _parts(found[0].made, result) if found else result
+
+
+def _without(value: Any, found: list[_Matrix]) -> Any:
+    """The same with parameters in the place of their matrices."""
+    kind: Any = type(value)
+    if kind is _Matrix:
+        found.append(value)
+        return value.whole
+    if kind is tuple:
+        return tuple([_without(each, found) for each in value])
+    if kind is list or kind is dict:
+
+        def real(matrix: _Matrix) -> Tensor:
+            found.append(matrix)
+            return matrix.whole
+
+        return tree_map_only(_Matrix, real, value)
+    return value
+
+
+def _parts(made: "Products", result: Any) -> Any:
+    """The same; parts of matrices are matrices."""
+    kind: Any = type(result)
+    if kind is Tensor:
+        return _Matrix.of(made, result) if result._is_view() and _part(result) is not None else result
+    if kind is tuple or kind is list:
+        return kind([_parts(made, each) for each in result])
+    return result
+
+
+class Products:
     """Those of one module, while its forward runs."""
 
-    def __init__(self, owner: Owner) -> None:
-        super().__init__()
-        self.owner = owner
+    def __init__(self, owner: Owner, unit: Titled) -> None:
+        self.owner, self.unit = owner, unit
         self._own: set[int] = set()
         self.lowered: dict[nn.Parameter, Lowered] = {}
         """In the precision of autocast, from one step to the next."""
 
     def run(self, module: nn.Module, forward: Callable[[], Any]) -> Any:
         """The forward of this module: products with matrices of others are left to autograd."""
-        self._own = {id(each) for each in module.parameters()}
-        with self:
+        places = [
+            (each._parameters, name, parameter)
+            for each in module.modules()
+            for name, parameter in each._parameters.items()
+            if parameter is not None
+        ]
+        self._own = {id(parameter) for _, _, parameter in places}
+        try:
+            for owner, name, parameter in places:
+                if parameter.requires_grad and parameter.dim() > 1 and type(parameter) is nn.Parameter:
+                    matrix: Any = _Matrix.of(self, parameter)
+                    owner[name] = matrix
             return forward()
+        finally:
+            for owner, name, parameter in places:
+                owner[name] = parameter
 
     @property
     def bytes_held(self) -> int:
@@ -275,15 +374,13 @@ class Products(TorchFunctionMode):
             if (target := lowered.due(parameter)) is not None:
                 yield target, parameter
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        call = _CALLS.get(func)
-        if call is not None and (found := self._found(call, args, kwargs)) is not None:
-            value, product = found
-            return deferred(value, None if value.requires_grad else self.owner.anchor, product)
-        return func(*args, **kwargs)
+    def product(self, call: "_Call", args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+        """The result of this call, if it is a product whose weights can wait."""
+        found = self._found(call, args, kwargs)
+        if found is None:
+            return None
+        value, product = found
+        return product.waiting(value) if value.requires_grad else deferred(value, self.owner.anchor, product)
 
     def _found(
         self, call: _Call, args: tuple[Any, ...], kwargs: dict[str, Any]
