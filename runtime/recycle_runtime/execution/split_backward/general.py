@@ -162,7 +162,7 @@ class GeneralUnit:
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """In place of the module's forward."""
-        if self._by_products and not torch.compiler.is_compiling():
+        if self._by_products and torch.is_grad_enabled() and not torch.compiler.is_compiling():
             return self._products.run(self.module, lambda: self.original(*args, **kwargs))
         inputs = self._inputs(args, kwargs)
         if inputs is None or not (trained := self._trained()):

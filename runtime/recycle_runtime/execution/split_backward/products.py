@@ -9,8 +9,8 @@ torch that are called with one, or with a part of one (an expert of several), pa
 product becomes one whose weights wait. Everything else gets the parameter itself and is left to autograd, so
 nothing depends on whether all uses of a matrix were found.
 
-A product whose weights wait knows nothing of second derivatives, of gradients that a forward asks for itself, or of
-numbers that it changes behind autograd's back (`.data`). So only modules of `transformers` are looked at,
+A product whose weights wait knows nothing of second derivatives, of gradients that a forward asks for itself,
+or of numbers that it changes behind autograd's back (`.data`). So only modules of `transformers` are looked at,
 which do nothing of the kind; those of users are deferred whole.
 """
 
@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
 
 from recycle_runtime.execution.split_backward.deferred import (
     Hooked,
@@ -299,6 +298,10 @@ class _Matrix(Tensor):
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if not torch.is_grad_enabled():
+            # In a function of autograd, which has to see its own input.
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **(kwargs or {}))
         found: list[_Matrix] = []
         args, options = _without(args, found), _without(kwargs, found) if kwargs else {}
         call = _CALLS.get(func)
@@ -314,15 +317,10 @@ def _without(value: Any, found: list[_Matrix]) -> Any:
     if kind is _Matrix:
         found.append(value)
         return value.whole
-    if kind is tuple:
-        return tuple([_without(each, found) for each in value])
-    if kind is list or kind is dict:
-
-        def real(matrix: _Matrix) -> Tensor:
-            found.append(matrix)
-            return matrix.whole
-
-        return tree_map_only(_Matrix, real, value)
+    if kind is tuple or kind is list:
+        return kind([_without(each, found) for each in value])
+    if kind is dict:
+        return {name: _without(each, found) for name, each in value.items()}
     return value
 
 
@@ -330,7 +328,8 @@ def _parts(made: "Products", result: Any) -> Any:
     """The same; parts of matrices are matrices."""
     kind: Any = type(result)
     if kind is Tensor:
-        return _Matrix.of(made, result) if result._is_view() and _part(result) is not None else result
+        is_part = result._is_view() and result.requires_grad and made.has(result._base)
+        return _Matrix.of(made, result) if is_part else result
     if kind is tuple or kind is list:
         return kind([_parts(made, each) for each in result])
     return result
@@ -363,6 +362,10 @@ class Products:
         finally:
             for owner, name, parameter in places:
                 owner[name] = parameter
+
+    def has(self, tensor: Tensor | None) -> bool:
+        """True if this is a parameter of the module."""
+        return id(tensor) in self._own
 
     @property
     def bytes_held(self) -> int:
