@@ -143,7 +143,7 @@ class GeneralUnit:
         """In the stage."""
         self.closed: bool | None = None
         self.has_borders = True
-        self._products = Products(owner, self)
+        self._products = Products(owner, self, module)
         self._by_products: bool | None = None if is_known(module) else False
 
     @property
@@ -163,14 +163,14 @@ class GeneralUnit:
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """In place of the module's forward."""
         if self._by_products and torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            return self._products.run(self.module, lambda: self.original(*args, **kwargs))
+            return self._products.run(lambda: self.original(*args, **kwargs))
         inputs = self._inputs(args, kwargs)
         if inputs is None or not (trained := self._trained()):
             return self.original(*args, **kwargs)
         if self._by_products is None:
             trial = Trial(self.module, inputs)
             args, kwargs = map_tensors(trial.alias, (args, kwargs))
-            result = self._products.run(self.module, lambda: self.original(*args, **kwargs))
+            result = self._products.run(lambda: self.original(*args, **kwargs))
             self._by_products = trial.shows_products(result)
             return result
         if self.closed is None:

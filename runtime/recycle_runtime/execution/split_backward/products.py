@@ -52,7 +52,7 @@ _VIEWS = frozenset(
     f"{name}Backward0"
     for name in ("Permute", "Select", "Slice", "Split", "SplitWithSizes", "T", "Transpose", "Unbind", "View")
 )
-"""Nodes of autograd that make a part of a tensor."""
+"""Nodes of autograd that make a part of a tensor: each element of it has a place of its own in memory."""
 
 
 def is_known(module: nn.Module) -> bool:
@@ -104,7 +104,7 @@ def _part(tensor: Any) -> _Part | None:
         return None
     if not parameter.is_contiguous() or tensor.dtype != parameter.dtype:
         return None
-    if tensor.is_conj() or tensor.is_neg() or not _is_apart(tensor):
+    if tensor.is_conj() or tensor.is_neg():
         return None
     offset = int(tensor.storage_offset() - parameter.storage_offset())
     return _Part(parameter, tuple(tensor.shape), tensor.stride(), offset)
@@ -117,16 +117,6 @@ def _is_taken_plainly(view: Any) -> bool:
         return False
     (below, _), *others = node.next_functions
     return not others and getattr(below, "variable", None) is view._base
-
-
-def _is_apart(tensor: Tensor) -> bool:
-    """True if each element has a place of its own in memory."""
-    end = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size > 1 and stride < end:
-            return False
-        end = max(end, stride * size)
-    return True
 
 
 class _Product:
@@ -186,13 +176,14 @@ class _Product:
 class _GroupedProduct(_Product):
     """Rows of each group by a matrix of its own, `(groups, in, out)`; autocast leaves it alone."""
 
-    def __init__(self, made: "Products", weight: _Part, ends: Tensor) -> None:
+    def __init__(self, made: "Products", weight: _Part, given: Tensor, ends: Tensor) -> None:
+        """`given` is that part of the weight."""
         super().__init__(made, weight, None)
+        self._given = given.detach()
         self._ends, self._version = ends, ends._version
 
     def _made(self, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        weight = self._used(self.weight, None)
-        return value, weight, _grouped(value, weight, self._ends)
+        return value, self._given, _grouped(value, self._given, self._ends)
 
     def input_gradient(self, saved: tuple[Any, ...], gradient: Tensor) -> Tensor:
         weight: Tensor = saved[1]
@@ -259,7 +250,7 @@ def _in_groups(
         return None
     if bias is not None or out_dtype is not None or value.dtype != weight.dtype:
         return None
-    return value, _GroupedProduct(made, part, offs)
+    return value, _GroupedProduct(made, part, weight, offs)
 
 
 _CALLS: dict[Any, _Call] = {
@@ -338,29 +329,26 @@ def _parts(made: "Products", result: Any) -> Any:
 class Products:
     """Those of one module, while its forward runs."""
 
-    def __init__(self, owner: Owner, unit: Titled) -> None:
+    def __init__(self, owner: Owner, unit: Titled, module: nn.Module) -> None:
         self.owner, self.unit = owner, unit
+        own = [each._parameters for each in module.modules()]
+        self._places = [(parameters, name) for parameters in own for name in parameters]
         self._own: set[int] = set()
         self.lowered: dict[nn.Parameter, Lowered] = {}
         """In the precision of autocast, from one step to the next."""
 
-    def run(self, module: nn.Module, forward: Callable[[], Any]) -> Any:
+    def run(self, forward: Callable[[], Any]) -> Any:
         """The forward of this module: products with matrices of others are left to autograd."""
-        places = [
-            (each._parameters, name, parameter)
-            for each in module.modules()
-            for name, parameter in each._parameters.items()
-            if parameter is not None
-        ]
-        self._own = {id(parameter) for _, _, parameter in places}
+        before = [(owner, name, owner[name]) for owner, name in self._places]
+        self._own = {id(parameter) for _, _, parameter in before if parameter is not None}
         try:
-            for owner, name, parameter in places:
-                if parameter.requires_grad and parameter.dim() > 1 and type(parameter) is nn.Parameter:
+            for owner, name, parameter in before:
+                if type(parameter) is nn.Parameter and parameter.requires_grad and parameter.dim() > 1:
                     matrix: Any = _Matrix.of(self, parameter)
                     owner[name] = matrix
             return forward()
         finally:
-            for owner, name, parameter in places:
+            for owner, name, parameter in before:
                 owner[name] = parameter
 
     def has(self, tensor: Tensor | None) -> bool:
