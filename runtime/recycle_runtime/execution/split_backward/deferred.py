@@ -17,7 +17,6 @@ it was asked to save.
 # pyright: reportPrivateUsage=false
 
 from abc import ABC, abstractmethod
-from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn, Protocol
@@ -289,7 +288,7 @@ class _Deferred(torch.autograd.Function):
 
 
 class _Waiting:
-    """Hook on the output of a product: its weights get what they need when the gradient comes."""
+    """Hook on the node of a product: its weights get what they need when the gradient of its output comes."""
 
     __slots__ = ("_unit", "_value", "_version")
 
@@ -297,7 +296,8 @@ class _Waiting:
         self._unit, self._value = unit, value
         self._version = 0 if value is None else value._version
 
-    def __call__(self, gradient: Tensor | None) -> None:
+    def __call__(self, gradients: tuple[Tensor | None]) -> None:
+        (gradient,) = gradients
         if gradient is None:
             return
         unit = self._unit
@@ -309,16 +309,10 @@ class _Waiting:
 
 def wait(output: Tensor, unit: Deferrable, value: Tensor | None) -> None:
     """Let the weights of a unit, which has made this of the value, get their gradients from the output's."""
-    # As `register_hook` does, in a third of its time; others may register more of them.
-    hooks: Any = OrderedDict()
-    hooks[_OWN] = _Waiting(unit, value)
-    output._backward_hooks = hooks
-    node: Any = output.grad_fn
-    node._register_hook_dict(output)
-
-
-_OWN = -1
-"""Key that torch gives to no hook."""
+    node = output.grad_fn
+    assert node is not None
+    # Behind the hooks that a user sets on the output: those may change the gradient.
+    node.register_prehook(_Waiting(unit, value))
 
 
 _Apply = Callable[[Tensor, Tensor | None, Deferrable], Tensor]
