@@ -5,9 +5,10 @@
     weights    their gradients <------ input and output's gradient     in `WeightWork.run`
 
 The parameters are no inputs of the node, so autograd accumulates nothing for them. For a product the node is
-autograd's own, of a weight that wants no gradient, and a hook on it (`wait`) takes the gradient of the output:
-that is quicker than a node in Python. Other layers, and products of a value that wants no gradient, have a
-node in Python (`deferred`). What is kept is refused if it was changed in place before its weights used it.
+autograd's own, of a weight that wants no gradient, and a hook on it (`wait`) takes the gradient of the
+output: that is quicker than a node in Python. Other layers, and products of a value that wants no gradient,
+have a node in Python (`deferred`). What is kept is refused if it was changed in place before its weights
+used it.
 
 Weights of what torch.utils.checkpoint computes again do not wait: to keep it until `run` would cost more than
 it was asked to save.

@@ -219,11 +219,9 @@ class TurnedUnit(LinearUnit):
 
 def is_turned(module: nn.Module) -> bool:
     """True of `Conv1D` of transformers."""
-    kind = type(module)
-    return (
-        (kind.__module__, kind.__name__) == ("transformers.pytorch_utils", "Conv1D")
-        and module.weight.dim() == 2
-        and isinstance(module.bias, nn.Parameter)
+    kind, parameters = type(module), vars(module)["_parameters"]
+    return (kind.__module__, kind.__name__) == ("transformers.pytorch_utils", "Conv1D") and all(
+        isinstance(parameters.get(name), nn.Parameter) for name in ("weight", "bias")
     )
 
 

@@ -10,8 +10,8 @@ product becomes one whose weights wait. Everything else gets the parameter itsel
 nothing depends on whether all uses of a matrix were found.
 
 A product whose weights wait knows nothing of second derivatives, of gradients that a forward asks for itself,
-or of numbers that it changes behind autograd's back (`.data`). So only modules of `transformers` are looked at,
-which do nothing of the kind; those of users are deferred whole.
+or of numbers that it changes behind autograd's back (`.data`). So only modules of `transformers` are looked
+at, which do nothing of the kind; those of users are deferred whole.
 """
 
 # Parameters are replaced where torch keeps them, and versions of tensors are private to it.

@@ -121,7 +121,7 @@ def test_inputs_that_the_next_forward_overwrites(by_pieces: bool) -> None:
     split = prepare(Shared(nn.Linear(4, 3)))
     work = split.backward_input([forward(split, torch.randn(2, 4)).sum()], [None])
     forward(split, torch.randn(2, 4))
-    with pytest.raises(ProgramError, match="Linear layer: its input, or the gradient .* was changed in place"):
+    with pytest.raises(ProgramError, match=r"Linear layer: its input, .* was changed in place"):
         if by_pieces:
             work.run_some(work.pieces)
         else:
