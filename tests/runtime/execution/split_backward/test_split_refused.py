@@ -1,14 +1,18 @@
 """Uses of a layer whose weights wait that would train something else: refused, by the layer's name."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from bench.gpu_step import PLANS, OfPlan, compile_plans
+from recycle_runtime.execution.interpreter import StreamError
 from recycle_runtime.execution.split_backward import Split, prepare
 from recycle_runtime.program.errors import ProgramError
+from recycle_runtime.program.loading import Program
 
 
 class Energy(nn.Module):
@@ -160,3 +164,47 @@ def test_a_hook_of_the_user_may_change_the_gradient() -> None:
     split.backward_input([made.sum()], [None]).run()
     assert torch.equal(seen[0], torch.full((2, 3), 2.0))
     assert layer.bias.grad is not None and torch.equal(layer.bias.grad, torch.full((3,), 4.0))
+
+
+class Force(nn.Module):
+    """A layer that gives the gradient of an energy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, value: Tensor) -> Tensor:
+        value = value.detach().requires_grad_()
+        return torch.autograd.grad(self.inner(value).pow(2).sum(), value)[0]
+
+
+def penalized(output: Tensor, target: Tensor) -> Tensor:
+    """Asks for a gradient of the output alone, which comes by no layer."""
+    loss = (output - target).pow(2).mean()
+    return loss + 0 * torch.autograd.grad(loss, output, retain_graph=True)[0].sum()
+
+
+def run(folder: Path, plan: int, layer: nn.Module, loss: Any) -> list[float]:
+    """Losses of a worker's first steps."""
+    torch.manual_seed(0)
+    layers = [("one", nn.Linear(4, 4)), ("two", layer), ("three", nn.Linear(4, 4))]
+    names: dict[str, Any] = {
+        "build_layers": lambda first, last: layers[first:last],  # pyright: ignore
+        "LAYER_COUNT": 3,
+        "loss": loss,
+        "microbatch": lambda index: (torch.full((2, 4), index + 1.0), torch.zeros(2, 4)),  # pyright: ignore
+        "optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.01),  # pyright: ignore
+    }
+    worker = OfPlan(Program(Path("train.py"), names), folder / f"step-{plan}.plan", "cpu")
+    return [worker.step(step) for step in range(3)]
+
+
+def test_in_a_run(tmp_path: Path) -> None:
+    """Plans without decoupled backwards train; others end at the layer, or train the same."""
+    compile_plans(tmp_path)
+    whole, decoupled = range(len(PLANS))
+    assert run(tmp_path, whole, Force(), nn.functional.mse_loss)
+    with pytest.raises(StreamError, match=r"Linear two\.inner: the model asks for a gradient"):
+        run(tmp_path, decoupled, Force(), nn.functional.mse_loss)
+    alike = [run(tmp_path, plan, nn.Identity(), penalized) for plan in (whole, decoupled)]
+    assert alike[1] == pytest.approx(alike[0], rel=1e-5)
