@@ -357,10 +357,11 @@ class Chunk:
         if not self.program.is_layered or self.count == 1:
             # Nobody has looked at which parameters the code around the layers of a whole model uses.
             self.arrive(None)
-        if not self.program.is_layered:
-            self.random.enter(self.number)
-            return self.module(*inputs)
-        return self.module(*(as_computed(tensor) for tensor in inputs))
+        with self.split.computing():
+            if not self.program.is_layered:
+                self.random.enter(self.number)
+                return self.module(*inputs)
+            return self.module(*(as_computed(tensor) for tensor in inputs))
 
     @cached_property
     def routers(self) -> list[tuple[str, SharedExperts]]:
@@ -400,7 +401,8 @@ class Chunk:
         several: Any = output if isinstance(output, tuple | list) else (output,)
         if any(map(is_distributed, several)):
             take_losses_of_slices()
-        return whole_number(self.program.loss(output, target))
+        with self.split.computing():
+            return whole_number(self.program.loss(output, target))
 
     def data_position(self) -> dict[str, Any] | None:
         """Position of a stream of data between these steps, for a worker that goes on from here; None where

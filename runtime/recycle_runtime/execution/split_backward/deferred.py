@@ -4,25 +4,33 @@
     backward   input's gradient <----- output's gradient               now
     weights    their gradients <------ input and output's gradient     in `WeightWork.run`
 
-The parameters are no inputs of the node, so autograd accumulates nothing for them. Tensors are kept by
-`save_for_backward` alone, never as attributes of the context: so the engine drops them when the node has
-run, and notices if they were changed. Weights of what torch.utils.checkpoint computes again do not wait: to
-keep it until `run` would cost more than it was asked to save.
+The parameters are no inputs of the node, so autograd accumulates nothing for them. For a product the node is
+autograd's own, of a weight that wants no gradient, and a hook on it (`wait`) takes the gradient of the
+output: that is quicker than a node in Python. Other layers, and products of a value that wants no gradient,
+have a node in Python (`deferred`). What is kept is refused if it was changed in place before its weights
+used it.
+
+Weights of what torch.utils.checkpoint computes again do not wait: to keep it until `run` would cost more than
+it was asked to save.
 """
 
 # Whether saved tensors have hooks can only be read from what torch calls private.
 # pyright: reportPrivateUsage=false
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from recycle_runtime.program.copies import has_hooks
+from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.second_forward import saving_hook
 
+_walk_now: Callable[[], int] = torch._C._current_graph_task_id
+"""Number of the backward that calls this, -1 outside of any."""
 Hooked = dict[nn.Parameter, Tensor]
 """Gradients of one micro-batch for parameters with hooks: those see the sum, once."""
 
@@ -46,7 +54,22 @@ def run_hooks(hooked: Hooked) -> None:
         )
 
 
-class Deferrable(Protocol):
+def title_of(module: nn.Module, name: str) -> str:
+    """Kind and name of a module for messages."""
+    kind = type(module).__name__
+    return f"{kind} {name}" if name else kind
+
+
+class Titled(Protocol):
+    """A layer that messages name."""
+
+    @property
+    def title(self) -> str:
+        """Its name there."""
+        ...
+
+
+class Deferrable(Titled, Protocol):
     """One computation with parameters that wait."""
 
     owner: "Owner"
@@ -72,8 +95,8 @@ class Deferrable(Protocol):
 class Collector(Protocol):
     """Takes what waits."""
 
-    def add(self, unit: Deferrable, value: Tensor | None, gradient: Tensor) -> None:
-        """Keep the input of a layer, if its weights need it, and the gradient of its output."""
+    def add(self, unit: Deferrable, value: Tensor | None, version: int, gradient: Tensor) -> None:
+        """Keep the input of a layer, if its weights need it, its version, and the gradient of its output."""
         ...
 
     def add_call(self, call: Any) -> None:
@@ -93,6 +116,63 @@ class Owner:
         """Takes what is deferred during backward; without one, nothing is deferred."""
         self.anchor = torch.zeros((), requires_grad=True)
         """Makes an output require a gradient when no input does, so that its node runs in backward."""
+        self.is_computing = False
+        """True while the forward of the stage, or the loss, runs."""
+        self.is_own = False
+        """True while `Split` runs a backward."""
+        self._walk = -1
+        """Autograd's number of that backward."""
+
+    @contextmanager
+    def computing(self) -> Generator[None]:
+        """Around the user's code: a walk of autograd that begins in there is the user's."""
+        before, self.is_computing = self.is_computing, True
+        try:
+            yield
+        finally:
+            self.is_computing = before
+
+    @contextmanager
+    def walking(self, outputs: Sequence[Tensor]) -> Generator[None]:
+        """Around a backward of these outputs: walks that begin within it are the user's."""
+        for output in outputs:
+            if output.grad_fn is not None:
+                output.grad_fn.register_prehook(self._begin)
+        self.is_own = True
+        try:
+            yield
+        finally:
+            self.is_own, self._walk = False, -1
+
+    def _begin(self, _: Any) -> None:
+        self._walk = _walk_now()
+
+    def refuse_others(self, unit: "Titled") -> None:
+        """ProgramError if the walk that has come to this layer is one of the user's: autograd would give the
+        weights nothing in some of those, and they cannot be told apart."""
+        if torch.is_grad_enabled():
+            raise ProgramError(f"{unit.title}: {NO_SECOND_DERIVATIVE}", WITHOUT_SPLIT)
+        if self.is_own and self._walk < 0:
+            # The hook of an output's own node, which comes before `_begin` on that node.
+            self._begin(None)
+        if _walk_now() != self._walk if self.is_own else self.is_computing:
+            raise ProgramError(
+                f"{unit.title}: the model asks for a gradient by itself (torch.autograd.grad, backward), and "
+                "weights of this layer wait in plans with decoupled backwards",
+                WITHOUT_SPLIT,
+            )
+
+    def take(self, unit: Deferrable, value: Tensor | None, version: int, gradient: Tensor) -> None:
+        """Keep what the weights of a layer need, or accumulate at once if nobody collects it."""
+        self.refuse_others(unit)
+        if (work := self.collecting) is not None:
+            work.add(unit, value, version, gradient)
+            return
+        if value is not None and value._version != version:
+            refuse_changed(unit)
+        hooked: Hooked = {}
+        unit.accumulate(value, gradient, hooked)
+        run_hooks(hooked)
 
     def waits(self, hook: Callable[[Tensor], Any] | None) -> bool:
         """True if weights of the present forward wait, where this hook keeps tensors.
@@ -106,6 +186,16 @@ class Owner:
 NO_SECOND_DERIVATIVE = (
     "a stage with a split backward has no second derivatives; call backward without create_graph"
 )
+WITHOUT_SPLIT = "leave `decouple` out of the techniques of the job"
+
+
+def refuse_changed(unit: Titled) -> NoReturn:
+    """What the weights of a layer need is not there any more."""
+    raise ProgramError(
+        f"{unit.title}: its input, or the gradient of its output, was changed in place before the gradients "
+        "of its weights were computed, which wait in plans with decoupled backwards",
+        f"give the layer a tensor of its own (clone), or {WITHOUT_SPLIT}",
+    )
 
 
 class Unit(ABC):
@@ -115,9 +205,16 @@ class Unit(ABC):
     def __init__(self, module: nn.Module, owner: Owner) -> None:
         self.owner = owner
         self.module: Any = module
+        self.name = ""
+        """In the stage."""
         self.original: Callable[[Tensor], Tensor] = module.forward
         # Faster than asking the module for its attributes, and the same dictionary for its whole life.
         self.parameters: dict[str, nn.Parameter | None] = vars(module)["_parameters"]
+
+    @property
+    def title(self) -> str:
+        """Name of the layer for messages."""
+        return title_of(self.module, self.name)
 
     @property
     def weight(self) -> nn.Parameter:
@@ -141,7 +238,15 @@ class Unit(ABC):
             return self.original(input)
         if not self.owner.waits(saving_hook()):
             return self.at_once(input)
-        return deferred(input, None if input.requires_grad else self.owner.anchor, self)
+        if not input.requires_grad:
+            return deferred(input, self.owner.anchor, self)
+        if are_transforms_active():
+            return deferred(input, None, self)
+        return self.waiting(input)
+
+    def waiting(self, input: Tensor) -> Tensor:
+        """The output, of an input that wants a gradient, where weights wait."""
+        return deferred(input, None, self)
 
     def at_once(self, input: Tensor) -> Tensor:
         """In place of the module's forward where weights do not wait."""
@@ -176,19 +281,39 @@ class _Deferred(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        if torch.is_grad_enabled():
-            raise RuntimeError(NO_SECOND_DERIVATIVE)
         unit: Deferrable = ctx.unit
         saved = ctx.saved_tensors
-        gradient: Tensor = gradients[0]
-        work = unit.owner.collecting
-        if work is not None:
-            work.add(unit, saved[0], gradient)
-        else:
-            hooked: Hooked = {}
-            unit.accumulate(saved[0], gradient, hooked)
-            run_hooks(hooked)
+        value, gradient = saved[0], gradients[0]
+        unit.owner.take(unit, value, 0 if value is None else value._version, gradient)
         return unit.input_gradient(saved, gradient) if ctx.needs_input_grad[0] else None, None, None
+
+
+class _Waiting:
+    """Hook on the node of a product: its weights get what they need when the gradient of its output comes."""
+
+    __slots__ = ("_unit", "_value", "_version")
+
+    def __init__(self, unit: Deferrable, value: Tensor | None) -> None:
+        self._unit, self._value = unit, value
+        self._version = 0 if value is None else value._version
+
+    def __call__(self, gradients: tuple[Tensor | None]) -> None:
+        (gradient,) = gradients
+        if gradient is None:
+            return
+        unit = self._unit
+        unit.owner.take(unit, self._value, self._version, gradient)
+        if unit.owner.is_own:
+            # The graph may be held for longer.
+            self._value = None
+
+
+def wait(output: Tensor, unit: Deferrable, value: Tensor | None) -> None:
+    """Let the weights of a unit, which has made this of the value, get their gradients from the output's."""
+    node = output.grad_fn
+    assert node is not None
+    # Behind the hooks that a user sets on the output: those may change the gradient.
+    node.register_prehook(_Waiting(unit, value))
 
 
 _Apply = Callable[[Tensor, Tensor | None, Deferrable], Tensor]

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from recycle_runtime.execution.split_backward.borders import Border, find_borders, gradients_at
-from recycle_runtime.execution.split_backward.deferred import NO_SECOND_DERIVATIVE, Owner
+from recycle_runtime.execution.split_backward.deferred import Owner, refuse_changed, title_of
 from recycle_runtime.execution.split_backward.products import Products, is_known
 from recycle_runtime.program.second_forward import saving_hook
 
@@ -139,10 +139,17 @@ class GeneralUnit:
         self.owner = owner
         self.module: Any = module
         self.original: Callable[..., Any] = module.forward
+        self.name = ""
+        """In the stage."""
         self.closed: bool | None = None
         self.has_borders = True
-        self._products = Products(owner)
+        self._products = Products(owner, self, module)
         self._by_products: bool | None = None if is_known(module) else False
+
+    @property
+    def title(self) -> str:
+        """Name of the module for messages."""
+        return title_of(self.module, self.name)
 
     @property
     def bytes_held(self) -> int:
@@ -155,15 +162,15 @@ class GeneralUnit:
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """In place of the module's forward."""
-        if self._by_products and not torch.compiler.is_compiling():
-            return self._products.run(self.module, lambda: self.original(*args, **kwargs))
+        if self._by_products and torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            return self._products.run(lambda: self.original(*args, **kwargs))
         inputs = self._inputs(args, kwargs)
         if inputs is None or not (trained := self._trained()):
             return self.original(*args, **kwargs)
         if self._by_products is None:
             trial = Trial(self.module, inputs)
             args, kwargs = map_tensors(trial.alias, (args, kwargs))
-            result = self._products.run(self.module, lambda: self.original(*args, **kwargs))
+            result = self._products.run(lambda: self.original(*args, **kwargs))
             self._by_products = trial.shows_products(result)
             return result
         if self.closed is None:
@@ -222,6 +229,7 @@ class Call:
         self.result: Any = None
         self.outputs: Sequence[Tensor] = ()
         self.gradients: Sequence[Tensor] = ()
+        self._versions: Sequence[int] = ()
         self.borders: Sequence[Border] | None = None
 
     def run(self) -> list[Tensor]:
@@ -242,6 +250,7 @@ class Call:
         pairs = [(o, g) for o, g in zip(self.outputs, gradients, strict=True) if g is not None]
         self.outputs = [output for output, _ in pairs]
         self.gradients = [gradient for _, gradient in pairs]
+        self._versions = [gradient._version for gradient in self.gradients]
 
     def input_gradients(self) -> Sequence[Tensor | None]:
         """Backward without the parameters; the graph stays."""
@@ -283,7 +292,10 @@ class Call:
             yield from (gradient for gradient in border.gradients if gradient is not None)
 
     def check(self) -> None:
-        """A gradient that came to a leaf on its own did not go on to where the input came from."""
+        """A gradient that came to a leaf on its own did not go on to where the input came from; one that was
+        kept must not have been changed."""
+        if any(g._version != before for g, before in zip(self.gradients, self._versions, strict=True)):
+            refuse_changed(self.unit)
         if any(leaf.grad is not None for leaf in self.leaves):
             kind = type(self.unit.module).__name__
             raise RuntimeError(
@@ -305,11 +317,10 @@ class _Enclosed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        if torch.is_grad_enabled():
-            raise RuntimeError(NO_SECOND_DERIVATIVE)
         call: Call | None = ctx.call
         if call is None:
             raise RuntimeError("backward a second time through the same graph")
+        call.unit.owner.refuse_others(call.unit)
         ctx.call = None
         call.take(gradients)
         work = call.unit.owner.collecting

@@ -1,6 +1,7 @@
 """The layers with a unit of their own: nn.Linear, nn.Embedding, nn.Conv1d, nn.Conv2d and nn.Conv3d.
 
-    Linear       the weight's gradient is one product, added in place
+    Linear       the weight's gradient is one product, added in place; so is that of `Conv1D` of transformers,
+                 which keeps its weight the other way round
     Embedding    the gradient's rows are added where the indices say, without a table of zeros in between
     convolution  padded with zeros, as many on either side
 
@@ -21,7 +22,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from recycle_runtime.execution.split_backward.deferred import Hooked, Owner, Unit, add
+from recycle_runtime.execution.split_backward.deferred import Hooked, Owner, Unit, add, wait
 from recycle_runtime.program.copies import has_hooks
 
 
@@ -152,17 +153,33 @@ class LinearUnit(Unit):
             return F.linear(input, self._low_weight.leaf(weight, dtype))
         if not _has_sum(bias):
             return self.original(input)
-        return F.linear(input, self._low_weight.leaf(weight, dtype), self._low_bias.leaf(bias, dtype))
+        return self._product(input, self._low_weight.leaf(weight, dtype), self._low_bias.leaf(bias, dtype))
+
+    def waiting(self, input: Tensor) -> Tensor:
+        is_trained = self.weight.requires_grad
+        value, weight, bias = self._operands(input)
+        output = self._product(value, weight, bias)
+        wait(output, self, value if is_trained else None)
+        return output
 
     def compute(self, ctx: Any, value: Tensor) -> Tensor:
+        is_trained = self.weight.requires_grad
+        value, weight, bias = self._operands(value)
+        ctx.save_for_backward(value if is_trained else None, weight)
+        return self._product(value, weight, bias)
+
+    def _operands(self, value: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """As autocast would have them; weights want no gradient."""
         weight, bias = self.weight, self.parameters["bias"]
-        is_trained, kind = weight.requires_grad, value.device.type
+        kind = value.device.type
         if torch.is_autocast_enabled(kind):
             dtype = torch.get_autocast_dtype(kind)
             value = cast(value, dtype)
             weight = self._low_weight.take(weight, dtype)
             bias = None if bias is None else self._low_bias.take(bias, dtype)
-        ctx.save_for_backward(value if is_trained else None, weight)
+        return value, weight.detach(), None if bias is None else bias.detach()
+
+    def _product(self, value: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return F.linear(value, weight, bias)
 
     def input_gradient(self, saved: tuple[Any, ...], gradient: Tensor) -> Tensor:
@@ -183,6 +200,29 @@ class LinearUnit(Unit):
             add(weight, rows.t().mm(values), hooked)
         else:
             add_product(weight.grad, rows, values)
+
+
+class TurnedUnit(LinearUnit):
+    """The same of `Conv1D` of transformers, whose weight is `(in, out)`."""
+
+    def _product(self, value: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        rows = value.view(-1, value.shape[-1])
+        assert bias is not None
+        return torch.addmm(bias, rows, weight).view(*value.shape[:-1], weight.shape[-1])
+
+    def input_gradient(self, saved: tuple[Any, ...], gradient: Tensor) -> Tensor:
+        return super().input_gradient((saved[0], saved[1].t()), gradient)
+
+    def _add_product(self, rows: Tensor, values: Tensor, hooked: Hooked) -> None:
+        super()._add_product(values, rows, hooked)
+
+
+def is_turned(module: nn.Module) -> bool:
+    """True of `Conv1D` of transformers."""
+    kind, parameters = type(module), vars(module)["_parameters"]
+    return (kind.__module__, kind.__name__) == ("transformers.pytorch_utils", "Conv1D") and all(
+        isinstance(parameters.get(name), nn.Parameter) for name in ("weight", "bias")
+    )
 
 
 def add_product(grad: Tensor, rows: Tensor, values: Tensor) -> None:

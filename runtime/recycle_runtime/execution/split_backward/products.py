@@ -4,14 +4,18 @@
     backward   the gradient of x   now
     weights    w.grad += ...       in `WeightWork.run`
 
-While the forward of such a module runs, all functions of torch that it calls pass by here; a product with one
-of its matrices, or with a part of one (an expert of several), becomes a node of its own. Everything else is
-left to autograd, so nothing depends on whether all uses of a matrix were found.
+While the forward of such a module runs, a `_Matrix` stands in the place of each of its matrices: functions of
+torch that are called with one, or with a part of one (an expert of several), pass by here, and no others. A
+product becomes one whose weights wait. Everything else gets the parameter itself and is left to autograd, so
+nothing depends on whether all uses of a matrix were found.
 
-A node of its own knows nothing of second derivatives, of gradients that a forward asks for itself, or of
-numbers that it changes behind autograd's back (`.data`). So only modules of `transformers` are looked at,
-which do nothing of the kind; those of users are deferred whole.
+A product whose weights wait knows nothing of second derivatives, of gradients that a forward asks for itself,
+or of numbers that it changes behind autograd's back (`.data`). So only modules of `transformers` are looked
+at, which do nothing of the kind; those of users are deferred whole.
 """
+
+# Parameters are replaced where torch keeps them, and versions of tensors are private to it.
+# pyright: reportPrivateUsage=false
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -19,14 +23,16 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from recycle_runtime.execution.split_backward.deferred import (
     Hooked,
     Owner,
+    Titled,
     add,
     are_transforms_active,
     deferred,
+    refuse_changed,
+    wait,
 )
 from recycle_runtime.execution.split_backward.layers import Lowered, add_product, cast
 from recycle_runtime.program.copies import has_hooks
@@ -46,7 +52,7 @@ _VIEWS = frozenset(
     f"{name}Backward0"
     for name in ("Permute", "Select", "Slice", "Split", "SplitWithSizes", "T", "Transpose", "Unbind", "View")
 )
-"""Nodes of autograd that make a part of a tensor."""
+"""Nodes of autograd that make a part of a tensor: each element of it has a place of its own in memory."""
 
 
 def is_known(module: nn.Module) -> bool:
@@ -93,12 +99,12 @@ def _part(tensor: Any) -> _Part | None:
     """Part of a parameter that this tensor is, and that autograd adds its gradient to; None if it is none."""
     parameter: Any = tensor
     if type(tensor) is Tensor and tensor._is_view() and _is_taken_plainly(tensor):
-        parameter = tensor._base  # pyright: ignore[reportPrivateUsage]
+        parameter = tensor._base
     if type(parameter) is not nn.Parameter or not (parameter.requires_grad and tensor.requires_grad):
         return None
     if not parameter.is_contiguous() or tensor.dtype != parameter.dtype:
         return None
-    if tensor.is_conj() or tensor.is_neg() or not _is_apart(tensor):
+    if tensor.is_conj() or tensor.is_neg():
         return None
     offset = int(tensor.storage_offset() - parameter.storage_offset())
     return _Part(parameter, tuple(tensor.shape), tensor.stride(), offset)
@@ -113,35 +119,41 @@ def _is_taken_plainly(view: Any) -> bool:
     return not others and getattr(below, "variable", None) is view._base
 
 
-def _is_apart(tensor: Tensor) -> bool:
-    """True if each element has a place of its own in memory."""
-    end = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size > 1 and stride < end:
-            return False
-        end = max(end, stride * size)
-    return True
-
-
 class _Product:
     """One product, with a matrix as F.linear takes it: see `deferred.Deferrable`."""
 
     def __init__(self, made: "Products", weight: _Part, bias: _Part | None) -> None:
         self.owner, self.weight, self.bias = made.owner, weight, bias
-        self._lowered = made.lowered
+        self._lowered, self._unit = made.lowered, made.unit
+
+    @property
+    def title(self) -> str:
+        """Name of its module for messages."""
+        return self._unit.title
 
     @property
     def trained(self) -> list[nn.Parameter]:
         """Those that it adds to the gradients of."""
         return [part.parameter for part in (self.weight, self.bias) if part is not None]
 
+    def waiting(self, value: Tensor) -> Tensor:
+        """The output, of a value that wants a gradient."""
+        value, _, output = self._made(value)
+        wait(output, self, value)
+        return output
+
     def compute(self, ctx: Any, value: Tensor) -> Tensor:
+        value, weight, output = self._made(value)
+        ctx.save_for_backward(value, weight)
+        return output
+
+    def _made(self, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The operands as they are used, and the output; the weight wants no gradient."""
         dtype = _autocast_dtype(value)
         weight = self._used(self.weight, dtype)
         bias = None if self.bias is None else self._used(self.bias, dtype)
         value = value if dtype is None else cast(value, dtype)
-        ctx.save_for_backward(value, weight)
-        return F.linear(value, weight, bias)
+        return value, weight, F.linear(value, weight, bias)
 
     def input_gradient(self, saved: tuple[Any, ...], gradient: Tensor) -> Tensor:
         weight: Tensor = saved[1]
@@ -164,14 +176,14 @@ class _Product:
 class _GroupedProduct(_Product):
     """Rows of each group by a matrix of its own, `(groups, in, out)`; autocast leaves it alone."""
 
-    def __init__(self, made: "Products", weight: _Part, ends: Tensor) -> None:
+    def __init__(self, made: "Products", weight: _Part, given: Tensor, ends: Tensor) -> None:
+        """`given` is that part of the weight."""
         super().__init__(made, weight, None)
-        self._ends = ends
+        self._given = given.detach()
+        self._ends, self._version = ends, ends._version
 
-    def compute(self, ctx: Any, value: Tensor) -> Tensor:
-        weight = self._used(self.weight, None)
-        ctx.save_for_backward(value, weight)
-        return _grouped(value, weight, self._ends)
+    def _made(self, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return value, self._given, _grouped(value, self._given, self._ends)
 
     def input_gradient(self, saved: tuple[Any, ...], gradient: Tensor) -> Tensor:
         weight: Tensor = saved[1]
@@ -179,6 +191,8 @@ class _GroupedProduct(_Product):
 
     def accumulate(self, value: Tensor | None, gradient: Tensor, hooked: Hooked) -> None:
         assert value is not None
+        if self._ends._version != self._version:
+            refuse_changed(self)
         gradient = gradient.contiguous()
 
         def sum_up(grad: Tensor) -> None:
@@ -236,7 +250,7 @@ def _in_groups(
         return None
     if bias is not None or out_dtype is not None or value.dtype != weight.dtype:
         return None
-    return value, _GroupedProduct(made, part, offs)
+    return value, _GroupedProduct(made, part, weight, offs)
 
 
 _CALLS: dict[Any, _Call] = {
@@ -249,21 +263,97 @@ _CALLS: dict[Any, _Call] = {
 }
 
 
-class Products(TorchFunctionMode):
+class _Matrix(Tensor):
+    """A parameter, or a part of one, as the forward of its module sees it."""
+
+    made: "Products"
+    whole: Tensor
+    """What it stands for."""
+
+    @classmethod
+    def of(cls, made: "Products", real: Tensor) -> "_Matrix":
+        # Functions that do not pass by here find a tensor that leads to the parameter.
+        matrix = real.as_subclass(cls)
+        matrix.made, matrix.whole = made, real
+        return matrix
+
+    @property
+    def device(self) -> torch.device:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.whole.device
+
+    @property
+    def dtype(self) -> torch.dtype:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.whole.dtype
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if not torch.is_grad_enabled():
+            # In a function of autograd, which has to see its own input.
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **(kwargs or {}))
+        found: list[_Matrix] = []
+        args, options = _without(args, found), _without(kwargs, found) if kwargs else {}
+        call = _CALLS.get(func)
+        if call is not None and found and (made := found[0].made.product(call, args, options)) is not None:
+            return made
+        result = func(*args, **options)
+        return _parts(found[0].made, result) if found else result
+
+
+def _without(value: Any, found: list[_Matrix]) -> Any:
+    """The same with parameters in the place of their matrices."""
+    kind: Any = type(value)
+    if kind is _Matrix:
+        found.append(value)
+        return value.whole
+    if kind is tuple or kind is list:
+        return kind([_without(each, found) for each in value])
+    if kind is dict:
+        return {name: _without(each, found) for name, each in value.items()}
+    return value
+
+
+def _parts(made: "Products", result: Any) -> Any:
+    """The same; parts of matrices are matrices."""
+    kind: Any = type(result)
+    if kind is Tensor:
+        is_part = result._is_view() and result.requires_grad and made.has(result._base)
+        return _Matrix.of(made, result) if is_part else result
+    if kind is tuple or kind is list:
+        return kind([_parts(made, each) for each in result])
+    return result
+
+
+class Products:
     """Those of one module, while its forward runs."""
 
-    def __init__(self, owner: Owner) -> None:
-        super().__init__()
-        self.owner = owner
+    def __init__(self, owner: Owner, unit: Titled, module: nn.Module) -> None:
+        self.owner, self.unit = owner, unit
+        own = [each._parameters for each in module.modules()]
+        self._places = [(parameters, name) for parameters in own for name in parameters]
         self._own: set[int] = set()
         self.lowered: dict[nn.Parameter, Lowered] = {}
         """In the precision of autocast, from one step to the next."""
 
-    def run(self, module: nn.Module, forward: Callable[[], Any]) -> Any:
+    def run(self, forward: Callable[[], Any]) -> Any:
         """The forward of this module: products with matrices of others are left to autograd."""
-        self._own = {id(each) for each in module.parameters()}
-        with self:
+        before = [(owner, name, owner[name]) for owner, name in self._places]
+        self._own = {id(parameter) for _, _, parameter in before if parameter is not None}
+        try:
+            for owner, name, parameter in before:
+                if type(parameter) is nn.Parameter and parameter.requires_grad and parameter.dim() > 1:
+                    matrix: Any = _Matrix.of(self, parameter)
+                    owner[name] = matrix
             return forward()
+        finally:
+            for owner, name, parameter in before:
+                owner[name] = parameter
+
+    def has(self, tensor: Tensor | None) -> bool:
+        """True if this is a parameter of the module."""
+        return id(tensor) in self._own
 
     @property
     def bytes_held(self) -> int:
@@ -275,15 +365,13 @@ class Products(TorchFunctionMode):
             if (target := lowered.due(parameter)) is not None:
                 yield target, parameter
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        call = _CALLS.get(func)
-        if call is not None and (found := self._found(call, args, kwargs)) is not None:
-            value, product = found
-            return deferred(value, None if value.requires_grad else self.owner.anchor, product)
-        return func(*args, **kwargs)
+    def product(self, call: "_Call", args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+        """The result of this call, if it is a product whose weights can wait."""
+        found = self._found(call, args, kwargs)
+        if found is None:
+            return None
+        value, product = found
+        return product.waiting(value) if value.requires_grad else deferred(value, self.owner.anchor, product)
 
     def _found(
         self, call: _Call, args: tuple[Any, ...], kwargs: dict[str, Any]

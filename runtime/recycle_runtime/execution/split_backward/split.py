@@ -11,6 +11,7 @@ mixture is beside its experts: the walks cost the host more than its products ar
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 import torch
@@ -19,18 +20,30 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import is_parametrized
 
 from recycle_runtime.execution.split_backward.autograd_engine import run_backward
-from recycle_runtime.execution.split_backward.deferred import Deferrable, Hooked, Owner, Unit, run_hooks
+from recycle_runtime.execution.split_backward.deferred import (
+    Deferrable,
+    Hooked,
+    Owner,
+    Unit,
+    refuse_changed,
+    run_hooks,
+)
 from recycle_runtime.execution.split_backward.general import Call, GeneralUnit
 from recycle_runtime.execution.split_backward.layers import (
     Convolution,
     ConvolutionUnit,
     EmbeddingUnit,
     LinearUnit,
+    TurnedUnit,
     convolution_fits,
     embedding_fits,
+    is_turned,
 )
 from recycle_runtime.program.compiled import is_compiled
 from recycle_runtime.program.copies import has_hooks
+
+# Versions of tensors, by which changes in place are noticed, are private to torch.
+# pyright: reportPrivateUsage=false
 
 _SMALL = 32
 """Times as many parameters as a module has beside which it is small."""
@@ -86,6 +99,8 @@ def _layer_unit(module: nn.Module, owner: Owner) -> Unit | None:
     kind = type(module)
     if kind is nn.Linear:
         return LinearUnit(module, owner)
+    if is_turned(module):
+        return TurnedUnit(module, owner)
     if kind is nn.Embedding and embedding_fits(cast(nn.Embedding, module)):
         return EmbeddingUnit(module, owner)
     if kind in (nn.Conv1d, nn.Conv2d, nn.Conv3d) and convolution_fits(cast(Convolution, module)):
@@ -103,18 +118,22 @@ def _keeps_its_matrices(module: nn.Module) -> bool:
     return own > 0 and 2 * own >= sum(each.numel() for each in module.parameters() if each.requires_grad)
 
 
+_Kept = tuple[Deferrable, Tensor | None, Tensor, int, int]
+"""A layer, its input, the gradient of its output, and the versions of both."""
+
+
 class WeightWork:
     """Holds what the weights of one micro-batch need, from backward-input until `run`."""
 
     __slots__ = ("_calls", "_layers")
 
     def __init__(self) -> None:
-        self._layers: list[tuple[Deferrable, Tensor | None, Tensor]] = []
+        self._layers: list[_Kept] = []
         self._calls: dict[GeneralUnit, list[Call]] = {}
 
-    def add(self, unit: Deferrable, value: Tensor | None, gradient: Tensor) -> None:
-        """Keep the input of a layer, if its weights need it, and the gradient of its output."""
-        self._layers.append((unit, value, gradient))
+    def add(self, unit: Deferrable, value: Tensor | None, version: int, gradient: Tensor) -> None:
+        """Keep the input of a layer, if its weights need it, its version, and the gradient of its output."""
+        self._layers.append((unit, value, gradient, version, gradient._version))
 
     def add_call(self, call: Call) -> None:
         """Keep one call of a module."""
@@ -159,8 +178,7 @@ class WeightWork:
         """Compute so many pieces, if there are so many; how many."""
         done = 0
         for number in list(self._simple_layers())[: max(0, count)]:
-            unit, value, gradient = self._layers[number - done]
-            unit.accumulate(value, gradient, {})
+            _accumulate(self._layers[number - done], {})
             del self._layers[number - done]
             done += 1
         for call in list(self._simple_borders())[: max(0, count - done)]:
@@ -206,8 +224,7 @@ class WeightWork:
         hooked: Hooked = {}
         with torch.no_grad():
             while layers:
-                unit, value, gradient = layers.pop()
-                unit.accumulate(value, gradient, hooked)
+                _accumulate(layers.pop(), hooked)
         while calls:
             _run_calls(calls.pop(next(iter(calls))))
         run_hooks(hooked)
@@ -218,13 +235,20 @@ class WeightWork:
         self._calls.clear()
 
     def _tensors(self) -> Iterator[Tensor]:
-        for _, value, gradient in self._layers:
+        for _, value, gradient, *_ in self._layers:
             yield gradient
             if value is not None:
                 yield value
         for calls in self._calls.values():
             for call in calls:
                 yield from call.kept()
+
+
+def _accumulate(kept: _Kept, hooked: Hooked) -> None:
+    unit, value, gradient, version, gradient_version = kept
+    if gradient._version != gradient_version or (value is not None and value._version != version):
+        refuse_changed(unit)
+    unit.accumulate(value, gradient, hooked)
 
 
 def _run_calls(calls: Sequence[Call]) -> None:
@@ -263,6 +287,9 @@ class Split:
         self.module = module
         self._owner = Owner()
         self._units = choose_units(module, self._owner)
+        names = {id(each): name for name, each in module.named_modules()}
+        for unit in self._units:
+            unit.name = names[id(unit.module)]
         self._before = [vars(unit.module).get("forward") for unit in self._units]
         self._defers = self._lowers = False
         self.defer_weights(True)
@@ -338,8 +365,19 @@ class Split:
     def backward(self, outputs: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
         """All gradients at once; those of weights are still added in place."""
         pairs = [(o, g) for o, g in zip(outputs, gradients, strict=True) if o.requires_grad]
-        if pairs:
-            run_backward([output for output, _ in pairs], [gradient for _, gradient in pairs])
+        if not pairs:
+            return
+        outputs, gradients = [output for output, _ in pairs], [gradient for _, gradient in pairs]
+        if not self._defers:
+            run_backward(outputs, gradients)
+            return
+        with self._owner.walking(outputs):
+            run_backward(outputs, gradients)
+
+    def computing(self) -> AbstractContextManager[None]:
+        """Around the module's forward, and the loss: a gradient that is asked for in there is refused where
+        it comes by weights that wait."""
+        return self._owner.computing() if self._defers else nullcontext()
 
     def remove(self) -> None:
         """Give the modules their own forward back, for good."""

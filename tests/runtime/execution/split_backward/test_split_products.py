@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from recycle_runtime.execution.split_backward import prepare
 from recycle_runtime.execution.split_backward import products as module_of_products
 from recycle_runtime.execution.split_backward.general import GeneralUnit
-from recycle_runtime.execution.split_backward.products import Products
+from recycle_runtime.execution.split_backward.products import _Matrix
 from tests.runtime.execution.split_backward.compare import Twins
 
 IN, OUT, EXPERTS = 6, 4, 3
@@ -211,19 +211,26 @@ def test_nothing_is_looked_at_outside() -> None:
     stage = Matrices(USES["addmm"]).double()
     split = prepare(stage)
     split.backward_input([stage(*batch(1)).sum()], [None]).run()
-    modes: list[bool] = []
-
-    def current() -> bool:
-        return any(isinstance(each, Products) for each in torch.overrides._get_current_function_mode_stack())
+    kinds: list[type[Any]] = []
 
     def use(module: Any, value: Tensor) -> Tensor:
-        modes.append(current())
-        return value @ module.turned
+        kinds.append(type(module.turned))
+        made = value @ module.turned
+        kinds.append(type(made))
+        return made
 
     stage.use = use
 
     stage(*batch(1))
-    assert modes == [True] and not current()
+    assert kinds == [_Matrix, Tensor] and type(stage.turned) is nn.Parameter
+
+    def fail(module: Any, value: Tensor) -> Tensor:
+        raise ValueError(type(module.turned).__name__)
+
+    stage.use = fail
+    with pytest.raises(ValueError, match="_Matrix"):
+        stage(*batch(1))
+    assert type(stage.turned) is nn.Parameter
 
 
 def test_modules_of_users_are_deferred_whole(monkeypatch: pytest.MonkeyPatch) -> None:
