@@ -1,4 +1,4 @@
-"""What choosing the cut is worth: `python -m bench.cuts [job[:failures,...] ...]`.
+"""Worth of choosing the cut: `python -m bench.cuts [job[:failures,...] ...]`.
 
 For each job in layers and some numbers of failures: the plan under the job's own cut, the plan under the best
 cut and counts found, or of two groups of pipelines with cuts of their own, Oobleck's model with pipelines of

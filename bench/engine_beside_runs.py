@@ -143,7 +143,7 @@ def measured_costs(bundle: Bundle, run: TraceComparison) -> SimulatedCosts:
 
 
 def on_the_grid(folder: Path) -> Iterator[Beside]:
-    """What there is of a GPU's runs: their plans, and the table of what steps took."""
+    """The plans of a GPU's runs, and the table of what steps took, as far as there are any."""
     table = folder / "table.md"
     measured = measured_in((table if table.exists() else ROOT / "docs" / "runtime.md").read_text("utf-8"))
     for number, plan in enumerate(GRID_PLANS):

@@ -1,4 +1,4 @@
-"""What it costs to sign and count every message, and to encrypt it; `python -m bench.records`.
+"""Cost of signing and counting every message, and of encryption; `python -m bench.records`.
 
 Messages of several sizes are written and read on one thread: whole, the records alone around as many bytes,
 and TLS alone around these. Then connections to a server on another thread, with and without TLS, and what two

@@ -1,4 +1,4 @@
-"""How mistakes are shown: place, line, caret, hint."""
+"""Rendering of mistakes: place, line, caret, hint."""
 
 from unicodedata import east_asian_width
 

@@ -165,7 +165,8 @@ def test_no_group_is_faster_than_alone() -> None:
 
 
 def test_stages_open_one_after_the_other() -> None:
-    """Who holds all layers sums them one after the other, so stages that end at one time would wait."""
+    """A worker that holds all layers sums them one after the other, so stages that end at one time would
+    wait."""
     plan = planned("4x2,4x2,4x2@30+12x1@4", reduce=300)
     schedule = replay(plan)
     first = [

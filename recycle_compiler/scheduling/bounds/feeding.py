@@ -77,7 +77,7 @@ def _passed(problem: Problem, stage: int, arrived: Ints) -> Ints:
 
 
 def _opens(problem: Problem, stage: int, arrived: Ints, period: int) -> int:
-    """When the window of a stage opens at the soonest if it is this long."""
+    """Earliest time at which the window of a stage opens if it is this long."""
     live, share = len(problem.hosts[stage]), share_of(problem, stage)
     each = sum(times_of(problem, stage))
     if (share + 1) * each + problem.closes(stage) <= period:

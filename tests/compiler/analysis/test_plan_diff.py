@@ -1,4 +1,4 @@
-"""What `recyclec diff` finds between two plans."""
+"""Differences that `recyclec diff` finds between two plans."""
 
 from dataclasses import replace
 

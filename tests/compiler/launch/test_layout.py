@@ -1,4 +1,4 @@
-"""How many nodes a job takes, and which stages one of them can take along."""
+"""Nodes that a job takes, and stages that one of them can take along."""
 
 import pytest
 

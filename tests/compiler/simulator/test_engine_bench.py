@@ -1,4 +1,4 @@
-"""What the benchmarks of the engine compute themselves; what they measure is not for tests."""
+"""Computations of the engine's benchmarks; what they measure is not for tests."""
 
 import pytest
 

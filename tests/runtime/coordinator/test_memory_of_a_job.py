@@ -1,4 +1,4 @@
-"""What outlives a coordinator or an agent: the journal, and which processes run where."""
+"""Records that outlive a coordinator or an agent: the journal, and which processes run where."""
 
 import errno
 import os
@@ -67,7 +67,7 @@ def up_to(step: int) -> Lines:
 
 
 def fill(path: Path) -> list[Lines]:
-    """What is known after each line."""
+    """The state that is known after each line."""
     journal = Journal(path)
     states: list[Lines] = []
 

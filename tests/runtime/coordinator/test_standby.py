@@ -1,4 +1,4 @@
-"""Which plan is chosen when some workers should be standbys or do less, and when op times are newer."""
+"""Choice of a plan when some workers should be standbys or do less, and when op times are newer."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a run looks like."""
+"""The view of a run."""
 
 import io
 import os
@@ -116,7 +116,7 @@ def test_quiet() -> None:
 
 
 def everything(master: int) -> str:
-    """What was written to a terminal whose other end is closed; it may come in pieces."""
+    """All that was written to a terminal whose other end is closed; it may come in pieces."""
     drawn = b""
     with suppress(OSError):
         while piece := os.read(master, 1 << 16):

@@ -15,7 +15,7 @@ A, B, C = (letter * 32 for letter in "abc")
 
 
 def keys(first: list[str], second: list[str], names: tuple[str, str] = ("x", "x")) -> list[bytes | None]:
-    """What both ends come to."""
+    """The keys that both ends come to."""
     nonces = new_nonce(), new_nonce()
     seen = [meeting(names[end], end, nonces[end], nonces[1 - end]) for end in (0, 1)]
     offers = [offer(tokens, end, seen[end]) for end, tokens in enumerate((first, second))]

@@ -74,7 +74,7 @@ def test_a_skipped_step(tmp_path: Path, techniques: Techniques) -> None:
 
 
 def test_equal_to_whole_state_to_the_last_bit(tmp_path: Path) -> None:
-    """Where sums are in the same order, as in threads; and a bit that flips in one owner is found."""
+    """Sums must be in the same order, as in threads; and a bit that flips in one owner is found."""
     job = unit_job(2, 3, 2)
     _, whole = train_in_threads(plan_file(tmp_path, job, [(2, 1)]), MLP, 0, STEPS)
     _, shared = train_in_threads(plan_file(tmp_path, sharded(job), [(2, 1)]), MLP, 0, STEPS)

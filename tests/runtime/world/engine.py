@@ -1,4 +1,4 @@
-"""What simulated worker processes train with, and meet other workers with: numbers, and wires."""
+"""Sessions of simulated worker processes, and their meetings with others: numbers, and wires."""
 
 import json
 import random
@@ -71,7 +71,7 @@ _BETWEEN_STEPS = (StepPhase.ACCUMULATING, StepPhase.UNSETTLED)
 
 
 class Job(NamedTuple):
-    """What all workers of a world have in common."""
+    """Facts that all workers of a world have in common."""
 
     bundle: Bundle
     path: str
@@ -554,7 +554,7 @@ class NumberSession:
         held.gradient = gradient
 
     async def _sum_over_ranks(self, own: list[int]) -> list[int]:
-        """What this worker's ranks have of each layer."""
+        """Sum over this worker's ranks of each layer."""
         return [sum(column) for column in zip(*await self._transport.gather(own), strict=True)]
 
     async def _backward_weight(self, instruction: Instruction) -> None:

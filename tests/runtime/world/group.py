@@ -187,7 +187,7 @@ class RankGroup:
 
 
 class GroupTransport:
-    """What `transport.interface.Transport` is to tensors, for numbers."""
+    """A transport for numbers, as `transport.interface.Transport` is for tensors."""
 
     tensor_group = RankGroup()
     broken_sums: frozenset[int] = frozenset()
@@ -240,7 +240,7 @@ class GroupTransport:
         return self.wires[worker].receive()
 
     async def gather(self, own: Sequence[int]) -> list[Sequence[int]]:
-        """What every rank of this worker has: a collective of the user's program, which nobody guards."""
+        """Shares of all ranks of this worker: a collective of the user's program, which nobody guards."""
         key = self._start_gather(own)
         for wire in self._ranks.values():
             await wire.wait_for(key)
@@ -260,7 +260,7 @@ class GroupTransport:
         return GroupSum(self, key, own)
 
     async def peer_sums(self, chunk: int, sums: Sequence[float]) -> list[Sequence[float]]:
-        """What every live holder of a chunk adds, this one first; all holders ask in the same order."""
+        """Shares of all live holders of a chunk, this one first; all holders ask in the same order."""
         key, peers = self._start_peer_sum(chunk, sums)
         for wire in peers:
             await self.arrived(wire.wait_for(key))
@@ -329,7 +329,7 @@ class PeerSum:
 
 
 class GroupConnections:
-    """What a generation has opened: see `worker.connections`."""
+    """Connections that a generation has opened: see `worker.connections`."""
 
     def __init__(self) -> None:
         self._opened: list[Any] = []

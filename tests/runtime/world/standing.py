@@ -24,7 +24,7 @@ _MOST_QUEUED = 8
 
 
 class Queued(NamedTuple):
-    """What a device has queued when its group is aborted."""
+    """Work that a device has queued when its group is aborted."""
 
     instructions: int
     sums: frozenset[int]
@@ -194,7 +194,7 @@ class StandingTransport(GroupTransport):
         return self._left >= 0
 
     def abort(self) -> None:
-        """What is broken is decided before the first wait ends."""
+        """Broken sums are decided before the first wait ends."""
         if self._is_over:
             return
         self._is_over = True

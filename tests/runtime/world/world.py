@@ -132,7 +132,7 @@ class Scenario:
 
 
 class Outcome:
-    """What became of a world."""
+    """Result of a world."""
 
     def __init__(self) -> None:
         self.wrong: list[str] = []
@@ -795,7 +795,7 @@ class World:
 
 
 def _never_called(*_: object) -> int:
-    """What a real worker process would do."""
+    """A stand-in for a call that only a real worker process makes."""
     raise AssertionError("simulated workers are not forked")
 
 
