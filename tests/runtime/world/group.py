@@ -191,6 +191,8 @@ class GroupTransport:
 
     tensor_group = RankGroup()
     broken_sums: frozenset[int] = frozenset()
+    queued_left = 0
+    """Instructions that a device had queued when the group was aborted, and that have not been run."""
 
     def __init__(
         self, grid: Grid, worker: Worker, wires: dict[Worker, Wire], ranks: dict[int, Wire], far: list[Wire]
@@ -210,21 +212,15 @@ class GroupTransport:
     def waits_on_device(self) -> bool:
         return False
 
-    def takes_queued(self) -> bool:
-        """True if the next instruction runs because a device had queued it when the group was aborted; asked
-        once for each."""
-        return False
-
-    async def arrived(self, pending: Any) -> Any:
-        """A message, or a share of gradients."""
-        return await self.waited(pending)
-
     async def waited(self, pending: Any) -> Any:
         """For other workers, and shown to be so."""
         assert self.waits is not None
         if isinstance(pending, Pending) and pending.is_done and pending.error is None:
             return pending.value
         return await guarded_wait(pending, self.waits)
+
+    arrived = waited
+    """For a message, or a share of gradients."""
 
     def send(self, worker: Worker, value: Any) -> None:
         self._post([self.wires[worker]], None, value)
