@@ -48,7 +48,7 @@ from recycle_runtime.protocol.messages.generations import (
     LeftGroup,
 )
 from recycle_runtime.protocol.messages.members import InjectedFault, Member
-from recycle_runtime.protocol.messages.steps import Recall, StepRow, StepSettled
+from recycle_runtime.protocol.messages.steps import Recall, Settled, StepRow, StepSettled
 from recycle_runtime.protocol.messages.wire import ToAgent
 from tests.runtime.recovery.plans_for_tests import fake_bundle
 
@@ -323,9 +323,13 @@ def test_what_became_of_steps_is_remembered(tmp_path: Path) -> None:
         journal.write(settled=StepSettled(step, float("nan") if is_skipped else 0.5, is_skipped))
     journal.write(row=3, told=StepRow(3, 0.25, 1.0, 1, "1"))
     journal.close()
-    skipped = SkippedSteps()
+    skipped = SkippedSteps(most=3)
     skipped.recall(read(path))
-    assert skipped.in_a_row == 2
+    assert skipped.in_a_row == 2 and not skipped.is_too_often
+    # `--max-skipped` counts those before the coordinator died.
+    process = Member((0, 0), 0)
+    skipped.hear(process, Settled(3, float("nan"), True), [process], lambda worker: 0)
+    assert skipped.is_too_often
     told = told_since(read(path), 2)
     assert [(type(each), each.step) for each in told] == [
         (StepRow, 2),
