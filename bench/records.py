@@ -73,7 +73,7 @@ def proofs() -> Callable[[], None]:
     tokens = [new_token()]
 
     def once() -> None:
-        nonces = mutual_proof.new_nonce(), mutual_proof.new_nonce()
+        nonces = mutual_proof.new_pair_nonce(), mutual_proof.new_pair_nonce()
         ends = [mutual_proof.meeting("group 0 1", end, nonces[end], nonces[1 - end]) for end in (0, 1)]
         offers = [mutual_proof.offer(tokens, end, ends[end]) for end in (0, 1)]
         for end in (0, 1):

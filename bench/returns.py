@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
-from recycle_compiler.fleet.comparison import Comparison, batch_of, compare
+from recycle_compiler.fleet.comparison import Comparison, batch_of, compare_policies
 from recycle_compiler.fleet.machines import Fleet, lay_out
 from recycle_compiler.fleet.our_plans import plans_of, recuts_of
 from recycle_compiler.fleet.setting import make_setting, read_said
@@ -55,7 +55,7 @@ def main() -> None:
         for spares, comparison in comparisons(bundle, arguments.trace, seed):
             runs += 1
             close += close_failures(comparison.fleet)
-            (ours,) = compare(comparison, ("ours",)).outcomes
+            (ours,) = compare_policies(comparison, ("ours",)).outcomes
             for entry in ours.checkpoints_read:
                 returns += 1
                 lost += entry.gpu_hours(comparison.gpus)

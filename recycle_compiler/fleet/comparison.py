@@ -64,7 +64,7 @@ class Comparison:
         return self.setting.rate(healthy_period(self.setting)) * self.batch.per_iteration
 
 
-def compare(
+def compare_policies(
     comparison: Comparison,
     names: Sequence[str],
     on_policy: Callable[[str], None] | None = None,

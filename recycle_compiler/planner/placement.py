@@ -49,7 +49,7 @@ class FailureCosts(NamedTuple):
 def measure_costs(job: JobSpec, failures: int, run: Run, guard: Guard) -> FailureCosts:
     """Costs of failures on each stage alone, as far as placing this many failures can need them."""
     problem = problem_of(GRAPH_PASSES.run(Target(job, ())))
-    bounds = stage_costs(problem, failures, job)
+    bounds = failure_costs(problem, failures, job)
     if problem.ops > Sizes.LARGE:
         return FailureCosts(bounds, bounds, problem)
     most = -(-failures // job.stages) + 1 if failures else 0
@@ -150,7 +150,7 @@ def _even_spread(failures: int, stages: int) -> Counts:
     return (each + 1,) * more + (each,) * (stages - more)
 
 
-def stage_costs(problem: Problem, failures: int, job: JobSpec) -> list[list[int]]:
+def failure_costs(problem: Problem, failures: int, job: JobSpec) -> list[list[int]]:
     """costs[stage][failed]: the period that this stage alone imposes; NO_ROOM where nothing fits its memory.
 
     As far as placing up to this many failures can need it: spread evenly they cost something, and nothing

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from itertools import count
 from pathlib import Path
 
-from recycle_runtime.checkpoint.checkpoint_folder import Beginning, CheckpointFolder, name_of
+from recycle_runtime.checkpoint.checkpoint_folder import Beginning, CheckpointFolder, checkpoint_name
 from recycle_runtime.checkpoint.manifest import CheckpointShape, Manifest, Origin
 from recycle_runtime.coordinator.events import BeginSave, CompleteSave, SaveBegun, SaveClosed
 from recycle_runtime.coordinator.file_thread import FileThread, RealFileThread
@@ -94,7 +94,7 @@ class SaveFiles:
 
 def _new_folder(kept_folder: CheckpointFolder, step: int, first: int) -> Path:
     for attempt in count(first):
-        name = name_of(step, attempt)
+        name = checkpoint_name(step, attempt)
         try:
             kept_folder.make(name)
         except FileExistsError:

@@ -32,7 +32,7 @@ from recycle_runtime.execution.overlap import Overlap, PlannedJob
 from recycle_runtime.execution.rank_gradients import refuse_partial
 from recycle_runtime.execution.shapes import Looks, Shapes, as_tuple, numbers_with_gradient
 from recycle_runtime.execution.split_backward import WeightWork
-from recycle_runtime.execution.ways import copied_bytes, copied_text
+from recycle_runtime.execution.ways import copied_text, reordered_bytes
 from recycle_runtime.experts.among_peers import Arrivals
 from recycle_runtime.plan.isa import NONE, Instruction, Opcode
 from recycle_runtime.plan.worker_ids import Worker, numbered_worker
@@ -392,7 +392,7 @@ class OpHandlers:
             refuse_foreign(chunk, outputs)
             chunk.compare_ranks(outputs)
             if not chunk.is_last:
-                _log.info("chunk %d: %s", chunk.number, copied_text([*map(copied_bytes, outputs)]))
+                _log.info("chunk %d: %s", chunk.number, copied_text([*map(reordered_bytes, outputs)]))
         return outputs
 
     def _compare_ranks(self, chunk: Chunk) -> None:

@@ -15,7 +15,7 @@ from recycle_compiler.ir.job import Techniques
 from recycle_runtime.coordinator.peer_digests import PeerDigests
 from recycle_runtime.execution import session
 from recycle_runtime.execution.chunk import Chunk, build_chunks
-from recycle_runtime.execution.digest import digest_of
+from recycle_runtime.execution.digest import tensor_digest
 from recycle_runtime.plan.chrome_trace import chrome_trace
 from recycle_runtime.plan.worker_ids import Worker
 from recycle_runtime.protocol.messages.members import Member
@@ -96,7 +96,7 @@ def _difference(workers: Mapping[Worker, FixedPlanWorker]) -> str | None:
     """Words of the coordinator on the digests of all of them."""
     digests = PeerDigests()
     said = [
-        digests.differs(Member(worker, 0), 1, PeerDigest(number, STEPS, digest_of(chunk.layers)))
+        digests.differs(Member(worker, 0), 1, PeerDigest(number, STEPS, tensor_digest(chunk.layers)))
         for worker, one in workers.items()
         for number, chunk in one.chunks.items()
     ]

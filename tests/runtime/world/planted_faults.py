@@ -147,13 +147,13 @@ def any_report_counts(patch: pytest.MonkeyPatch) -> None:
 
 def old_copies_count(patch: pytest.MonkeyPatch) -> None:
     """A copy in memory is read that is not the state of its step."""
-    real = neighbour_copies.load
+    real = neighbour_copies.apply_states
 
     def load(chunk: Chunk, states: Mapping[str, Any], source: str) -> None:
         older = {name: {**state, "value": state["value"] + 1} for name, state in states.items()}
         real(chunk, older, source)
 
-    patch.setattr(neighbour_copies, "load", load)
+    patch.setattr(neighbour_copies, "apply_states", load)
 
 
 def donors_of_any_rank(patch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ from recycle_runtime.agent.relay import Relay
 from recycle_runtime.agent.watch import WatchLimits
 from recycle_runtime.checkpoint.checkpoint_folder import CheckpointFolder
 from recycle_runtime.checkpoint.manifest import SHARD_FILE, TENSORS_FILE
-from recycle_runtime.coordinator.neighbour_copies import CompleteCopy, prepare
+from recycle_runtime.coordinator.neighbour_copies import CompleteCopy, prepare_copies
 from recycle_runtime.coordinator.patience import Patience
 from recycle_runtime.coordinator.plans import Request
 from recycle_runtime.coordinator.service import JobOptions
@@ -444,7 +444,7 @@ class World:
         self.outcome.resumes += 1
         self._may_go_back = True
         self._goes_back_to = None if copy is None else copy.step
-        prepare(self._coordinators_folder, copy)
+        prepare_copies(self._coordinators_folder, copy)
         if copy is None:
             self._tear_newest()
 
