@@ -45,7 +45,7 @@ class SaveFiles:
         try:
             kept_folder.folder.mkdir(parents=True, exist_ok=True)
             first = _FIRST_BESIDE if kept_folder.folder.resolve() == self._taken else 0
-            path = str(_new_folder(kept_folder, order.step, first))
+            path = self._new_folder(kept_folder, order.step, first)
             self._begun.append(path)
             return SaveBegun(order.attempt, path, None)
         except OSError as error:
@@ -53,6 +53,19 @@ class SaveFiles:
         except ValueError as error:
             # No name of a folder has a null byte in it.
             return SaveBegun(order.attempt, str(kept_folder.folder), f"not the name of a folder: {error}")
+
+    def _new_folder(self, kept_folder: CheckpointFolder, step: int, first: int) -> str:
+        """Of a name that no attempt has had: writers of one that was dropped may not know it yet."""
+        for attempt in count(first):
+            name = checkpoint_name(step, attempt)
+            if (path := str(kept_folder.folder / name)) in self._begun:
+                continue
+            try:
+                kept_folder.make(name)
+            except FileExistsError:
+                continue
+            return path
+        raise AssertionError("there is a name that nobody has")
 
     def complete(self, order: CompleteSave) -> None:
         self._completed.add(order.path)
@@ -90,17 +103,6 @@ class SaveFiles:
         """No worker writes any more: what is not complete never will be."""
         for path in (path for path in self._begun if path not in self._completed):
             CheckpointFolder(Path(path).parent).drop(Path(path).name)
-
-
-def _new_folder(kept_folder: CheckpointFolder, step: int, first: int) -> Path:
-    for attempt in count(first):
-        name = checkpoint_name(step, attempt)
-        try:
-            kept_folder.make(name)
-        except FileExistsError:
-            continue
-        return kept_folder.folder / name
-    raise AssertionError("there is a name that nobody has")
 
 
 def _why(error: BaseException | None) -> str | None:

@@ -115,6 +115,10 @@ def test_folders_are_new_and_errors_sentences(tmp_path: Path) -> None:
     files = SaveFiles(tmp_path / "own", CheckpointShape(2, 2, 1, 2, 2), Beginning())
     kept = str(tmp_path / "kept")
     assert files.begin(BeginSave(0, 4, kept)) == SaveBegun(0, f"{kept}/step-00000004", None)
+    # Also when the first is gone: its writers may not know that yet.
+    files.drop(f"{kept}/step-00000004")
+    while Path(kept, "step-00000004").exists():
+        pass
     assert files.begin(BeginSave(1, 4, kept)) == SaveBegun(1, f"{kept}/step-00000004.1", None)
     assert files.begin(BeginSave(2, 4, "")).path == str(tmp_path / "own" / "step-00000004")
     beside = SaveFiles(tmp_path / "own", CheckpointShape(2, 2, 1, 2, 2), Beginning(), kept)
@@ -123,7 +127,7 @@ def test_folders_are_new_and_errors_sentences(tmp_path: Path) -> None:
     refused = files.begin(BeginSave(3, 4, f"{tmp_path}/file/kept"))
     assert refused.why == f"{tmp_path}/file/kept: not a directory"
     # Shards of a whole model or none: without a manifest it is no checkpoint.
-    files.complete(CompleteSave(0, 4, f"{kept}/step-00000004", {"layer-1-part-0": 1}, 7))
+    files.complete(CompleteSave(1, 4, f"{kept}/step-00000004.1", {"layer-1-part-0": 1}, 7))
     while not (closed := files.take()):
         pass
     assert closed[0].why == "the workers' shards are not those of a whole model"
