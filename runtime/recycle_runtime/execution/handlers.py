@@ -46,6 +46,9 @@ GRADIENTS_UNDER_WAY = 2
 """To each receiver, at most."""
 WhenHere = Callable[[Callable[[], None]], None]
 
+_NOTHING = nullcontext()
+"""Around what nobody has to know of."""
+
 
 class Steps(Protocol):
     """Reduction, optimizer and validation: see `steps.WorkerSteps`."""
@@ -368,16 +371,17 @@ class OpHandlers:
             chunk.program.refuse_constant_loss()
         return self._looked_at(chunk, (loss,))
 
-    @contextmanager
-    def _watching(self, chunk: Chunk, instruction: Instruction) -> Generator[None]:
+    def _watching(self, chunk: Chunk, instruction: Instruction) -> AbstractContextManager[None]:
         """Around a forward: if its backward is the last of the step, see how far that comes."""
-        last, module = self._last_works.get(chunk.number), chunk.module
-        stage: Any = module
-        is_last = last is not None and last.opcode is Opcode.BACKWARD and _is_same(last, instruction)
-        groups = chunk.stepper.gradients.early_groups if is_last and isinstance(module, Stage) else []
-        if not groups:
-            yield
-            return
+        last = self._last_works.get(chunk.number)
+        if last is None or last.opcode is not Opcode.BACKWARD or not _is_same(last, instruction):
+            return _NOTHING
+        groups = chunk.stepper.gradients.early_groups if isinstance(chunk.module, Stage) else []
+        return self._watched(chunk, groups) if groups else _NOTHING
+
+    @contextmanager
+    def _watched(self, chunk: Chunk, groups: list[list[torch.Tensor]]) -> Generator[None]:
+        stage: Any = chunk.module
         watch = self._watches[chunk.number] = BackwardWatch(chunk.layers, groups, self._device)
         stage.on_value = watch.before_layer
         try:
@@ -551,7 +555,7 @@ class OpHandlers:
         """Around a backward: one that waits for peers does so in this thread, which another may have to take
         the place of, and not in one of autograd's."""
         waits = self._device.type == "cuda" and bool(chunk.expert_counts.layers)
-        return torch.autograd.set_multithreading_enabled(False) if waits else nullcontext()
+        return torch.autograd.set_multithreading_enabled(False) if waits else _NOTHING
 
     def _send(
         self, instruction: Instruction, tensors: list[torch.Tensor], *, to_chunk: int
