@@ -51,6 +51,11 @@ class Lines(NamedTuple):
         """Values of this field, in the order of lines."""
         return [line.fields[name] for line in self.all if name in line.fields]
 
+    def of_last_run(self) -> "Lines":
+        """Those since the job began last: a run that resumes makes steps again that stand here already."""
+        first = max((at for at, line in enumerate(self.all) if "begins" in line.fields), default=0)
+        return Lines(self.path, self.all[first:])
+
 
 class JournalError(ValueError):
     """A journal that a job cannot go on from, in one sentence."""

@@ -12,7 +12,7 @@ from recycle_runtime.checkpoint.script_state import ScriptState
 from recycle_runtime.coordinator.events import Answer, GivenUp, Note, Order, ScriptsKeep, Send, Tell
 from recycle_runtime.coordinator.journal import Field, Lines
 from recycle_runtime.coordinator.participant import Asked, Hears, Memory, NewGeneration, Participant, View
-from recycle_runtime.coordinator.step_rows import StepRows, rows_since
+from recycle_runtime.coordinator.step_rows import StepRows, told_since
 from recycle_runtime.plan.worker_ids import worker_text
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.protocol.messages.scripts import (
@@ -52,8 +52,8 @@ class Scripts(Participant):
         Memory(
             "questions of scripts, and where they have ended",
             said=(ScriptSteps, LoopRequest, ScriptEnded, RowRequest, SettledRequest, KeptRequest),
-            again="after `recall`, while the script waits for the answer; rows of the last steps are read "
-            "from the journal",
+            again="after `recall`, while the script waits for the answer; rows and outcomes of the last "
+            "steps are read from the journal",
         ),
         Memory(
             "the state that scripts keep",
@@ -140,10 +140,14 @@ class Scripts(Participant):
         return [order for row in rows for order in self.row(row)]
 
     def recall(self, lines: Lines) -> None:
+        lines = lines.of_last_run()
         self._results = {(result.step, result.number): result for result in lines.values("evaluated")}
-        rows = lines.values("row")
-        last = rows[-1] if rows else 0
-        self._rows |= {row.step: row for row in rows_since(lines, last + 1 - _RECALLED_ROWS)}
+        last = max(lines.values("row"), default=0)
+        for told in told_since(lines, last + 1 - _RECALLED_ROWS):
+            if isinstance(told, StepSettled):
+                self._settled[told.step] = told
+            else:
+                self._rows[told.step] = told
 
     def resume(
         self,

@@ -66,13 +66,8 @@ class SkippedSteps(Participant):
         return answers
 
     def recall(self, lines: Lines) -> None:
-        for fields in (line.fields for line in lines.all):
-            if "begins" in fields:
-                self._verdicts.clear()
-                self._last, self.in_a_row = -1, 0
-            elif "settled" in fields:
-                settled: StepSettled = fields["settled"]
-                self._count(settled.step, is_skipped=settled.is_skipped)
+        for settled in lines.of_last_run().values("settled"):
+            self._count(settled.step, is_skipped=settled.is_skipped)
 
     def has_made_none(self, steps: int) -> bool:
         """True if all of so many steps were left out."""

@@ -192,8 +192,3 @@ def told_since(lines: Lines, step: int) -> list[StepRow | StepSettled]:
             damaged.note(number)
     damaged.say()
     return told
-
-
-def rows_since(lines: Lines, step: int) -> list[StepRow]:
-    """Rows from this step on, as they were published."""
-    return [row for row in told_since(lines, step) if isinstance(row, StepRow)]

@@ -14,7 +14,7 @@ from recycle_runtime.coordinator.journal import JournalError
 from recycle_runtime.coordinator.last_generation import check_fits, remembered
 from recycle_runtime.coordinator.outlives import read_journal
 from recycle_runtime.coordinator.state_machine import StateMachine
-from recycle_runtime.coordinator.step_rows import rows_since
+from recycle_runtime.coordinator.step_rows import told_since
 from recycle_runtime.plan.plan_book import PlanBook
 from tests.runtime.coordinator.lone_service import Job
 from tests.runtime.recovery.plans_for_tests import fake_bundle
@@ -112,7 +112,7 @@ def test_many_damaged_lines_are_told_once(tmp_path: Path, caplog: pytest.LogCapt
             f"{path}:1: damaged, and left out, as are 399 lines after it"
         ]
         caplog.clear()
-        assert rows_since(read_journal(path), 2) == []
+        assert told_since(read_journal(path), 2) == []
     assert f"{path}:402: damaged, and left out" in caplog.text
 
 
@@ -137,7 +137,7 @@ def test_whatever_a_line_says(changes: list[tuple[int, str, Any]]) -> None:
         rows_of_all = book()
         try:
             lines = read_journal(path)
-            rows_since(lines, 0)
+            told_since(lines, 0)
             state = remembered(lines)
             if state is not None:
                 check_fits(lines, state, rows_of_all)

@@ -26,9 +26,10 @@ from recycle_runtime.coordinator.last_generation import Remembered, remembered
 from recycle_runtime.coordinator.last_save import LastSave
 from recycle_runtime.coordinator.layer_moves import LayerMoves
 from recycle_runtime.coordinator.outlives import read_journal
+from recycle_runtime.coordinator.scripts import Scripts
 from recycle_runtime.coordinator.skipped_steps import SkippedSteps
 from recycle_runtime.coordinator.state_machine import Phase, StateMachine
-from recycle_runtime.coordinator.step_rows import StepRows, rows_since, told_since
+from recycle_runtime.coordinator.step_rows import StepRows, told_since
 from recycle_runtime.plan.plan_book import PlanBook
 from recycle_runtime.protocol.messages.agents import (
     AgentJoin,
@@ -91,7 +92,7 @@ def test_the_end_of_a_journal(tmp_path: Path) -> None:
     lines = read_journal(tmp_path / "journal")
     assert remembered(lines) == Remembered(4, 2, ((1, 0),))
     assert lines.values("bundle") == ["a.plan", "b.plan"]
-    assert [row.step for row in rows_since(lines, 1)] == [1, 2]
+    assert [row.step for row in told_since(lines, 1)] == [1, 2]
     rows = StepRows()
     rows.recall(lines)
     assert rows.next == 3
@@ -286,7 +287,7 @@ def test_the_line_after_one_that_was_cut_short(tmp_path: Path) -> None:
     journal.write(row=2, told=StepRow(2, 0.25, 1.0, 1, "1"))
     journal.write(row=3, told=StepRow(3, 0.25, 1.0, 1, "1"))
     journal.close()
-    assert [row.step for row in rows_since(read_journal(path), 0)] == [0, 1, 2, 3]
+    assert [row.step for row in told_since(read_journal(path), 0)] == [0, 1, 2, 3]
 
 
 def test_a_full_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -314,7 +315,7 @@ def test_a_full_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     journal.write(row=1, told=StepRow(1, 0.5, 1.0, 2, "0"))
     assert [event.text for event in journal.news()] == [f"{path} can be written again"]
     os.close(descriptor)
-    assert [row.step for row in rows_since(read_journal(path), 0)] == [0, 1]
+    assert [row.step for row in told_since(read_journal(path), 0)] == [0, 1]
 
 
 def test_what_became_of_steps_is_remembered(tmp_path: Path) -> None:
@@ -333,6 +334,10 @@ def test_what_became_of_steps_is_remembered(tmp_path: Path) -> None:
     process = Member((0, 0), 0)
     skipped.hear(process, Settled(3, float("nan"), True), [process], lambda worker: 0)
     assert skipped.is_too_often
+    # Workers do not say again what stands in the journal: a script that waits for it would wait for ever.
+    scripts, waits = Scripts(), Member((0, 0), 0)
+    scripts.recall(read_journal(path))
+    assert scripts.wants_settled(waits, 0) == [Send(waits, StepSettled(0, 0.5, is_skipped=False))]
     told = told_since(read_journal(path), 2)
     assert [(type(each), each.step) for each in told] == [
         (StepRow, 2),
@@ -340,3 +345,12 @@ def test_what_became_of_steps_is_remembered(tmp_path: Path) -> None:
         (StepSettled, 2),
         (StepRow, 3),
     ]
+    # The run goes on from a checkpoint: what comes is made again.
+    journal = Journal(path)
+    journal.write(begins=["step-00000002", 2, 16])
+    journal.close()
+    skipped, scripts = SkippedSteps(), Scripts()
+    skipped.recall(read_journal(path))
+    scripts.recall(read_journal(path))
+    assert skipped.in_a_row == 0
+    assert scripts.wants_settled(waits, 2) == [] == scripts.wants_row(waits, 3)
