@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from bench.fleet_settings import SHARED_DATA, samples_of, setting_of
 from bench.parts import Parts
 from bench.report import Section
-from recycle_compiler.fleet.comparison import Batch, Comparison, compare_policies
+from recycle_compiler.fleet.comparison import Batch, Comparison, compare
 from recycle_compiler.fleet.machines import Fleet, lay_out
 from recycle_compiler.fleet.policy import NAMES
 from recycle_compiler.fleet.report import FleetReport, PolicyOutcome
@@ -46,7 +46,7 @@ def report_of(file: str, job: str) -> FleetReport:
     spec = setting.job
     trace = read_trace(SHARED_DATA / "traces" / file, JobGrid(spec.pipelines, spec.stages))
     fleet = Fleet(trace, lay_out(spec.pipelines, spec.stages, spec.tensor))
-    return compare_policies(Comparison(setting, fleet, Batch("samples/s", samples_of(job))), NAMES)
+    return compare(Comparison(setting, fleet, Batch("samples/s", samples_of(job))), NAMES)
 
 
 def _kept_rows(file: str, job: str) -> list[tuple[str, ...]]:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from recycle_compiler.diagnostics import CompileError
 from recycle_compiler.fleet.accounts import GpuHours
-from recycle_compiler.fleet.comparison import Batch, Comparison, compare_policies
+from recycle_compiler.fleet.comparison import Batch, Comparison, compare
 from recycle_compiler.fleet.machines import Fleet
 from recycle_compiler.fleet.policy import Worker
 from recycle_compiler.fleet.report import PolicyOutcome
@@ -237,7 +237,7 @@ def _options(
             seed=question.seed + draw,
         )
         comparison = Comparison(setting, fleet, question.batch, question.warm_spares)
-        for outcome in compare_policies(comparison, policies).outcomes:
+        for outcome in compare(comparison, policies).outcomes:
             if outcome.average is not None:
                 runs.setdefault(outcome.name, []).append((outcome, fleet.trace.span))
     for policy, found in runs.items():
@@ -334,9 +334,7 @@ def _by_interval(question: Question) -> Iterator[tuple[str, tuple[tuple[str, flo
         words = Words(name, "poisson", interval * machines.number * machines.gpus_each, Repair(_BACK))
         fleet = Fleet(generate(words, machines, interval * _FAILURES, question.seed), layout)
         setting = replace(question.setting, failure_interval=fleet.mean_time_between_failures)
-        for outcome in compare_policies(
-            Comparison(setting, fleet, question.batch), ("ours", *OTHERS)
-        ).outcomes:
+        for outcome in compare(Comparison(setting, fleet, question.batch), ("ours", *OTHERS)).outcomes:
             if outcome.average is not None:
                 found.setdefault(outcome.name, []).append((name, outcome.effective_training_time))
     for policy, points in found.items():

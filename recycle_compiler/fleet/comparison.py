@@ -64,7 +64,7 @@ class Comparison:
         return self.setting.rate(healthy_period(self.setting)) * self.batch.per_iteration
 
 
-def compare_policies(
+def compare(
     comparison: Comparison,
     names: Sequence[str],
     on_policy: Callable[[str], None] | None = None,

@@ -14,7 +14,7 @@ from recycle_compiler.cli.options.fleet import (
     whole,
 )
 from recycle_compiler.cli.progress import is_shown, simulation_progress
-from recycle_compiler.fleet.comparison import Comparison, compare_policies
+from recycle_compiler.fleet.comparison import Comparison, compare
 from recycle_compiler.fleet.machines import LAYOUTS, Fleet
 from recycle_compiler.fleet.page import page
 from recycle_compiler.fleet.policy import NAMES as POLICIES
@@ -122,7 +122,7 @@ def _compare(comparison: Comparison, names: tuple[str, ...], output: Output) -> 
     total = len(names) * sum(1 for _ in comparison.fleet.changes())
     title = f"simulating {comparison.setting.job.name}"
     with simulation_progress(title, total, output, is_shown(output)) as meter:
-        return compare_policies(comparison, names, meter.begin, meter.advance)
+        return compare(comparison, names, meter.begin, meter.advance)
 
 
 def _text(report: FleetReport, arguments: Namespace, output: Output) -> str:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from recycle_compiler.fleet.comparison import Comparison, batch_of, compare_policies
+from recycle_compiler.fleet.comparison import Comparison, batch_of, compare
 from recycle_compiler.fleet.course import Course, as_seen_by, lead
 from recycle_compiler.fleet.machines import Fleet, lay_out
 from recycle_compiler.fleet.policy import Policy
@@ -64,4 +64,4 @@ def report_of(
     fleet: Fleet, *names: str, samples: int | None = None, given: FleetSetting | None = None
 ) -> FleetReport:
     given = given or setting()
-    return compare_policies(Comparison(given, fleet, batch_of(given, samples)), names)
+    return compare(Comparison(given, fleet, batch_of(given, samples)), names)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from recycle_compiler.fleet.comparison import Comparison, batch_of, compare_policies
+from recycle_compiler.fleet.comparison import Comparison, batch_of, compare
 from recycle_compiler.fleet.machines import Fleet, lay_out
 from recycle_compiler.fleet.policy import NAMES
 from recycle_compiler.fleet.report import FleetReport
@@ -65,7 +65,7 @@ def of_machine(faults: list[Fault], number: int) -> Iterator[tuple[float, str, b
 def report(there: Fleet, *names: str, warm: bool = False) -> FleetReport:
     between = there.mean_time_between_failures
     found = replace(setting(replace(COSTS, checkpoint_every=None)), failure_interval=between)
-    return compare_policies(Comparison(found, there, batch_of(found, 1), warm), names)
+    return compare(Comparison(found, there, batch_of(found, 1), warm), names)
 
 
 @settings(max_examples=8, deadline=None)

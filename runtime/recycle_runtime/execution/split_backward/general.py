@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from recycle_runtime.execution.split_backward.borders import Border, find_borders, gradients_at
 from recycle_runtime.execution.split_backward.deferred import NO_SECOND_DERIVATIVE, Owner
-from recycle_runtime.execution.split_backward.products import Products, is_known_function
+from recycle_runtime.execution.split_backward.products import Products, is_known
 from recycle_runtime.program.second_forward import saving_hook
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
@@ -142,7 +142,7 @@ class GeneralUnit:
         self.closed: bool | None = None
         self.has_borders = True
         self._products = Products(owner)
-        self._by_products: bool | None = None if is_known_function(module) else False
+        self._by_products: bool | None = None if is_known(module) else False
 
     @property
     def bytes_held(self) -> int:

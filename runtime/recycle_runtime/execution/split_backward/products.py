@@ -49,7 +49,7 @@ _VIEWS = frozenset(
 """Nodes of autograd that make a part of a tensor."""
 
 
-def is_known_function(module: nn.Module) -> bool:
+def is_known(module: nn.Module) -> bool:
     """True if the products of this module may wait one by one."""
     return type(module).__module__.startswith(KNOWN)
 

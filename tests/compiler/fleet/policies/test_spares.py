@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from recycle_compiler.fleet.comparison import Comparison, batch_of, compare_policies
+from recycle_compiler.fleet.comparison import Comparison, batch_of, compare
 from recycle_compiler.fleet.policies.ours import Ours
 from recycle_compiler.fleet.policies.restart import InProcessRestart
 from recycle_compiler.fleet.policies.torchft import TorchFt
@@ -64,7 +64,7 @@ def test_the_more_a_spare_knows_the_less_a_failure_costs(kind: str) -> None:
     given = replace(setting(parameters=10_000_000_000), spares_have_state=kind == "hot")
     lines = ('{"nodes": 13}', '{"at": "1h", "failed": ["node3"]}', '{"at": "2h"}')
     comparison = Comparison(given, read_fleet(*lines), batch_of(given, None), kind != "cold")
-    (ours,) = compare_policies(comparison, ("ours",)).outcomes
+    (ours,) = compare(comparison, ("ours",)).outcomes
     slowed, expected = ours.gpu_hours.slowed, {"cold": 20 + 10, "warm": 10, "hot": 0}[kind]
     whole_share = 1 - 21 / 30
     # While the spare starts and copies, the others train at the pace of one failure, but for pauses of 3 s.
