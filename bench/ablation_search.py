@@ -15,6 +15,7 @@ from bench.varied_jobs import VariedJob, large_job, varied_job
 from recycle_compiler.ir.failure import normal_form
 from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.standard import GRAPH_PASSES
+from recycle_compiler.planner.placement import measure_costs, ranked_placements
 from recycle_compiler.planner.worker_processes import running
 from recycle_compiler.scheduling.bounds import stage_bounds
 from recycle_compiler.scheduling.budget import Budget, Guard
@@ -44,13 +45,16 @@ class Outcome:
 
 
 def job_of(seed: int, number: int) -> VariedJob:
-    """Jobs of any size, and in turn with them jobs for many workers of which a sixth failed."""
+    """Jobs of any size, and in turn large ones of which a sixth failed, on stages that a bundle chooses."""
     if number % 2 == 0:
         return varied_job(seed, number // 2)
     varied = large_job(seed, number // 2)
     job = varied.job
-    each, more = divmod(job.failures * 2 // 3, job.stages)
-    counts = (each + 1,) * more + (each,) * (job.stages - more)
+    failures, guard = job.failures * 2 // 3, Guard(job.solver.time_limit_ns)
+    if failures == 0:
+        return varied
+    costs = measure_costs(job, failures, map, guard)
+    (counts, _), *_ = ranked_placements(job, failures, costs, Effort(), guard)
     return replace(varied, failed=normal_form(counts, job.pipelines))
 
 

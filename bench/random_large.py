@@ -16,7 +16,7 @@ from bench.report import Section, percent
 from bench.varied_jobs import given_jobs, large_job
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.planner.compile import plan_count
-from recycle_compiler.planner.placement import measure_costs
+from recycle_compiler.planner.placement import measure_costs, place_ahead
 from recycle_compiler.planner.worker_processes import running
 from recycle_compiler.scheduling.budget import Guard
 from recycle_compiler.scheduling.search import Effort
@@ -69,7 +69,7 @@ def sampled(task: tuple[int | None, int, int]) -> Sampled:
     job = replace(varied.job, solver=solver)
     guard = Guard(solver.time_limit_ns)
     began = time.process_time()
-    costs = measure_costs(job, job.failures, map, guard)
+    costs = place_ahead(job, measure_costs(job, job.failures, map, guard), job.failures, map, guard)
     shared = time.process_time() - began
     effort = Effort().shared(job.failures + 1)
     made: list[Made] = []

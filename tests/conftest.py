@@ -94,6 +94,24 @@ def golden_plan() -> Callable[[str, str, Effort], None]:
     return compare
 
 
+@pytest.fixture
+def page_part() -> Callable[[Path, str], None]:
+    """Compare text with the part of a page from its first line to the next heading; `make golden` rewrites
+    that part instead."""
+
+    def compare(page: Path, part: str) -> None:
+        before = page.read_text(encoding="utf-8")
+        start = before.index(part[: part.index("\n") + 1])
+        end = before.find("\n#", start + 1)
+        after = before[:start] + part + (before[end:] if end >= 0 else "")
+        if os.environ.get("RECYCLEC_UPDATE_GOLDEN") == "1":
+            page.write_text(after, encoding="utf-8")
+        else:
+            assert after == before, f"{page}: {_HINT}"
+
+    return compare
+
+
 _HINT = "if the change is meant, run `make golden`, or this test alone with RECYCLEC_UPDATE_GOLDEN=1"
 
 

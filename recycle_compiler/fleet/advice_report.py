@@ -84,7 +84,8 @@ def why(advice: Advice) -> Iterator[str]:
     yield from _spares(advice, best)
     yield (
         f"Tolerance: compile for {plural(advice.tolerance, 'failure')}; more are down for at most 0.1 % of "
-        f"the time ({advice.most_down} at most), when a plan is made in {setting.costs.planning:g} s."
+        f"the time (up to {advice.most_down}), and then a plan is made on demand, in "
+        f"{setting.costs.planning:g} s ({setting.costs.origin('planning')})."
     )
     lost = ", ".join(
         f"{plural(one.times, 'time')} with {plural(one.holders, 'holder')}" for one in advice.copies
@@ -113,7 +114,8 @@ def _spares(advice: Advice, best: PolicyResult) -> Iterator[str]:
             change = other.throughput / best.throughput - 1
             yield (
                 f"Spares: with {other.spares} of the {best.machines} machines held back, not {best.spares}, "
-                f"{figure(other.throughput)} {advice.question.batch.unit} ({100 * change:+.1f} %)."
+                f"{figure(other.throughput)} {advice.question.batch.unit} ({100 * change:+.1f} %) at "
+                f"{_cost(advice, other)} a million."
             )
 
 
@@ -136,8 +138,9 @@ def _why_state(advice: Advice) -> Iterator[str]:
     rate = figure(best.rate * advice.question.batch.per_iteration)
     yield (
         f"State: {chosen} with {copies}, {rate} {unit} over the trace with quick plans for none and "
-        f"{plural(advice.tolerance, 'failure')}. {_losses_text(advice, best)} Of all that are within 0.1 % "
-        "of the fastest it loses least; whole state comes before shards."
+        f"{plural(advice.tolerance, 'failure')}, which are slower than those of a bundle: lines on state "
+        f"compare with each other alone. {_losses_text(advice, best)} Of all that are within 0.1 % of the "
+        "fastest it loses least; whole state comes before shards."
     )
     planned = [one for one in advice.states if one.period is not None]
     whole = [one for one in planned if best.owners and not one.owners]

@@ -13,12 +13,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
-from recycle_compiler.fleet.policy import Change, Policy, Reaction, Worker
+from recycle_compiler.fleet.policy import AT_ONCE, Change, Policy, Reaction, Worker
 
 _LEAST = 1e-9
 """Seconds; what is shorter is rounding."""
-_AT_ONCE = frozenset({"restart", "nvrx", "ntp", "varuna", "fault-scaled", "fault-free", "zero-bubble"})
-"""Policies whose restarts include it, and those for whom changes cost nothing."""
 
 
 @runtime_checkable
@@ -216,7 +214,7 @@ def as_seen_by(
 ) -> Iterator[Change]:
     """The changes as a policy of this name gets to know them; processes of warm spares have started
     before."""
-    if policy in _AT_ONCE or not start_up:
+    if policy in AT_ONCE or not start_up:
         return iter(changes)
     return _after_start_up(changes, start_up, warm_spares)
 

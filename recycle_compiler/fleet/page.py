@@ -117,6 +117,7 @@ def _policy(outcome: PolicyOutcome, colours: tuple[str, str], hours: float) -> d
         "lost": outcome.gpu_hours_lost or 0.0,
         "still": outcome.still,
         "redone": outcome.redone,
+        "effective": outcome.effective_training_time,
         "uses": [round(hours, 3) for hours in outcome.gpu_hours],
         "curve": _rounded(steps(outcome.timeline, hours, lambda point: point.throughput)),
         "colours": list(colours),

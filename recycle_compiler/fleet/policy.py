@@ -98,6 +98,10 @@ _POLICIES = {
 is asked for."""
 NAMES = tuple(_POLICIES)
 """In the order of tables."""
+AT_ONCE = frozenset({"restart", "nvrx", "ntp", "varuna", "fault-scaled", "fault-free", "zero-bubble"})
+"""Those whose restarts include the start-up of machines, and those for whom changes cost nothing."""
+CUT_ANEW = frozenset({"oobleck", "chameleon", "elaswave", "varuna"})
+"""Those that partition the model again: they ask how many layers there are."""
 OF_EXPERTS = frozenset({"lazarus", "expert-parallel"})
 """For jobs whose peers share experts."""
 OF_RANKS = frozenset({"ours-ranks"})

@@ -93,6 +93,23 @@ class ChangeCosts:
     """ntp: share of failures that take one GPU of a worker and leave the others. Those of class GPU among the
     faults of InfiniteHBD's trace: 158 of 584; that each of them took one GPU is assumed."""
 
+    def origin(self, *names: str) -> str:
+        """`measured`, `published` or `assumed`, in the order of these costs; `given` where one is not the
+        default."""
+        default = ChangeCosts()
+        if any(getattr(self, name) != getattr(default, name) for name in names):
+            return "given"
+        return " and ".join(dict.fromkeys(_ORIGINS.get(name, "assumed") for name in names))
+
+
+_ORIGINS = {
+    **dict.fromkeys(("detection", "regroup", "replica_pause", "replica_join"), "measured"),
+    **dict.fromkeys(("memory_rate", "planning"), "measured"),
+    **dict.fromkeys(("checkpoint_save", "reconfiguration", "rendezvous", "communicator"), "published"),
+    "swap": "published",
+}
+"""Costs whose defaults are not assumed."""
+
 
 def best_interval(save: float, failure_interval: float) -> float:
     """Seconds of training between two saves that lose least to saves and to work done again.
@@ -217,7 +234,14 @@ class FleetSetting:
         chosen = ""
         if self.costs.checkpoint_every is None and self.failure_interval is not None:
             chosen = f" (Young and Daly, a failure every {duration_text(round(self.failure_interval))})"
-        return f"a checkpoint of {self.checkpoint_save:.0f} s every {self.checkpoint_every:.0f} s{chosen}"
+        save = f"{self.checkpoint_save:.0f} s ({self.costs.origin('checkpoint_save')})"
+        return f"a checkpoint of {save} every {self.checkpoint_every:.0f} s{chosen}"
+
+    @property
+    def restart_text(self) -> str:
+        """Length of a restart of all processes from a checkpoint, and its origin."""
+        origin = self.costs.origin("restart", "checkpoint_load")
+        return f"a restart takes {self.costs.restart + self.checkpoint_load:.0f} s ({origin})"
 
     @property
     def free_checkpoints_every(self) -> float:

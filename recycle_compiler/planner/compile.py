@@ -19,7 +19,7 @@ from recycle_compiler.passes.rename_workers import RenameWorkers
 from recycle_compiler.passes.standard import LOWERING_PASSES, all_passes
 from recycle_compiler.planner.baselines import one_f_one_b_period
 from recycle_compiler.planner.layouts import Layouts
-from recycle_compiler.planner.placement import FailureCosts, measure_costs, ranked_placements
+from recycle_compiler.planner.placement import FailureCosts, measure_costs, place_ahead, ranked_placements
 from recycle_compiler.planner.slow_workers import SlowPlan, best_for_slow
 from recycle_compiler.planner.spread import CANDIDATES, least_mean, tries_seeds
 from recycle_compiler.planner.worker_processes import running
@@ -92,7 +92,7 @@ def compile_job(
         same = guard, tuple(observers), recut, Effort().shared(total)
         early = measure_costs(job, most, run, guard) if job.vacant else None
         first: list[_Made] = [*run(_timed_plan, [_Task(job, job.vacant, early, *same)])]
-        costs = early or measure_costs(job, most, run, guard)
+        costs = place_ahead(job, early or measure_costs(job, most, run, guard), most, run, guard)
         # Those with most failures take longest, so they are started first.
         tasks = (_Task(job, count, costs, *same) for count in range(most, job.vacant, -1))
         waiting: dict[int, _Made] = {}

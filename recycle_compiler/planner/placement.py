@@ -5,10 +5,13 @@ it is the bound of such a plan). A dynamic program turns these into counts per s
 on several stages can get into each other's way, so the best few counts are compared by quick plans of their
 own, with the even spread among them. Quick plans err at times: every placement that could still be better
 than the best plan gets a whole plan as well; in a large job only if its bound promises clearly more.
+
+From some hundred ops on, failures also move from stage to stage, with a run of the list scheduler each time
+(`climb_placements.py`). What comes of that is one of those compared, and in a large job the only one.
 """
 
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from recycle_compiler.ir.failure import normal_form
@@ -17,10 +20,11 @@ from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.assign_slots import AssignSlots
 from recycle_compiler.passes.route_microbatches import routes
 from recycle_compiler.passes.standard import GRAPH_PASSES
+from recycle_compiler.planner.climb_placements import Climb, Counts, between, blends, can_climb, can_run
 from recycle_compiler.planner.worker_processes import Run
 from recycle_compiler.scheduling.bounds import lower_bound, shared_bounds, stage_bounds
-from recycle_compiler.scheduling.budget import Guard, Sizes
-from recycle_compiler.scheduling.problem import UNLIMITED, Problem, problem_of, rerouted, with_times_of
+from recycle_compiler.scheduling.budget import Budget, Guard, Sizes
+from recycle_compiler.scheduling.problem import Problem, problem_of, rerouted, with_times_of
 from recycle_compiler.scheduling.schedules import SearchedPlan
 from recycle_compiler.scheduling.search import Effort
 
@@ -30,9 +34,19 @@ _PROMISING = 998
 
 NO_ROOM = 1 << 60
 """The period of a plan that cannot be: no micro-batch fits into the memory of some stage."""
-
-Counts = tuple[int, ...]
-"""Failed workers of each stage."""
+_CLIMBED_ALONE = 10_000
+"""Ops beyond which failures are only moved, where they can be: other ways to place them cost up to ten times
+as much in all."""
+_PLACED = 12
+"""Numbers of failures that are placed before the plans of a bundle are made, at equal distances."""
+_WORK_AHEAD = 60_000_000
+"""Visits for each of them."""
+_TRIES_AFTER = 12
+"""Placements tried for a plan that begins between two of them."""
+_TRIES = 100
+"""Placements tried otherwise."""
+_CLIMBING = 3
+"""Part of the work on a plan that may go into where its failures are."""
 
 
 class FailureCosts(NamedTuple):
@@ -44,13 +58,15 @@ class FailureCosts(NamedTuple):
     """That a quick plan reaches, where it was tried; a guess beyond that."""
     healthy: Problem
     """The timing problem without failures."""
+    placed: tuple[Counts, ...] = ()
+    """Good placements of some numbers of failures, for others to begin with; the first is that of none."""
 
 
 def measure_costs(job: JobSpec, failures: int, run: Run, guard: Guard) -> FailureCosts:
     """Costs of failures on each stage alone, as far as placing this many failures can need them."""
     problem = problem_of(GRAPH_PASSES.run(Target(job, ())))
     bounds = failure_costs(problem, failures, job)
-    if problem.ops > Sizes.LARGE:
+    if problem.ops > (_CLIMBED_ALONE if can_climb(job, problem) else Sizes.LARGE):
         return FailureCosts(bounds, bounds, problem)
     most = -(-failures // job.stages) + 1 if failures else 0
     tasks = [
@@ -72,6 +88,23 @@ def measure_costs(job: JobSpec, failures: int, run: Run, guard: Guard) -> Failur
     return FailureCosts(bounds, measured, problem)
 
 
+def place_ahead(job: JobSpec, costs: FailureCosts, failures: int, run: Run, guard: Guard) -> FailureCosts:
+    """The costs with placements of some numbers of failures, where plans for many are to be made."""
+    if not can_climb(job, costs.healthy) or failures < 2 * _PLACED:
+        return costs
+    totals = [failures * part // _PLACED for part in range(1, _PLACED + 1)]
+    # Processes return them in any order.
+    found = [each for each in run(_placed, [(job, total, costs, guard) for total in totals]) if each]
+    return costs._replace(placed=((0,) * job.stages, *sorted(found, key=sum)))
+
+
+def _placed(task: tuple[JobSpec, int, FailureCosts, Guard]) -> Counts | None:
+    job, failures, costs, guard = task
+    climb = _climb(job, failures, costs, Budget(guard, _WORK_AHEAD))
+    best = climb.best(_begins(job, failures, costs), _TRIES)
+    return None if best is None else best.counts
+
+
 def ranked_placements(
     job: JobSpec, failures: int, costs: FailureCosts, effort: Effort, guard: Guard
 ) -> list[tuple[Counts, int]]:
@@ -79,7 +112,11 @@ def ranked_placements(
 
     Quick plans rank them. In a large job only the first is worth a plan, and those that promise much more.
     """
-    candidates = _candidates(job, failures, costs, effort.placements)
+    large = costs.measured == costs.bounds
+    climbed = _climbed(job, failures, costs, effort, guard)
+    if large and climbed:
+        return [(climbed[0], _bound(job, costs, climbed[0]))]
+    candidates = list(dict.fromkeys([*climbed, *_candidates(job, failures, costs, effort.placements)]))
     bounds = {counts: _bound(job, costs, counts) for counts in candidates}
     # Where state is sharded, so many failures may leave a stage no room for a micro-batch.
     candidates = [counts for counts in candidates if bounds[counts] < NO_ROOM]
@@ -87,7 +124,6 @@ def ranked_placements(
         return []
     if len(candidates) == 1 or guard.strikes():
         return [(candidates[0], bounds[candidates[0]])]
-    large = costs.measured == costs.bounds
     quick = effort.least() if large else effort.quick()
     found: list[tuple[int, int, Counts]] = []
     for counts in candidates:
@@ -99,6 +135,32 @@ def ranked_placements(
     first, *others = (counts for _, _, counts in sorted(found, key=lambda entry: entry[:2]))
     worth = [counts for counts in others if not large or bounds[counts] * 1000 < bounds[first] * _PROMISING]
     return [(counts, bounds[counts]) for counts in (first, *worth)]
+
+
+def _climbed(job: JobSpec, failures: int, costs: FailureCosts, effort: Effort, guard: Guard) -> list[Counts]:
+    """The placement that rules lead to; none where they say too little."""
+    if not can_climb(job, costs.healthy):
+        return []
+    budget = Budget(guard, effort.work // _CLIMBING)
+    tries = _TRIES_AFTER if costs.placed else _TRIES
+    best = _climb(job, failures, costs, budget).best(_begins(job, failures, costs), tries)
+    return [] if best is None else [best.counts]
+
+
+def _climb(job: JobSpec, failures: int, costs: FailureCosts, budget: Budget) -> Climb:
+    placed = place_failures(costs.bounds, failures, 1)
+    return Climb(job, costs.healthy, placed[0][0] if placed else 0, budget)
+
+
+def _begins(job: JobSpec, failures: int, costs: FailureCosts) -> list[Counts]:
+    """Placements to begin with: between those of a little fewer and a little more failures, and the even one;
+    where none are known, between the even one and that with the least bound."""
+    even = _even_spread(failures, job.stages)
+    for fewer, more in pairwise(costs.placed):
+        if sum(fewer) <= failures <= sum(more):
+            return [between(fewer, more, failures - sum(fewer), sum(more) - sum(fewer)), even]
+    least = [counts for _, counts in place_failures(costs.bounds, failures, 1)]
+    return blends(even, least[0]) if least else [even]
 
 
 def _candidates(job: JobSpec, failures: int, costs: FailureCosts, most: int) -> list[Counts]:
@@ -133,15 +195,7 @@ def _bound(job: JobSpec, costs: FailureCosts, counts: Counts) -> int:
     """Lower bound on the period with these failures: all of them together, not stage by stage."""
     hosts = Target(job, normal_form(counts, job.pipelines)).hosts
     problem = with_times_of(replace(costs.healthy, hosts=hosts), job.left_by(counts))
-    return lower_bound(problem).period if _has_room(problem) else NO_ROOM
-
-
-def _has_room(problem: Problem) -> bool:
-    """True if the workers of every stage can hold a micro-batch."""
-    return all(
-        room == UNLIMITED or room >= needed
-        for room, needed in zip(problem.capacity, problem.activation, strict=True)
-    )
+    return lower_bound(problem).period if can_run(problem) else NO_ROOM
 
 
 def _even_spread(failures: int, stages: int) -> Counts:
@@ -169,7 +223,7 @@ def failure_costs(problem: Problem, failures: int, job: JobSpec) -> list[list[in
         )
         counts = tuple(failed if other == stage else 0 for other in range(stages))
         changed = with_times_of(replace(problem, hosts=hosts), of_all.left_by(counts))
-        if not _has_room(changed):
+        if not can_run(changed):
             return NO_ROOM
         held = [chunk for chunk in range(problem.chunks) if stage_of[chunk] == stage]
         bounds = (bound for chunk in held for bound in stage_bounds(changed, chunk))

@@ -92,6 +92,8 @@ class Visits:
     MOVE = 5
     """For each op that is timed in moves of single ops or a tabu search."""
     TIMETABLE = 9
+    SET_UP = 14
+    """A problem with other routes, made ready for the loops."""
     SHORTEN = 20
     """The shortest period of an order."""
     PIVOT = 1

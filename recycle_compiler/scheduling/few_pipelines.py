@@ -7,8 +7,11 @@ some stages have failed, 4 pipelines stand for all, of which one has failed on t
     two pipelines, one failed                                         0 0
 
 So a schedule of the smaller problem is one of the larger, in which every worker has as many others that do
-the same at the same time. That takes quotients that are whole on every stage: where they are nearly so,
-micro-batches meet others than those they were planned with, and what comes of it is worse than rules.
+the same at the same time. That takes live workers that are a multiple of the same number on every stage:
+where they are nearly so, micro-batches meet others than those they were planned with, and what comes of it is
+worse than rules. Pipelines that have failed need not divide: where 26 of 212 workers of each stage have
+failed, one pipeline with 47 micro-batches stands for the 186 that are left, most of which have 47 and the
+others 46, which is to leave one out.
 """
 
 from dataclasses import replace
@@ -30,7 +33,7 @@ def few_pipelines(problem: Problem) -> Problem | None:
     where peers differ, or it would not be much smaller."""
     if problem.has_more_edges or problem.opens or not is_dealt_in_turn(problem):
         return None
-    copies = gcd(problem.pipelines, *map(len, problem.hosts))
+    copies = gcd(*map(len, problem.hosts))
     enough = [few for few in range(1, copies + 1) if copies % few == 0 and few * _TIMES_FEWER <= copies]
     if not enough:
         return None
@@ -39,11 +42,13 @@ def few_pipelines(problem: Problem) -> Problem | None:
 
 
 def _reduced(problem: Problem, times: int) -> Problem:
-    """The problem with so many times fewer pipelines."""
-    chunks, pipelines = problem.chunks, problem.pipelines // times
-    units = pipelines * problem.microbatches
+    """The problem with so many times fewer workers."""
+    chunks, pipelines, microbatches = problem.chunks, problem.pipelines // times, problem.microbatches
+    if problem.pipelines % times:
+        pipelines, microbatches = -(-problem.units // times), 1
+    units = pipelines * microbatches
     live = np.array([len(workers) // times for workers in problem.hosts], dtype=np.int64)
-    turn = numbers_in_turn(pipelines, problem.microbatches)
+    turn = numbers_in_turn(pipelines, microbatches)
     host = np.arange(chunks) * pipelines + turn[:, None] % live
     lasts, takes, frees = (
         column.reshape(3, problem.units, chunks)[:, :units].ravel() for column in problem.tasks[1:4]
@@ -51,6 +56,7 @@ def _reduced(problem: Problem, times: int) -> Problem:
     return replace(
         problem,
         pipelines=pipelines,
+        microbatches=microbatches,
         hosts=tuple(
             tuple(range(chunk * pipelines, chunk * pipelines + count))
             for chunk, count in enumerate(live.tolist())
@@ -82,6 +88,7 @@ def _of_first(problem: Problem, edges: Edges, some: int) -> Edges:
 def lifted(problem: Problem, few: Problem, start: Ints) -> Ints:
     """start[kind, unit, chunk]: the times of a few pipelines, for all of them in the order in which they are
     dealt out."""
+    times = len(problem.hosts[0]) // len(few.hosts[0])
     number = numbers_in_turn(problem.pipelines, problem.microbatches)
-    turn, pipeline = np.divmod(number * few.pipelines // problem.pipelines, few.pipelines)
+    turn, pipeline = np.divmod(number // times, few.pipelines)
     return start[:, pipeline * few.microbatches + turn]

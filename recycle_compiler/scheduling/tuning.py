@@ -21,6 +21,7 @@ from recycle_compiler.scheduling.exchanges import (
     Placed,
     exchange,
     placed_by_rule,
+    placed_in_order,
     polished,
 )
 from recycle_compiler.scheduling.few_pipelines import few_pipelines, lifted
@@ -40,7 +41,7 @@ from recycle_compiler.scheduling.rules import (
 from recycle_compiler.scheduling.timetable import can_have_timetable, timetable
 from recycle_compiler.scheduling.timing import Clock, Proposal, Timed
 
-_FIRST = (
+FIRST_SETTINGS = (
     RuleSetting(depth=(0, 0), patience=(10, 60), patience_at_end=30),
     RuleSetting(depth=(1, 0), patience=(30, 60), patience_at_end=60),
     RuleSetting(depth=(0, 0), patience=(20, 30), patience_at_end=60),
@@ -220,7 +221,7 @@ def tune_elsewhere(
     usual: Clock, other: Clock, goal: Goal, effort: Tuning, noise: Noise, budget: Budget
 ) -> Timed | None:
     """The best schedule of a few rounds with other routes; None where rules do worse there than usually."""
-    few = min(effort.settings, len(_FIRST))
+    few = min(effort.settings, len(FIRST_SETTINGS))
     least = _Tuner(usual, goal, noise, budget).settings(few)[0].placed.period
     tuner = _Tuner(other, goal, noise, budget)
     begins = tuner.settings(few)
@@ -342,8 +343,12 @@ class _Tuner:
         budget = self._budget.beside(_FOR_FEW)
         tuned = tune(clock, goal, effort._replace(other_routes=False, few_pipelines=False), noise, budget)
         found = search_at_length(clock, tuned.timed, goal, noise, budget)
-        priority = lifted(self.clock.problem, problem, found.start)
-        return self.by_times(priority, _TIMETABLE_PATIENCES)
+        start = lifted(self.clock.problem, problem, found.start)
+        tries = self.by_times(start, _TIMETABLE_PATIENCES)
+        placed = placed_in_order(self.clock, self.clock.order_of(start), goal)
+        if tries and placed is not None and placed.rank < tries[0].placed.rank:
+            tries[0] = tries[0]._replace(placed=placed)
+        return tries
 
     def flows(self, period: int) -> list[_Tried]:
         """Rules that do what an even flow does, best first; none that is far from a period found already."""
@@ -498,8 +503,8 @@ def _runs(problem: Problem) -> list[range]:
 
 def _next_settings(chosen: Callable[[], RuleSetting], most: int, noise: Noise) -> Iterator[RuleSetting]:
     """Settings not seen before: the first ones, then changes of what is best by then."""
-    seen = set(_FIRST[:most])
-    yield from _FIRST[:most]
+    seen = set(FIRST_SETTINGS[:most])
+    yield from FIRST_SETTINGS[:most]
     idle = 0
     while len(seen) < most and idle < _IDLE_TRIES:
         setting = chosen()

@@ -285,7 +285,7 @@ def _side(path: str) -> DiffSide:
     if _is_text(beginning):
         return _text_side(path)
     if not beginning.startswith(MAGIC):
-        raise UserError(f"{path}: neither a bundle nor a schedule text")
+        raise UserError(f"{path}: neither a bundle nor a schedule text; a trace is JSON and comes second")
     return _bundle_side(path)
 
 

@@ -17,17 +17,14 @@ from recycle_compiler.cli.progress import is_shown, simulation_progress
 from recycle_compiler.fleet.comparison import Comparison, compare
 from recycle_compiler.fleet.machines import LAYOUTS, Fleet
 from recycle_compiler.fleet.page import page
+from recycle_compiler.fleet.policy import CUT_ANEW, OF_EXPERTS, OF_RANKS
 from recycle_compiler.fleet.policy import NAMES as POLICIES
-from recycle_compiler.fleet.policy import OF_EXPERTS, OF_RANKS
 from recycle_compiler.fleet.report import FleetReport, report_document, report_table
-from recycle_compiler.fleet.traces.trace import FleetTrace
+from recycle_compiler.fleet.traces.trace import FleetTrace, duration_text
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.units import plural
 from recycle_runtime.cli.output import DONE, Output
 from recycle_runtime.plan.bundle import Bundle
-
-_CUT_ANEW = {"oobleck", "chameleon", "elaswave", "varuna"}
-"""Policies that ask how many layers there are."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,8 +75,8 @@ def _say_what_has_no_effect(
                 output.say(f"note: {option} has no effect: {arguments.source} is compiled already")
     if arguments.slot is not None and job.unit != "slot":
         output.say(f"note: --slot has no effect: {job.name} has its times in {job.unit}, not in slots")
-    if arguments.layers is not None and not _CUT_ANEW & set(arguments.against):
-        *others, last = sorted(_CUT_ANEW)
+    if arguments.layers is not None and not CUT_ANEW & set(arguments.against):
+        *others, last = sorted(CUT_ANEW)
         policies = f"{', '.join(others)} and {last}"
         output.say(f"note: --layers has no effect: only {policies} partition the model again")
     _say_what_the_trace_lacks(trace, arguments, output)
@@ -91,6 +88,12 @@ def _say_what_the_trace_lacks(trace: FleetTrace, arguments: Namespace, output: O
     for option, value in (("--watched", arguments.watched), ("--faults", arguments.faults)):
         if value and not trace.is_recorded:
             output.say(f"note: {option} has no effect: {trace.name} is no file of fault records")
+    failures = [event.at for event in trace.events if not event.added]
+    if failures and min(failures) >= trace.span:
+        output.say(
+            f"note: all failures of {trace.name} are at its end, {duration_text(trace.span)}: with a longer "
+            "`--hours H` they count"
+        )
     if arguments.spares and trace.spares:
         output.say(f"note: {trace.name} says nothing of spare machines: they never fail")
     if trace.by_worker and (arguments.gpus_per_node is not None or arguments.layout != LAYOUTS[0]):

@@ -67,6 +67,7 @@ _NUMBERS = {
 """Costs that are no times: the least, the most, and the unit."""
 _ABOVE_ZERO = ("checkpoint-every", "expected-change")
 _LEAST_TIME, _MOST_TIME = 0.001, 366 * 86400.0
+_MOST_PRICE = 1e9
 
 
 REPORTS = ("table", "json", "html")
@@ -400,9 +401,11 @@ def _kinds(words: str) -> tuple[str, ...]:
 
 def _price(word: str) -> float:
     found = re.fullmatch(r"\s*[$€£]?\s*([^/\s]+)\s*(?:/\s*GPU-hour)?\s*", word, re.IGNORECASE)
-    price = _decimal(found[1], 0, 1e9) if found else None
+    price = _decimal(found[1], 0, _MOST_PRICE) if found else None
     if not price:
-        raise argparse.ArgumentTypeError(f"must be like 2.5/GPU-hour, above 0, got {word!r}")
+        raise argparse.ArgumentTypeError(
+            f"must be like 2.5/GPU-hour, above 0 and at most {_MOST_PRICE:.0f}, got {word!r}"
+        )
     return price
 
 

@@ -45,7 +45,10 @@ class Bamboo:
         self._clock = WorkClock(setting.free_checkpoints_every)
         slowed = self._period(setting.job.pipelines) / setting.one_f_one_b - 1
         known = "" if any(setting.job.parameters) else "; whether it fits the memory is not known"
-        self.note = f"redundant forwards take {percent(slowed)} more time than 1F1B{known}"
+        self.note = (
+            f"redundant forwards take {percent(slowed)} more time than 1F1B{known}; a rendezvous takes "
+            f"{setting.costs.rendezvous:g} s ({setting.costs.origin('rendezvous')})"
+        )
         if setting.job.stages == 1:
             self.note = "1F1B: one stage has no successor to run redundantly"
 

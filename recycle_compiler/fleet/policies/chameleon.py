@@ -72,7 +72,8 @@ class Chameleon:
         self._redundant = lru_cache(None)(self._redundant_period)
         self.note = (
             "after its abstract: at each change the best of re-routing as ReCycle's model, re-cutting as "
-            f"Oobleck's ({self._reconfiguration:.1f} s), and redundant forwards"
+            f"Oobleck's ({self._reconfiguration:.1f} s, {setting.costs.origin('reconfiguration')}), and "
+            "redundant forwards"
             f"{self._why_not_double()}"
         )
         self._clock = WorkClock(setting.free_checkpoints_every)

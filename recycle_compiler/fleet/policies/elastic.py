@@ -28,7 +28,10 @@ class Elastic:
         """True if the state of some stage is in no worker's memory."""
         self._clock = WorkClock(setting.free_checkpoints_every)
         self._copy = max(self._job.parameters) / self._costs.copy_rate
-        self.note = "1F1B on the pipelines that are whole; a change pauses as long as ours"
+        self.note = (
+            "1F1B on the pipelines that are whole; a change pauses as long as ours "
+            f"({setting.costs.origin('detection', 'regroup')})"
+        )
 
     def begin(self, down: frozenset[Worker], spare: int) -> float:
         self._hit = _pipelines(down)

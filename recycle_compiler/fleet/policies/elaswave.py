@@ -143,7 +143,8 @@ class Elaswave:
         self.name = "elaswave"
         self.note = (
             "after its abstract: micro-batches resized for each rank, layers moved online; "
-            f"a change edits communicators for {setting.costs.communicator:g} s"
+            f"a change edits communicators for {setting.costs.communicator:g} s "
+            f"({setting.costs.origin('communicator')})"
         )
         self._setting, self._job, self._costs = setting, setting.job, setting.costs
         self._grid = grid(setting.job)

@@ -57,8 +57,9 @@ class Oobleck:
         self._reconfiguration = reconfiguration_seconds(setting)
         least = min(self.templates, default=0)
         self.note = (
-            f"pipelines of {plural(least, 'worker')} or more; a change costs {self._reconfiguration:.1f} s, "
-            "a failure half an iteration besides"
+            f"templates as published; pipelines of {plural(least, 'worker')} or more; a change costs "
+            f"{self._reconfiguration:.1f} s ({setting.costs.origin('reconfiguration')}), a failure half an "
+            "iteration besides"
         )
 
     def begin(self, down: frozenset[Worker], spare: int) -> float:

@@ -68,7 +68,8 @@ class Ours:
         planned = f"for up to {plural(most, 'failure')}" if most else "without failures"
         self.note = (
             f"plans of the bundle {planned}, others on demand; a failure takes "
-            f"{costs.detection + costs.regroup:.3g} s and {costs.undone:g} iterations"
+            f"{costs.detection + costs.regroup:.3g} s ({costs.origin('detection', 'regroup')}) and "
+            f"{costs.undone:g} iterations"
         )
         if setting.neighbour_copies:
             self.note += f"; copies in neighbours' memory every {plural(setting.neighbour_copies, 'step')}"

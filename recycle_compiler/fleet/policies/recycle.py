@@ -52,7 +52,10 @@ class Recycle:
 
     def __init__(self, setting: FleetSetting, techniques: Techniques = ALL) -> None:
         self.name = "recycle"
-        self.note = f"as published, with {', '.join(techniques.names) or 'nothing'}; copies are waited for"
+        self.note = (
+            f"as published, with {', '.join(techniques.names) or 'nothing'}; pauses as ours "
+            f"({setting.costs.origin('detection', 'regroup')}), and copies are waited for"
+        )
         self._setting = setting
         self._grid = grid(setting.job)
         self._plan = RecyclePlans(setting.job, techniques).plan

@@ -32,7 +32,7 @@ class Restart:
         self.saving = setting.saving
         # Saves are part of the rate, so they are part of the time that counts as work.
         self._clock = WorkClock(setting.checkpoint_every + setting.checkpoint_save)
-        self.note = f"1F1B on whole pipelines; {setting.saves_text}, a restart takes {self._again:.0f} s"
+        self.note = f"1F1B on whole pipelines; {setting.saves_text}, {setting.restart_text}"
         self._grid = grid(setting.job)
         self._holders = Holders(setting.job.stages)
         self._used: frozenset[Worker] = frozenset()
@@ -104,10 +104,11 @@ class InProcessRestart(Restart):
         super().__init__(setting)
         self.saving = 0.0
         self._clock = WorkClock(setting.free_checkpoints_every)
+        origin = self._costs.origin("swap").replace("published", "published for DeadPool")
         self.note = (
             f"1F1B on whole pipelines; a restart inside the processes takes {self._costs.swap:g} s "
-            f"(published for DeadPool) and {self._costs.undone:g} iterations, with state from peers; "
-            "checkpoints cost nothing"
+            f"({origin}) and {self._costs.undone:g} iterations, with state from peers; checkpoints cost "
+            "nothing"
         )
 
     def _recover(self, change: Change, now: float) -> Reaction:

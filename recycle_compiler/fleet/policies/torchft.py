@@ -34,7 +34,7 @@ class TorchFt:
         self.note = (
             "1F1B on whole replicas, re-formed from any machines; a failure pauses "
             f"{self._costs.replica_pause:g} s, a replica that joins {self._costs.replica_join:g} s (both "
-            "measured); smaller batches are not a loss"
+            f"{self._costs.origin('replica_pause', 'replica_join')}); smaller batches are not a loss"
         )
 
     def begin(self, down: frozenset[Worker], spare: int) -> float:

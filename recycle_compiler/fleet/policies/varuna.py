@@ -32,14 +32,10 @@ class Varuna:
         _, self._templates = pipeline_shapes(setting)
         self._shape = lru_cache(None)(self._best_shape)
         self._rate = 0.0
-        costs = setting.costs
         # Saves are part of the rate, so they are part of the time that counts as work.
         self._clock = WorkClock(setting.checkpoint_every + setting.checkpoint_save)
         self.saving = setting.saving
-        self.note = (
-            f"as published, in the best shape; {setting.saves_text}; "
-            f"a restart takes {costs.restart + setting.checkpoint_load:.0f} s"
-        )
+        self.note = f"as published, in the best shape; {setting.saves_text}; {setting.restart_text}"
 
     def begin(self, down: frozenset[Worker], spare: int) -> float:
         if not self._templates:

@@ -214,10 +214,11 @@ def _pairs(kind: _Word, rest: list[_Word], example: str, report: Mistakes) -> di
 def _time(word: _Word, report: Mistakes) -> float:
     seconds = seconds_of(word.text)
     if seconds is None:
-        hint = f"write 1800 for seconds, or `30m`; units are {UNITS}"
+        hint = f"write 1800 for seconds, or `30m`; units are {UNITS}, and numbers have up to 15 digits"
         report.error("type", f"this is no time: {quote(word.text)}", word.span, hint)
     elif seconds < _LEAST_TIME:
-        report.error("range", f"the time must be at least 1ms, got {quote(word.text)}", word.span)
+        hint = "write `30m`; `none` is a trace in which nothing fails"
+        report.error("range", f"the time must be at least 1ms, got {quote(word.text)}", word.span, hint)
     else:
         return seconds
     return 1.0
@@ -273,7 +274,7 @@ def _whole(text: str, span: Span, least: int, report: Mistakes) -> int:
     if text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= _MOST_GPUS:
         return int(text)
     message = f"this must be a whole number from {least} to {_MOST_GPUS:,}, got {quote(text)}"
-    report.error("type", message, span)
+    report.error("type", message, span, "write digits alone, as in `spares=2` or `node=8:20%`")
     return least
 
 

@@ -207,6 +207,11 @@ class Participant(ABC):
 
     # The end.
 
+    def ends(self) -> Answers:
+        """All steps are made, or the job ends without: the last that it has to say, before anybody is sent
+        away. Asked once."""
+        return ()
+
     failure: str | None = None
     """An error, for the user when the job ends."""
 

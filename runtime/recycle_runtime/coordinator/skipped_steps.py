@@ -61,7 +61,6 @@ class SkippedSteps(Participant):
         stage_of = self.job.cells.stage
         answers: list[Answer] = [*self.hear(member, said, self.job.roster.active(), stage_of)]
         if self.is_too_often:
-            answers += self.end(stage_of)
             answers.append(GivenUp(f"the last {self.in_a_row} steps were skipped; {self.words}"))
         return answers
 
@@ -109,9 +108,9 @@ class SkippedSteps(Participant):
             self.in_a_row = sum(1 for _ in row)
         self._last = max(step, self._last)
 
-    def end(self, stage_of: StageOf) -> list[Order]:
-        """The job ends: whoever has not said anything never will."""
-        return self._close(stage_of)
+    def ends(self) -> list[Order]:
+        """Whoever has not said anything never will."""
+        return self._close(self.job.cells.stage)
 
     def _close(self, stage_of: StageOf) -> list[Order]:
         if self._open is None:

@@ -853,7 +853,7 @@ class StateMachine:
     def _save(self) -> None:
         """All steps are made: the job has ended well once everybody has written what it should."""
         skipped, error = self.participants.skipped, self.participants.failure
-        self._take(skipped.end(self.cells.stage))
+        self._ask(lambda one: one.ends())
         if skipped.has_made_none(self.steps - self.members.begins.step):
             error = f"every step was skipped, so nothing was trained; {skipped.words}"
         begun = self.participants.last_save.begin(self.steps, error)
@@ -873,6 +873,8 @@ class StateMachine:
         is_told = self.phase is Phase.SAVING
         self._orders += self._faults.told(ENDLESS, error or "")
         self.phase, self._ending.error = Phase.ENDED, error
+        if not (is_told or ok):
+            self._ask(lambda one: one.ends())
         self.participants.stop()
         # First, so that it is written down: who has heard of it is gone when a coordinator comes back.
         self._orders.append(EndJob(error, no_plan, is_lost))

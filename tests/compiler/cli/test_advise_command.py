@@ -81,6 +81,14 @@ def test_mistakes(plan: str, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "machines cannot be drawn from" in capsys.readouterr().err
     assert main(["advise", plan, *TRACE, "--nodes", "1"]) == 2
     assert "--nodes must reach 2" in capsys.readouterr().err
-    for words in ("9..3", "x", "1..999"):
+    for option, words, said in (
+        ("--nodes", "9..3", "must go up from at least 1"),
+        ("--nodes", "x", "must be like 28..36"),
+        ("--nodes", "1..999", "over at most 64 numbers"),
+        ("--nodes", "1" * 30, "to at most 65536"),
+        ("--throughput", "1" * 30, "of up to 20 characters"),
+        ("--throughput", "-3", "above 0"),
+    ):
         with pytest.raises(SystemExit):
-            main(["advise", plan, *TRACE, "--nodes", words])
+            main(["advise", plan, *TRACE, option, words])
+        assert said in capsys.readouterr().err

@@ -129,8 +129,8 @@ def test_diff_of_texts(small_bundle: str, recyclec: Recyclec, tmp_path: Path) ->
 
 
 def test_diff_of_something_else(small_bundle: str, small_job: str, recyclec: Recyclec) -> None:
-    words = f"recyclec: error: {small_job}: neither a bundle nor a schedule text\n"
-    assert recyclec("diff", small_bundle, small_job) == (1, "", words)
+    words = "neither a bundle nor a schedule text; a trace is JSON and comes second"
+    assert recyclec("diff", small_bundle, small_job) == (1, "", f"recyclec: error: {small_job}: {words}\n")
 
 
 def test_verify(small_bundle: str, recyclec: Recyclec) -> None:

@@ -1,6 +1,7 @@
 """Arguments that are refused before anything is read."""
 
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
@@ -31,7 +32,7 @@ from recycle_compiler.fleet.setting import ChangeCosts
         (["--trace", "none", "--jitter", "101"], "from 0 to 100"),
         (
             ["--trace", "none", "--price", "-2/GPU-hour"],
-            "must be like 2.5/GPU-hour, above 0, got '-2/GPU-hour'",
+            "must be like 2.5/GPU-hour, above 0 and at most 1000000000, got '-2/GPU-hour'",
         ),
         (["--trace", "none", "--replace", "-2h"], "must be a time like 10ms or 1.5s, above 0, got -2h"),
         (["--trace", "none", "--costs", "-x"], "begins with a dash is written as in --option=-value"),
@@ -44,6 +45,16 @@ def test_usage(arguments: list[str], words: str, capsys: pytest.CaptureFixture[s
         main(["simulate", "x.plan", *arguments])
     assert stop.value.code == 2
     assert words in capsys.readouterr().err
+
+
+def test_a_trace_whose_failures_come_at_its_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = tmp_path / "late.json"
+    trace.write_text('{"at": "1h", "failed": ["0:0"]}\n', encoding="utf-8")
+    simulate = ["simulate", "examples/figure3.job", "--failures", "1", "--jobs", "1", "--trace", str(trace)]
+    assert main([*simulate, "--against", "fault-scaled"]) == 0
+    assert "all failures of late.json are at its end, 1h" in capsys.readouterr().err
+    assert main([*simulate, "--against", "fault-scaled", "--hours", "2"]) == 0
+    assert "at its end" not in capsys.readouterr().err
 
 
 def test_every_cost_can_be_named() -> None:

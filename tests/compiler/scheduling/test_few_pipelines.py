@@ -67,3 +67,21 @@ def test_all_pipelines_do_what_few_do() -> None:
     whole = tune(Clock(problem), goal, Effort().tuning, Noise(0), AMPLE)
     alone = tune(Clock(few), goal, Effort().tuning._replace(other_routes=False), Noise(0), AMPLE)
     assert goal.enough <= whole.timed.period <= alone.timed.period
+
+
+def test_pipelines_that_have_failed_need_not_divide() -> None:
+    """Of 13 workers 3 have failed everywhere: 52 micro-batches on one worker, or 520 on ten."""
+    problem = routed_problem(unit_job(3, 13, 40, capacity=4), normal_form((3, 3, 3), 13))
+    few = few_pipelines(problem)
+    assert few is not None
+    assert {len(hosts) for hosts in few.hosts} == {1} and few.units == 52
+    assert lower_bound(few).period == lower_bound(problem).period
+    times = np.arange(3 * few.units * 3, dtype=np.int64).reshape(3, few.units, 3)
+    start = lifted(problem, few, times)
+    # Each worker of all has what the one of a few has, in the same order.
+    for worker in np.unique(problem.host[:, 0]):
+        assert sorted(start[0, problem.host[:, 0] == worker, 0]) == times[0, :, 0].tolist()
+    goal = Goal(lower_bound(problem).period, lower_bound(problem).period)
+    clock, alone = Clock(problem), tune(Clock(few), goal, Effort().tuning, Noise(0), AMPLE).timed
+    whole = clock.time(clock.order_of(lifted(problem, few, alone.start)))
+    assert whole is not None and whole.period == alone.period

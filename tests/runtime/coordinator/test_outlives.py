@@ -3,7 +3,7 @@ coordinator; docs/protocol.md has that table."""
 
 import ast
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import get_args
 
@@ -21,7 +21,7 @@ SOURCE = Path(str(coordinator.__file__)).parent
 
 
 def table() -> str:
-    """As it should stand there; `python -m tests.runtime.coordinator.test_outlives` prints it."""
+    """As it should stand there."""
     lines = ["| what | messages | in the journal | said again | not needed |", "|---|---|---|---|---|"]
     for memory in TABLE:
         said = ", ".join(f"`{type_name(kind)}`" for kind in memory.said)
@@ -30,9 +30,8 @@ def table() -> str:
     return "\n".join(lines) + "\n"
 
 
-def test_the_table_on_the_page() -> None:
-    is_there = table() in PAGE.read_text(encoding="utf-8")
-    assert is_there, f"{PAGE}: paste what `python -m tests.runtime.coordinator.test_outlives` prints"
+def test_the_table_on_the_page(page_part: Callable[[Path, str], None]) -> None:
+    page_part(PAGE, table())
 
 
 def test_every_message_of_workers_has_one_row() -> None:
@@ -79,7 +78,3 @@ def test_what_a_participant_hears_is_in_its_own_rows() -> None:
         mine = {kind for memory in participant.memory for kind in memory.said}
         assert set(participant.hears()) <= mine
     assert [kind for kind in PARTICIPANTS if kind in opened] == opened
-
-
-if __name__ == "__main__":
-    print(table())

@@ -1,9 +1,11 @@
 """docs/protocol.md has a table of the messages, and it is that of the code."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, get_args
+
+import pytest
 
 from recycle_runtime.protocol.messages import observers, store, wire
 
@@ -20,29 +22,23 @@ DIRECTIONS: Mapping[str, Any] = {
 }
 
 
-def table() -> str:
-    """As it should stand there; `python -m tests.runtime.protocol.test_protocol_page` prints it."""
-    lines: list[str] = []
-    for title, direction in DIRECTIONS.items():
-        lines += [f"### {title}", "", "| message | fields | what it says |", "|---|---|---|"]
-        for kind in get_args(direction) or (direction,):
-            fields = ", ".join(f"`{field.name}`" for field in dataclasses.fields(kind))
-            lines.append(f"| `{wire.type_name(kind)}` | {fields} | {_sentence(kind)} |")
-        lines.append("")
-    return "\n".join(lines)
+def table(title: str) -> str:
+    """As it should stand there."""
+    lines = [f"### {title}", "", "| message | fields | what it says |", "|---|---|---|"]
+    for kind in get_args(DIRECTIONS[title]) or (DIRECTIONS[title],):
+        fields = ", ".join(f"`{field.name}`" for field in dataclasses.fields(kind))
+        lines.append(f"| `{wire.type_name(kind)}` | {fields} | {_sentence(kind)} |")
+    return "\n".join(lines) + "\n"
 
 
 def _sentence(kind: type[object]) -> str:
     return " ".join((kind.__doc__ or "").split("\n\n")[0].split())
 
 
-def test_the_table_of_messages() -> None:
-    assert table() in PAGE.read_text(encoding="utf-8")
+@pytest.mark.parametrize("title", DIRECTIONS)
+def test_the_tables_of_messages(title: str, page_part: Callable[[Path, str], None]) -> None:
+    page_part(PAGE, table(title))
 
 
 def test_the_version_on_the_page() -> None:
     assert f"version {wire.VERSION} " in PAGE.read_text(encoding="utf-8")
-
-
-if __name__ == "__main__":
-    print(table())

@@ -17,6 +17,8 @@ interface Policy {
   lost: number;
   still: number;
   redone: number;
+  /** What it would have needed without failures, as a share of the time. */
+  effective: number;
   /** GPU-hours by use. */
   uses: number[];
   /** Of a million of what the unit counts; null without a price. */
@@ -120,6 +122,7 @@ class Page {
       lost: data.gpu_hours_down,
       still: 0,
       redone: 0,
+      effective: share,
       uses: [],
       cost: null,
       curve: data.live.map(([at, live]) => [at, (live / Math.max(1, data.workers)) * data.reference]),
@@ -160,11 +163,11 @@ class Page {
     const headline = element("headline", HTMLParagraphElement);
     const { ours } = this;
     if (ours !== undefined) {
-      headline.append(make("b", { id: "lost" }, this.lostText(ours)), ` with our plans; the machines themselves were down for ${hoursText(data.gpu_hours_down)}.`);
+      headline.append(make("b", { id: "lost" }, this.lostText(ours)), ` with our plans; machines of the job were down for ${hoursText(data.gpu_hours_down)}.`);
     } else headline.append("Our plans cannot run this job.");
     const above = data.policies.some((policy) => policy.share > 1.0005);
     element("meaning", HTMLParagraphElement).textContent =
-      `100 % is our plan without failures on machines that never fail: ${digits.format(data.reference)} ${data.unit}. GPU-hours lost are those paid for beyond what that would have needed for the same iterations.` +
+      `100 % is our plan without failures on machines that never fail: ${digits.format(data.reference)} ${data.unit}. GPU-hours lost are those of the job beyond what that would have needed for the same iterations. Effective time: what the policy itself would have needed for them if nothing had failed.` +
       (above ? " More than 100 %: a policy that cuts the model anew can have more even stages than the job." : "");
     element("unit", HTMLTableCellElement).textContent = data.unit;
     element("after", HTMLTableCellElement).textContent = `${data.unit} after`;
@@ -340,7 +343,7 @@ class Page {
 
   private row(policy: Policy): HTMLElement {
     const name = make("th", { scope: "row" }, label(policy.name), make("details", {}, make("summary", {}, "assumptions"), policy.note));
-    if (policy.average === null) return make("tr", { "data-policy": policy.name }, name, make("td", { colspan: "6", class: "words whole" }, `cannot run: ${policy.note}`));
+    if (policy.average === null) return make("tr", { "data-policy": policy.name }, name, make("td", { colspan: "7", class: "words whole" }, `cannot run: ${policy.note}`));
     const longest = Math.max(...this.chosen.map((each) => each.lost), 1e-9);
     const down = Math.min(this.data.gpu_hours_down, Math.max(0, policy.lost));
     const parts = [["down", down], ["own", Math.max(0, policy.lost) - down]] as const;
@@ -363,6 +366,7 @@ class Page {
       make("td", {}, make("b", { class: "lost" }, this.lostText(policy)), bar, make("span", { class: "quiet" }, beyond)),
       cell(this.data.unit, digits.format(policy.average)),
       cell("of never failing", percent(policy.share)),
+      cell("effective time", percent(policy.effective)),
       cell("without progress", `${policy.still.toFixed(2)} h`),
       cell("iterations done twice", tenths.format(policy.redone)),
       cell("lost more than ours", more),

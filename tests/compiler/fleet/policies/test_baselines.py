@@ -191,3 +191,19 @@ def test_the_table_says_how_more_than_everything_is_possible() -> None:
     assert "More than 100 %" not in report_table(report)
     ahead = replace(report, outcomes=(replace(outcome, share=1.1),))
     assert "More than 100 %: a policy that cuts the model anew" in report_table(ahead)
+
+
+def test_notes_say_what_was_measured_and_what_users_gave() -> None:
+    names = ("ours", "torchft", "nvrx", "oobleck", "restart")
+    ours, torchft, nvrx, oobleck, restart = (
+        one.note
+        for one in report_of(made_fleet("none"), *names, given=setting(ChangeCosts(swap=9.0))).outcomes
+    )
+    assert "0.155 s (measured)" in ours and "(both measured)" in torchft and "9 s (given)" in nvrx
+    assert "2.0 s (published)" in oobleck and "(assumed)" in restart
+    changed = ChangeCosts(regroup=3.0, replica_join=2.0, reconfiguration=5.0, checkpoint_save=7.0)
+    ours, torchft, nvrx, oobleck, restart = (
+        one.note for one in report_of(made_fleet("none"), *names, given=setting(changed)).outcomes
+    )
+    assert "(given)" in ours and "(both given)" in torchft and "40 s (published for DeadPool)" in nvrx
+    assert "5.0 s (given)" in oobleck and "checkpoint of 7 s (given)" in restart

@@ -88,6 +88,7 @@ def test_words_that_are_wrong(text: str, place: str, words: str) -> None:
         parse_words(text)
     said = caught.value.render()
     assert said.startswith(place), said
+    assert "hint: " in said
     assert words in said
 
 
