@@ -1,4 +1,4 @@
-"""What each technique is worth, one on top of the other: `python -m bench.ablation`."""
+"""Gain of each technique, one on top of the other: `python -m bench.ablation`."""
 
 from collections.abc import Iterator
 

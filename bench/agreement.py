@@ -53,7 +53,7 @@ def _rows(names: Sequence[str], bundles: Sequence[Path]) -> Iterator[tuple[str, 
 
 
 def row_of(bundle: Bundle) -> tuple[str, ...]:
-    """What the engine makes of the plans of a bundle."""
+    """The engine's result for the plans of a bundle."""
     equal, seconds = 0, list[float]()
     for number, plan in enumerate(bundle.plans):
         began = time.process_time()

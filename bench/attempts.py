@@ -1,4 +1,4 @@
-"""What a solver made of a job, as it travels between processes: one line of JSON."""
+"""A solver's result for a job, as it travels between processes: one line of JSON."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -39,5 +39,5 @@ def print_attempt(attempt: Attempt) -> None:
 
 
 def read_attempt(line: str) -> Attempt:
-    """What `print_attempt` wrote."""
+    """The result that `print_attempt` wrote."""
     return Attempt(**json.loads(line))

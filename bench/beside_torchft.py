@@ -210,7 +210,7 @@ def used_on_mig_devices(xml: str) -> list[int]:
 
 
 class Contestant:
-    """What both have in common: a folder of its own, the watched program, time, and a record."""
+    """Common parts of both: a folder of its own, the watched program, time, and a record."""
 
     def __init__(self, name: str, said: argparse.Namespace) -> None:
         self._name, self._folder = name, said.folder

@@ -158,8 +158,8 @@ def _disturbance(steps: Sequence[Step], kill: float, until: float, long: float) 
 
 
 def _settled(gaps: Sequence[float], long: float) -> int:
-    """How many of these belong to the pause after the kill. Before anybody notices the kill, some steps may
-    become complete as usual."""
+    """Number of these that belong to the pause after the kill. Before anybody notices the kill, some steps
+    may become complete as usual."""
     ordinary, has_paused = 0, False
     for number, gap in enumerate(gaps, 1):
         has_paused = has_paused or gap > long
@@ -170,7 +170,7 @@ def _settled(gaps: Sequence[float], long: float) -> int:
 
 
 def _worker_back(after: Sequence[Step]) -> float | None:
-    """When the first step with all workers was complete that follows one with fewer."""
+    """Time of the first step with all workers that follows one with fewer."""
     fewer = next((number for number, step in enumerate(after) if step.workers < WORKERS), len(after))
     return next((step.at for step in after[fewer:] if step.workers == WORKERS), None)
 

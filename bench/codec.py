@@ -1,4 +1,4 @@
-"""What the format of streams costs: size, and time to decode in plain Python; `python -m bench.codec`.
+"""Cost of the format of streams: size, and time to decode in plain Python; `python -m bench.codec`.
 
     python -m bench.codec --bundle scale-2048.plan   bundles that were compiled before; may be repeated
 

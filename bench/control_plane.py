@@ -1,4 +1,4 @@
-"""What a coordinator costs at size: `python -m bench.control_plane [SIZE ...]`, 256 to 4,096 by default.
+"""Cost of a coordinator at size: `python -m bench.control_plane [SIZE ...]`, 256 to 4,096 by default.
 
 A real coordinator, in a process of its own, against simulated processes on loopback: agents for eight workers
 each, and workers that say and ask for what real ones do, over connections of their own, but train nothing.
@@ -289,7 +289,7 @@ class Worker:
         self._fleet.waiting.append(self)
 
     def ask(self) -> None:
-        """When its connection to the store stands."""
+        """Time at which its connection to the store stands."""
         assert self._store is not None
         # No two have the same.
         address = hashlib.sha512(str(self.pid).encode()).hexdigest() * 2

@@ -1,4 +1,4 @@
-"""What CP-SAT finds on its own: `python -m bench.cpsat_alone JOB P:S,P:S SECONDS [routed]` prints JSON.
+"""CP-SAT alone: `python -m bench.cpsat_alone JOB P:S,P:S SECONDS [routed]` prints JSON.
 
 With `routed` it is told which worker runs what, as our plans route; else it finds that out itself. In a
 process of its own, because ortools and highspy cannot share one.

@@ -1,4 +1,4 @@
-"""What choosing the cut is worth: `python -m bench.cuts [job[:failures,...] ...]`.
+"""Worth of choosing the cut: `python -m bench.cuts [job[:failures,...] ...]`.
 
 For each job in layers and some numbers of failures: the plan under the job's own cut, the plan under the best
 cut and counts found, or of two groups of pipelines with cuts of their own, Oobleck's model with pipelines of
@@ -17,7 +17,7 @@ from recycle_compiler.fleet.policy import CannotRunError, make_policy
 from recycle_compiler.fleet.setting import FleetSetting
 from recycle_compiler.frontend import load_job
 from recycle_compiler.planner.baselines import one_f_one_b_period
-from recycle_compiler.viz.table import layout_text
+from recycle_compiler.viz.table import layout_cell
 
 TITLE = "Choosing the cut"
 ROWS: dict[str, tuple[int, ...]] = {
@@ -68,7 +68,7 @@ def rows(name: str, failures: Sequence[int]) -> Iterator[Row]:
             _oobleck(setting, count),
             base / (period if best is None else best.claims.period),
             base / found.bounds[count],
-            "own cut" if best is None else layout_text(best.layout, job.cut) + _halves(best.split),
+            "own cut" if best is None else layout_cell(best.layout, job.cut) + _halves(best.split),
         )
 
 

@@ -1,4 +1,4 @@
-"""What slow data costs: `python -m bench.data` trains 2 x 2 workers; it takes 20 ms to draw a micro-batch.
+"""Cost of slow data: `python -m bench.data` trains 2 x 2 workers; it takes 20 ms to draw a micro-batch.
 
 The same items are given as an iterator, `batches(seed)`, and by index, `microbatch(index)`: without code of
 the user between two steps, with it, and with the word that data does not depend on it.

@@ -19,7 +19,7 @@ from bench.measure import RECYCLEC
 from bench.models import gpt_text
 from bench.report import ROOT, Section
 from recycle_compiler.analysis.trace_diff.comparison import TraceComparison, compare_with_run
-from recycle_compiler.analysis.trace_diff.trace_file import RunTrace, read_trace
+from recycle_compiler.analysis.trace_diff.trace_file import RunTrace, read_run_trace
 from recycle_compiler.backends.bundle import read_streams
 from recycle_compiler.backends.replay import replay
 from recycle_compiler.ir.bundled import read_job
@@ -118,7 +118,7 @@ def on_this_machine() -> Iterator[Beside]:
                 trace,
             ]
             _run(RECYCLE_RUN, "local", bundle, "--program", program, *options)
-            yield beside_trace(plan, Bundle.read(bundle), read_trace(str(trace)), load)
+            yield beside_trace(plan, Bundle.read(bundle), read_run_trace(str(trace)), load)
 
 
 def beside_trace(plan: str, bundle: Bundle, trace: RunTrace, load: float) -> Beside:
@@ -143,7 +143,7 @@ def measured_costs(bundle: Bundle, run: TraceComparison) -> SimulatedCosts:
 
 
 def on_the_grid(folder: Path) -> Iterator[Beside]:
-    """What there is of a GPU's runs: their plans, and the table of what steps took."""
+    """The plans of a GPU's runs, and the table of what steps took, as far as there are any."""
     table = folder / "table.md"
     measured = measured_in((table if table.exists() else ROOT / "docs" / "runtime.md").read_text("utf-8"))
     for number, plan in enumerate(GRID_PLANS):

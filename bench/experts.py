@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.report import Section
-from recycle_runtime.experts.placement import Placement, place
+from recycle_runtime.experts.placement import Placement, place_experts
 
 PEERS, SLOTS, EXPERTS = 16, 4, 16
 POLICIES: dict[str, int] = {"static": 0, "every 100": 100, "every 50": 50, "every 10": 10, "every step": 1}
@@ -84,7 +84,7 @@ def routing(trace: Trace, steps: int, seed: int) -> Iterator[Counts]:
 
 def outcome(steps: Sequence[Counts], every: int) -> Outcome:
     """Of the same routing under one policy."""
-    placement = place([1] * EXPERTS, [SLOTS] * PEERS)
+    placement = place_experts([1] * EXPERTS, [SLOTS] * PEERS)
     total = dropped = crossing = moved = 0
     busiest: list[float] = []
     for step, asked in enumerate(steps):
@@ -95,7 +95,7 @@ def outcome(steps: Sequence[Counts], every: int) -> Outcome:
         here = rows.sum(0)
         busiest.append(float(here.max() / here.mean()))
         if every and (step + 1) % every == 0:
-            after = place([int(each) for each in asked.sum(0)], [SLOTS] * PEERS)
+            after = place_experts([int(each) for each in asked.sum(0)], [SLOTS] * PEERS)
             moved += _moved(placement, after)
             placement = after
     return Outcome(
@@ -182,7 +182,7 @@ def overhead(repeats: int = 200) -> str:
     counts = [[int(each) for each in asked.sum(0)] for asked in routing(TRACES[2], repeats, 1)]
     begin = time.perf_counter()
     for popularity in counts:
-        place(popularity, [SLOTS] * PEERS)
+        place_experts(popularity, [SLOTS] * PEERS)
     seconds = (time.perf_counter() - begin) / repeats
     return f"a placement takes {1e6 * seconds:.0f} us of one core; popularity is {8 * EXPERTS} bytes a layer"
 
@@ -215,7 +215,7 @@ def train_toy(steps: int, every: int) -> Toy:
     mixtures = [module for module in model.modules() if isinstance(module, MixtureOfExperts)]
     room = [TOY_SLOTS] * TOY_PEERS
     for mixture in mixtures:
-        mixture.experts.exchange = Alone(place([1] * program.EXPERTS, room))
+        mixture.experts.exchange = Alone(place_experts([1] * program.EXPERTS, room))
         mixture.loss_scale = 1 / TOY_PEERS
     optimizer: Any = program.optimizer(list(model.parameters()))
     data = program.batches(1)
@@ -238,7 +238,7 @@ def train_toy(steps: int, every: int) -> Toy:
             choices += int(counted.popularity.sum())
             if every and (step + 1) % every == 0:
                 popularity: list[int] = cast(Any, counted.popularity).tolist()
-                mixture.experts.exchange = Alone(place(popularity, room))
+                mixture.experts.exchange = Alone(place_experts(popularity, room))
     window = max(1, steps // 10)
     smooth = [statistics.fmean(losses[max(0, end - window) : end]) for end in range(1, steps + 1)]
     return Toy(dropped / choices, smooth)

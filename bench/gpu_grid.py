@@ -104,7 +104,7 @@ def _compiled(folder: Path, number: int, techniques: str, failed: str, beside: i
 
 
 def _busy_beside_one(plan: dict[str, Any]) -> float:
-    """How many other workers compute, on average, while one does."""
+    """Number of other workers that compute, on average, while one does."""
     ops: list[dict[str, Any]] = plan["ops"]
     moments = sorted({op[end] for op in ops for end in ("start", "end")})
     weighted = total = 0.0

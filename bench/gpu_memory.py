@@ -437,7 +437,7 @@ def plan_rows(found: Mapping[str, dict[str, Row]], folder: Path) -> list[tuple[s
 
 
 def bytes_of_plan(found: Mapping[str, dict[str, Row]], folder: Path, peers: int, name: str) -> int | None:
-    """What a worker of a plan holds at most, as it is counted: for each parameter; and activations with what
+    """The most that a worker of a plan holds, as it is counted: for each parameter; and activations with what
     ops need beside them, or weights on their way, whichever is more."""
     profile = found.get("profile", {}).get("llama", {})
     row = found.get(str(peers), {}).get(name, {})

@@ -30,7 +30,7 @@ HEAD = "| model | variant | contestant | ms a step | of the plain loop | least t
 
 
 class ModelSize(NamedTuple):
-    """How large a model is, and its micro-batches."""
+    """Size of a model and of its micro-batches."""
 
     width: int
     layers: int
@@ -201,7 +201,7 @@ class Trained:
 
 
 class PlainModel:
-    """What one would write for one GPU: autocast, gradients added up, clipping, fused AdamW."""
+    """The usual loop on one GPU: autocast, gradients added up, clipping, fused AdamW."""
 
     def __init__(self, task: Trained, device: str) -> None:
         import torch
@@ -251,7 +251,7 @@ def _program(task: Trained) -> Any:
 
 
 def contestants(task: Trained, folder: Path, device: str) -> dict[str, Callable[[], Contestant]]:
-    """What makes each of them, the plain loop first."""
+    """Constructors of the contestants, the plain loop first."""
     found: dict[str, Callable[[], Contestant]] = {"plain loop": lambda: PlainModel(task, device)}
     for number, name in enumerate(PLANS):
         plan = folder / f"step-{number}.plan"
@@ -339,7 +339,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def profile(arguments: argparse.Namespace) -> None:
-    """What host and device do in a few steps of each contestant."""
+    """Activity of host and device in a few steps of each contestant."""
     began = time.perf_counter()
     is_cuda = arguments.device == "cuda"
     for name in arguments.models.split(","):

@@ -1,4 +1,4 @@
-"""Where a step goes on host and device, in short: kernels, gaps between them, calls of CUDA, ops, Python.
+"""Time of a step on host and device, in short: kernels, gaps between them, calls of CUDA, ops, Python.
 
 Three recordings of a few steps each, since each of them slows down what the others look at: the device alone,
 torch's ops alone, Python alone. Events are read as the profiler has them; its own tables take minutes.
@@ -108,7 +108,7 @@ def text(name: str, found: Recording, rows: int = 25) -> str:
 
 
 def difference(name: str, found: Recording, plain: Recording, rows: int = 25) -> str:
-    """What a contestant does more and less than the plain loop."""
+    """A contestant's activity beyond that of the plain loop, and short of it."""
     lines = [
         f"== {name} - plain loop: {found.wall - plain.wall:+.1f} ms a step, "
         f"kernels {found.work - plain.work:+.1f}"

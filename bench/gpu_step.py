@@ -55,7 +55,7 @@ def compile_plans(folder: Path) -> None:
 
 
 class PlainLoop:
-    """What one would write for one GPU: autocast, gradients added up, clipping, fused AdamW."""
+    """The usual loop on one GPU: autocast, gradients added up, clipping, fused AdamW."""
 
     def __init__(self, path: str, device: str) -> None:
         import torch
@@ -187,7 +187,7 @@ def run(folder: Path, device: str) -> None:
 
 
 def profile(folder: Path, device: str) -> None:
-    """What the host and the device do in two steps of each."""
+    """Activity of the host and the device in two steps of each."""
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as profiling
 

@@ -1,4 +1,4 @@
-"""What two groups of pipelines could be worth at most: `python -m bench.groups [job[:failures,...] ...]`.
+"""Most that two groups of pipelines could be worth: `python -m bench.groups [job[:failures,...] ...]`.
 
 No plan is made: these are the bounds over all cuts, and over all sizes, cuts and shares of two groups whose
 gradients are summed layer by layer across both (`planner/group_bounds.py`).

@@ -1,4 +1,4 @@
-"""What HiGHS finds on its own: `python -m bench.highs_alone JOB P:S,P:S SECONDS` prints one line of JSON.
+"""HiGHS alone: `python -m bench.highs_alone JOB P:S,P:S SECONDS` prints one line of JSON.
 
 The model says whether a period can be met, so periods are tried: from the load of the busiest worker up, in
 growing steps, until one is met, then between the last one refuted and that. No dive and no bound of ours
@@ -52,7 +52,7 @@ def _try(problem: Problem, target: int, seconds: float) -> Stop:
 
 
 def _load(problem: Problem) -> int:
-    """What the busiest worker needs, in ticks: a period that is surely not too long."""
+    """Work of the busiest worker, in ticks: a period that is surely not too long."""
     times = zip(problem.hosts, problem.forward, problem.backward, problem.weight, strict=True)
     return max(-(-problem.units // len(hosts)) * (f + b + w) for hosts, f, b, w in times)
 

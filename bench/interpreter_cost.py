@@ -1,4 +1,4 @@
-"""What the loop around the handlers costs: `python -m bench.interpreter_cost`.
+"""Cost of the loop around the handlers: `python -m bench.interpreter_cost`.
 
 Streams run with handlers that do nothing, and with the same handlers traced. With real handlers and a model
 of nothing, what is left is all that is not training: buffers, messages, autograd, the optimizer's step.

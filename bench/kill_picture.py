@@ -35,7 +35,7 @@ def kill_picture(quiet: Sequence[RunRecord], disturbed: Sequence[RunRecord]) -> 
 
 
 def kill_steps(runs: Sequence[RunRecord]) -> Iterator[float]:
-    """Where on the axis of steps each kill lies: at the first row after it."""
+    """Place of each kill on the axis of steps: at the first row after it."""
     for run in runs:
         for kill in run.kills:
             after = (row.step for row in run.rows if row.at > kill.at)

@@ -136,7 +136,7 @@ def read_runs(folder: Path, name: str) -> list[RunRecord]:
 
 
 def read_run(text: str) -> RunRecord:
-    """What a file of records says; its last line may be cut off."""
+    """Contents of a file of records; its last line may be cut off."""
     rows: list[TimedRow] = []
     kills: list[WorkerKill] = []
     recoveries: list[TimedRecovery] = []

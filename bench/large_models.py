@@ -42,7 +42,7 @@ class Steady(NamedTuple):
 
 @cache
 def steady(name: str) -> Steady:
-    """What policies reach once they have adapted, whatever the way there costs."""
+    """Throughput of policies once they have adapted, whatever the way there costs."""
     failed, values = _PARTS.value(name, lambda: _values(name))
     return Steady(name, tuple(failed), values)
 

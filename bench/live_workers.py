@@ -125,7 +125,7 @@ def rows(text: str) -> list[Row]:
 
 
 def _with_raised_bound(job: JobSpec, row: Row, found: Sequence[Row]) -> Row:
-    """Where a row lacks more than is allowed, its bound by all layouts that might lack less."""
+    """A row that lacks more than is allowed, with its bound by all layouts that might lack less."""
     best = max(one.each for one in found if abs(one.live - row.live) <= 1)
     if row.each >= best * (1 - _ALLOWED):
         return row

@@ -112,7 +112,7 @@ def _loss(program: Program, target: Any, output: Any) -> torch.Tensor:
 
 
 def _one_micro_batch(run: StageRun, split: Split) -> tuple[int, int]:
-    """What is held from F to I, and from I to W."""
+    """Bytes held from F to I, and from I to W."""
     with counting(CPU) as held:
         inputs = run.fresh_inputs()
         outputs = run.forward(inputs)
@@ -178,7 +178,7 @@ class Meter:
         self._to_send: set[tuple[int, int]] = set()
 
     def room(self) -> int:
-        """What its messages may take."""
+        """Memory that its messages may take."""
         gradients = len(self._receivers) * (GRADIENTS_UNDER_WAY + 1) * self._size.arriving
         return sum(self._inbox_room.values()) + gradients
 
@@ -246,7 +246,7 @@ class _Metered(GlooTransport):
 
 
 class Task(NamedTuple):
-    """What one worker is told."""
+    """Orders to one worker."""
 
     place: Worker
     size: StageBytes
@@ -257,7 +257,7 @@ class Task(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """What one worker has seen, in bytes; see `Use`."""
+    """Bytes that one worker has counted; see `Use`."""
 
     measured: int
     messages: int

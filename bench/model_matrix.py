@@ -45,7 +45,7 @@ _PARTS = Parts("model_matrix")
 
 
 class Cell(NamedTuple):
-    """How far a run is from the plain loop, or what it said."""
+    """Distance of a run from the plain loop, or its error."""
 
     losses: float
     state: float

@@ -1,4 +1,4 @@
-"""What pipelines train when they are measured against each other: programs as recycle-run takes them."""
+"""Models for pipelines that are measured against each other: programs as recycle-run takes them."""
 
 from typing import NamedTuple
 
@@ -63,7 +63,7 @@ def gpt_text(width: int) -> str:
 
 
 class Model(NamedTuple):
-    """What is trained, and for how long."""
+    """A model, and for how long it is trained."""
 
     name: str
     program: str

@@ -49,7 +49,7 @@ PARTS = ("plans", "torch", "kernels", "trace")
 
 
 class Size(NamedTuple):
-    """What is trained, and for how long."""
+    """A model's size, and for how long it is trained."""
 
     sizes: dict[str, int]
     """Names of examples/programs/gpt.py."""
@@ -290,14 +290,15 @@ def rounds_of(ends: Sequence[float], left_out: int = LEFT_OUT, steps: int = ROUN
 
 
 def joined(rows: Sequence[tuple[list[float], list[float]]]) -> dict[str, Any]:
-    """What processes say about a schedule: the slowest of each round, and the sum of their losses."""
+    """Measurements of a schedule from all processes: the slowest of each round, and the sum of their
+    losses."""
     rounds = [max(times) for times in zip(*(times for times, _ in rows), strict=True)]
     losses = [sum(parts) for parts in zip(*(losses for _, losses in rows), strict=True)]
     return {"rounds": rounds, "losses": losses, "error": ""}
 
 
 def _trace(folder: Path, bundle: str, program: Path, device: str) -> dict[str, Any]:
-    """How long workers compute and wait, from a trace that is recorded here."""
+    """Time that workers compute and wait, from a trace that is recorded here."""
     path = folder / "trace.json"
     words = ["local", bundle, "--program", str(program), "--steps", str(TRACED_STEPS), "--device", device]
     try:
@@ -332,7 +333,7 @@ Span = tuple[float, float]
 
 
 def covered(spans: Sequence[Span], cover: Sequence[Span]) -> float:
-    """How much of these spans lies under others, which may overlap each other."""
+    """Length of these spans that lies under others, which may overlap each other."""
     merged: list[list[float]] = []
     for start, end in sorted(cover):
         if merged and start <= merged[-1][1]:

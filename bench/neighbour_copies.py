@@ -1,4 +1,4 @@
-"""What a copy in the memory of a node costs: the pause of training, and the time beside it.
+"""Cost of a copy in the memory of a node: the pause of training, and the time beside it.
 
     python -m bench.neighbour_copies [MEGABYTES ...]
 

@@ -1,4 +1,4 @@
-"""What our planner finds: `python -m bench.ours_alone JOB P:S,P:S SECONDS` prints one line of JSON."""
+"""Our planner alone: `python -m bench.ours_alone JOB P:S,P:S SECONDS` prints one line of JSON."""
 
 import sys
 import time

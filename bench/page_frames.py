@@ -1,4 +1,4 @@
-"""What a frame of the page of a large plan costs while it is moved: `python -m bench.page_frames`.
+"""Time of a frame of the page of a large plan while it is moved: `python -m bench.page_frames`.
 
 The plan has 49,660 ops on 254 workers. Chromium runs without a window and without a GPU, so it paints in
 software. Frames are counted by the page; what they cost is processor time, of the thread that runs the script

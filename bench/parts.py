@@ -1,4 +1,4 @@
-"""What parts of a benchmark have found, kept in a folder: long tables are made job by job, in several runs.
+"""Parts of a benchmark, kept in a folder: long tables are made job by job, in several runs.
 
 Where BENCH_PARTS names a folder, a part that lies there is read, and one that does not is made and put there,
 with the day and the revision it was made at. Without it everything is made at once.
@@ -26,7 +26,7 @@ class Parts:
         """Parts, by the day and the revision that they were made at."""
 
     def value(self, part: str, make: Callable[[], Any]) -> Any:
-        """What a part has found, as JSON has it."""
+        """The value that a part has found, as JSON has it."""
         if not (folder := os.environ.get(_FOLDER)):
             return make()
         path = Path(folder) / self._benchmark / f"{part}.json"

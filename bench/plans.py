@@ -31,7 +31,7 @@ NAMES = (
 
 
 class Compiled(NamedTuple):
-    """What one `recyclec compile` did."""
+    """Result of one `recyclec compile`."""
 
     plans: list[dict[str, Any]]
     """As `--json` prints them."""

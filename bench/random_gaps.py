@@ -1,4 +1,4 @@
-"""How far plans stay above their bounds on jobs that nobody tuned for: `python -m bench.random_gaps`.
+"""Gaps between plans and their bounds on jobs that nobody tuned for: `python -m bench.random_gaps`.
 
 200 jobs of `bench.varied_jobs`, each with one plan of full effort. The search may be tuned on the jobs of
 `TUNING_SEED`, never on those of `SEED`, which the report is about. The first jobs of a series are a sample of
@@ -38,7 +38,7 @@ _WORST = 10
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What one plan came to."""
+    """Result of one plan."""
 
     number: int
     label: str

@@ -37,7 +37,7 @@ def section() -> Section:
 
 
 def report_of(file: str, job: str) -> FleetReport:
-    """What all policies make of a trace."""
+    """Results of all policies for a trace."""
     if not (SHARED_DATA / "traces" / file).exists():
         raise SystemExit(
             f"{file} is not in ../shared/data/traces: recorded traces are not part of the project"

@@ -1,4 +1,4 @@
-"""What it costs to sign and count every message, and to encrypt it; `python -m bench.records`.
+"""Cost of signing and counting every message, and of encryption; `python -m bench.records`.
 
 Messages of several sizes are written and read on one thread: whole, the records alone around as many bytes,
 and TLS alone around these. Then connections to a server on another thread, with and without TLS, and what two
@@ -73,7 +73,7 @@ def proofs() -> Callable[[], None]:
     tokens = [new_token()]
 
     def once() -> None:
-        nonces = mutual_proof.new_nonce(), mutual_proof.new_nonce()
+        nonces = mutual_proof.new_pair_nonce(), mutual_proof.new_pair_nonce()
         ends = [mutual_proof.meeting("group 0 1", end, nonces[end], nonces[1 - end]) for end in (0, 1)]
         offers = [mutual_proof.offer(tokens, end, ends[end]) for end in (0, 1)]
         for end in (0, 1):

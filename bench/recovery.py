@@ -1,4 +1,4 @@
-"""How long failures and returns of workers take: `python -m bench.recovery`.
+"""Duration of failures and returns of workers: `python -m bench.recovery`.
 
 The running example's 12 workers on this machine. Each event happens in the middle of a step, to a worker of
 another stage each time; the next one comes when the last is long over.
@@ -54,7 +54,7 @@ def section() -> Section:
 
 
 def _run(plan: str, kind: str) -> list[tuple[Recovered, float]]:
-    """What happened, each with the seconds of an undisturbed step."""
+    """Events of one run, each with the seconds of an undisturbed step."""
     faults: list[str] = []
     returns: list[str] = []
     for number in range(EVENTS):

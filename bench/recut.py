@@ -1,4 +1,4 @@
-"""How long the switch to another cut takes, next to the two stops of a re-join: `python -m bench.recut`.
+"""Duration of the switch to another cut, next to the two stops of a re-join: `python -m bench.recut`.
 
 The same run has both, so that what else the machine does touches them alike. A worker is killed, layers
 travel and the cut changes; it comes back, and the cut changes back.

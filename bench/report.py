@@ -1,4 +1,4 @@
-"""What a benchmark hands over: sections of prose and one table each, as text for a terminal or Markdown."""
+"""Output of a benchmark: sections of prose and one table each, as text for a terminal or Markdown."""
 
 import os
 import platform
@@ -45,7 +45,7 @@ def job_path(name: str) -> Path:
 
 
 def machine() -> str:
-    """Where this runs, in words."""
+    """This machine, in words."""
     cores = os.cpu_count() or 1
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     counted = {1: "one core", 2: "two cores"}.get(cores, f"{cores} cores")

@@ -139,7 +139,7 @@ def section(names: tuple[str, ...] = JOBS) -> Section:
             rows.append((f"{name}, {kind}", *held, *speed))
         gains.append(f"{name} {_gain(found)}")
     failed = (f"{share} % failed" if share else "no failure" for share in SHARES)
-    columns = ("job, state", "bytes a parameter", "GiB for activations", "of 1F1B's", *failed)
+    columns = ("job, state", "bytes a parameter", "activations, GiB", "of 1F1B's", *failed)
     words = (
         "Quick plans under the job's own cut, failures spread evenly over stages. Speeds are iterations per "
         "hour against fault-free 1F1B with the whole state and as much memory as it likes (of all rows of "

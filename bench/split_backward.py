@@ -1,4 +1,4 @@
-"""What it costs to split backward in two: `python -m bench.split_backward [--device cuda]`.
+"""Cost of splitting backward in two: `python -m bench.split_backward [--device cuda]`.
 
 (I + W) / B: input gradient, then weight gradient, against the whole backward of plain autograd. Ours, and
 torch.distributed.pipelining's. The three take turns, and every number is a median over the turns. Gradients
@@ -194,7 +194,7 @@ def share(turns: Sequence[Turn], wholes: Sequence[Turn]) -> float:
 
 
 def cases(device: torch.device) -> list[Case]:
-    """What is measured on a device."""
+    """The cases that are measured on a device."""
     if device.type == "cuda":
         return [
             Case("4 blocks of 4096", blocks(4096, 4), (1, 2048, 4096), 30, torch.bfloat16),

@@ -1,4 +1,4 @@
-"""How long the commands take before they do anything: `python -m bench.start_up`."""
+"""Start-up time of the commands: `python -m bench.start_up`."""
 
 from bench.measure import RECYCLEC, run
 from bench.report import Section, job_path

@@ -29,7 +29,7 @@ class TurnError(RuntimeError):
 
 
 class Report(NamedTuple):
-    """What one process says of its turn."""
+    """A process's report of its turn."""
 
     began: int
     ended: int
@@ -41,7 +41,7 @@ class Report(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """What a pair did in one turn."""
+    """Times of a pair in one turn."""
 
     seconds: float
     """For each step, from the start of the first process to the end of the last."""
@@ -82,7 +82,7 @@ class Turns:
 
 
 class Setting(NamedTuple):
-    """Where the processes of a pair find what they need."""
+    """Places in which the processes of a pair find what they need."""
 
     port: int
     """Of the store they meet at."""

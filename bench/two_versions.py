@@ -22,7 +22,7 @@ TITLE = "Two versions"
 
 
 class Measured(NamedTuple):
-    """What one version made of a job."""
+    """One version's result for a job."""
 
     cpu_seconds: float
     """The median of all turns."""

@@ -70,7 +70,7 @@ def render(diagnostics: Iterable[Diagnostic], source: str, file_name: str, color
     return "\n\n".join("\n".join(_render_one(one, lines, file_name, color)) for one in diagnostics)
 
 
-def printable(text: str) -> str:
+def printable_line(text: str) -> str:
     """The text with everything that a terminal would not show, or would obey, spelled out."""
     return "".join(character if character.isprintable() else _escape(character) for character in text)
 
@@ -80,19 +80,23 @@ def _render_one(diagnostic: Diagnostic, lines: list[str], file_name: str, color:
         return f"{style}{text}{_PLAIN}" if color else text
 
     span = diagnostic.span
-    parts = [printable(file_name)] if file_name else []
+    parts = [printable_line(file_name)] if file_name else []
     if span:
         parts += [str(span.line), str(span.column)]
     place = ":".join(parts)
     label = paint(_BOLD + _RED, f"error[{diagnostic.code}]")
-    yield f"{place}: {label}: {printable(diagnostic.message)}" if place else f"{label}: {diagnostic.message}"
+    yield (
+        f"{place}: {label}: {printable_line(diagnostic.message)}"
+        if place
+        else f"{label}: {diagnostic.message}"
+    )
     if span and span.line <= len(lines):
         shown, indent, width = _excerpt(lines[span.line - 1], span)
         yield shown
         yield " " * indent + paint(_RED, "^" * width)
     if diagnostic.hint:
         yield ""
-        yield f"{paint(_CYAN, 'hint')}: {printable(diagnostic.hint)}"
+        yield f"{paint(_CYAN, 'hint')}: {printable_line(diagnostic.hint)}"
 
 
 def _excerpt(line: str, span: Span) -> tuple[str, int, int]:

@@ -36,7 +36,7 @@ from recycle_compiler.scheduling.budget import Guard
 from recycle_compiler.verifier.report import Violation
 from recycle_compiler.verifier.verify import verify_bundle
 from recycle_compiler.viz.document import document
-from recycle_compiler.viz.grid import grid
+from recycle_compiler.viz.grid import schedule_grid
 from recycle_compiler.viz.picture import WIDTH, Theme, picture
 from recycle_compiler.viz.plan_page import PageSide, document_of, plan_page
 from recycle_runtime.files import read_bounded, write_whole
@@ -183,7 +183,7 @@ class Plan:
 
     def text(self, width: int = _COLUMNS) -> str:
         """As `recyclec show` prints it."""
-        return grid(self.schedule, width)
+        return schedule_grid(self.schedule, width)
 
     def svg(self, *, width: int = WIDTH, memory: bool = False, theme: Theme = "auto") -> str:
         """As `recyclec show --format svg` draws it."""

@@ -1,4 +1,4 @@
-"""What every test may use: goldens, and hypothesis settings that repeat from run to run."""
+"""Fixtures of all tests: goldens, and hypothesis settings that repeat from run to run."""
 
 import difflib
 import gc

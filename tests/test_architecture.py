@@ -1,10 +1,13 @@
 """Rules about the tree itself that neither ruff nor import-linter can state."""
 
+import ast
 import re
 import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = sorted(
@@ -81,11 +84,29 @@ def test_check_loads_no_solver() -> None:
     assert "lark" in loaded
 
 
-def test_class_names_of_the_product_are_defined_once() -> None:
-    product = (path for path in SOURCES if path.parts[len(ROOT.parts)] in ("recycle_compiler", "runtime"))
+_OF_EVERY_COMMAND = {"add_arguments", "run"}
+_OF_BOTH_PROGRAMS = {"command_line", "main", "parse_arguments"}
+
+
+@pytest.mark.parametrize("what", ["class", "def"])
+def test_public_names_of_the_product_are_defined_once(what: str) -> None:
     places = defaultdict[str, list[str]](list)
-    for path in product:
-        for name in re.findall(r"^class ([A-Z]\w*)", path.read_text(encoding="utf-8"), re.MULTILINE):
-            places[name].append(str(path.relative_to(ROOT)))
-    twice = {name: found for name, found in places.items() if len(found) > 1}
-    assert not twice, f"classes of one name: {twice}; rename one of each"
+    for path in SOURCES:
+        if path.parts[len(ROOT.parts)] in ("recycle_compiler", "runtime"):
+            for name in re.findall(rf"^{what} ([A-Za-z]\w*)", path.read_text(encoding="utf-8"), re.MULTILINE):
+                places[name].append(str(path.relative_to(ROOT)))
+    allowed = _OF_EVERY_COMMAND | _OF_BOTH_PROGRAMS
+    twice = {name: found for name, found in places.items() if len(found) > 1 and name not in allowed}
+    assert not twice, f"one name for several: {twice}; rename all but one"
+
+
+def test_docstrings_begin_with_the_thing() -> None:
+    """A noun phrase or a verb, not a question."""
+    found: list[str] = []
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                words = (ast.get_docstring(node) or "").split()
+                if words and words[0] in ("What", "Whether", "How", "Who", "Why", "Which"):
+                    found.append(f"{path.relative_to(ROOT)}: {' '.join(words[:8])}")
+    assert not found

@@ -1,4 +1,4 @@
-"""Who imports whom: no module stands in a circle of imports, in either package."""
+"""Imports between modules: none stands in a circle of imports, in either package."""
 
 import grimp
 import networkx

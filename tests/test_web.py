@@ -1,4 +1,4 @@
-"""What is committed of the pages is what their sources in web/ say; `make web` bundles them."""
+"""The committed pages equal their sources in web/; `make web` bundles them."""
 
 import hashlib
 import re

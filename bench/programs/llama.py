@@ -88,7 +88,7 @@ class Block(nn.Module):
 
 
 class Head(nn.Module):
-    """How likely each token is to come next."""
+    """Logits of the next token."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -22,7 +22,7 @@ Constraints = Any
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What is known about the least period, in ticks."""
+    """Known bounds of the least period, in ticks."""
 
     lower_bound: int
     best: int
@@ -54,7 +54,7 @@ class _Case:
     """What one unit of time is worth."""
 
     def busy(self, stage: int) -> int:
-        """How long one micro-batch keeps a worker of the stage busy."""
+        """Time that one micro-batch keeps a worker of the stage busy."""
         return self.forward[stage] + self.backward[stage] + (self.weight[stage] if self.weight else 0)
 
     @property

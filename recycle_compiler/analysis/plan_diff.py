@@ -79,7 +79,7 @@ class PlanDiff:
         return not any((*changes, *more)) and self.before.failed == self.after.failed
 
 
-def compare(before: Schedule, after: Schedule, streams: tuple[Worker, ...] = ()) -> PlanDiff:
+def compare_plans(before: Schedule, after: Schedule, streams: tuple[Worker, ...] = ()) -> PlanDiff:
     """All differences between two plans; `streams` as `changed_streams` finds them."""
     common, rows_before, rows_after = _matched(before, after)
     return PlanDiff(

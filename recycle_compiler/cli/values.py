@@ -47,7 +47,7 @@ def workers(words: str) -> tuple[tuple[int, int], ...]:
     return tuple(sorted({_worker(word) for word in words.split(",")}))
 
 
-def slow_workers(words: str) -> tuple[tuple[tuple[int, int], float], ...]:
+def slow_workers_value(words: str) -> tuple[tuple[tuple[int, int], float], ...]:
     found: dict[tuple[int, int], float] = {}
     for word in words.split(","):
         worker, _, factor = word.partition("=")
@@ -77,7 +77,7 @@ def slow_workers_or_factors(words: str) -> tuple[tuple[tuple[int, int], float], 
             "must be like 1:2=2.5, or like 2.5,3 with --workers, with plain factors above 0 and up to "
             f"1000000, got {words!r}"
         )
-    return slow_workers(words)
+    return slow_workers_value(words)
 
 
 def _is_factor(word: str) -> bool:

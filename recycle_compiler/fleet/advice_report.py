@@ -6,7 +6,7 @@ from html import escape
 from typing import Any
 
 from recycle_compiler.fleet.advice import INTERVALS, Advice, PolicyResult
-from recycle_compiler.fleet.report import figure, printed_table, short
+from recycle_compiler.fleet.report import figure, printed_table, short_number
 from recycle_compiler.fleet.state_options import StateOption, best_option, checkpoints_at_par
 from recycle_compiler.fleet.traces.trace import duration_text
 from recycle_compiler.ir.units import percent, plural, time_text
@@ -232,12 +232,12 @@ def advice_document(advice: Advice) -> str:
             {"holders": one.holders, "lost": one.times, "with_another": one.with_another}
             for one in advice.copies
         ],
-        "years": short(advice.years),
-        "read_back_a_year": short(advice.read_back),
-        "checkpoint_every": short(advice.checkpoint_every),
+        "years": short_number(advice.years),
+        "read_back_a_year": short_number(advice.read_back),
+        "checkpoint_every": short_number(advice.checkpoint_every),
         "options": [_option(advice, option) for option in advice.options],
         "effective_training_time_by_interval": {
-            policy: [[name, INTERVALS[name], short(share)] for name, share in points]
+            policy: [[name, INTERVALS[name], short_number(share)] for name, share in points]
             for policy, points in advice.by_interval.items()
         },
         "states": [
@@ -249,10 +249,10 @@ def advice_document(advice: Advice) -> str:
                 "period_ticks": one.period,
                 "period_ticks_failed": one.period_failed,
                 "held_bytes": one.held,
-                "losses_a_year": short(one.losses),
-                "read_back_a_year": short(one.read_back),
-                "lost_share": short(one.lost),
-                "throughput": short(one.rate * advice.question.batch.per_iteration),
+                "losses_a_year": short_number(one.losses),
+                "read_back_a_year": short_number(one.read_back),
+                "lost_share": short_number(one.lost),
+                "throughput": short_number(one.rate * advice.question.batch.per_iteration),
                 "no_plan": one.why or None,
             }
             for one in advice.states
@@ -269,12 +269,12 @@ def _option(advice: Advice, option: PolicyResult) -> dict[str, Any]:
         "policy": option.policy,
         "machines": option.machines,
         "spares": option.spares,
-        "throughput": short(option.throughput),
-        "effective_training_time": short(option.effective_training_time),
-        "gpu_hours": {name: short(hours) for name, hours in option.gpu_hours._asdict().items()},
-        "gpu_hours_per_million": short(option.per_million),
-        "cost_per_million": None if price is None else short(option.per_million * price),
-        "checkpoints_read_a_year": short(option.checkpoints_read),
+        "throughput": short_number(option.throughput),
+        "effective_training_time": short_number(option.effective_training_time),
+        "gpu_hours": {name: short_number(hours) for name, hours in option.gpu_hours._asdict().items()},
+        "gpu_hours_per_million": short_number(option.per_million),
+        "cost_per_million": None if price is None else short_number(option.per_million * price),
+        "checkpoints_read_a_year": short_number(option.checkpoints_read),
     }
 
 

@@ -12,12 +12,12 @@ from typing import NamedTuple
 from recycle_compiler.fleet.setting import CutPlans, FleetSetting
 from recycle_compiler.ir.bundled import read_job
 from recycle_compiler.ir.failure import FailureSet, failed_per_stage, failure_set, normal_form
-from recycle_compiler.ir.groups import Group, grouped_layout_of, groups_of, stages_of_groups
+from recycle_compiler.ir.groups import Group, grouped_layout_of, groups_in_plan, stages_of_groups
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.layout import Layout, absent_cells, job_of_layout
 from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.standard import GRAPH_PASSES
-from recycle_compiler.planner.baselines import is_large, period_with
+from recycle_compiler.planner.baselines import is_large_baseline, period_with
 from recycle_compiler.planner.compile import plan_failed
 from recycle_compiler.planner.layout_bounds import layout_bound
 from recycle_compiler.planner.recut import fastest_layout
@@ -27,7 +27,7 @@ from recycle_compiler.simulator.costs import Jitter, jitter_of
 from recycle_compiler.simulator.engine import simulate
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.moves import Counts, StageLoads, quickest_counts
-from recycle_runtime.plan.plan_choice import Planned, best_placement, quickest_fit
+from recycle_runtime.plan.plan_choice import Planned, quickest_fit, quickest_placement
 from recycle_runtime.plan.recut import LayerRange, layout_text, stage_ranges
 
 _ITERATIONS = 9
@@ -45,7 +45,7 @@ class OurPeriods:
         self._groups: tuple[Group, ...] = ()
         if self._job.groups:
             fewest = min(setting.plans, key=lambda plan: sum(plan.counts))
-            self._groups = groups_of(self._job, normal_form(fewest.counts, self._job.pipelines))
+            self._groups = groups_in_plan(self._job, normal_form(fewest.counts, self._job.pipelines))
         self._in_bundle = dict(self._found)
         self._bounds: dict[tuple[int, int], int] = {}
 
@@ -58,7 +58,7 @@ class OurPeriods:
 
     def best(self, failed: Counts) -> Planned:
         """As many failures where the bundle has them; beyond its last plan, where they do least."""
-        if best := best_placement(self._plans, sum(failed)):
+        if best := quickest_placement(self._plans, sum(failed)):
             return best
         placed = quickest_counts(failed, loads_of(self._job))
         return Planned(placed, round(self.exact(placed)))
@@ -90,7 +90,7 @@ class OurPeriods:
         """By the bound, or what ReCycle's rules reach for these failures, which ours may use as well; but no
         less than plans for some of these failures take, which such a plan would serve too."""
         estimate = self._bound(counts) * self._excess
-        if not self._groups and not is_large(self._job):
+        if not self._groups and not is_large_baseline(self._job):
             estimate = min(estimate, period_with(self._job, counts, self._job.techniques))
         fewer = (
             plan.period

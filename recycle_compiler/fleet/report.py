@@ -281,16 +281,16 @@ def report_document(report: FleetReport) -> str:
         "trace": report.trace,
         "about": report.about,
         "unit": report.unit,
-        "hours": short(report.hours),
+        "hours": short_number(report.hours),
         "workers": report.workers,
         "gpus": report.gpus,
-        "reference": short(report.reference),
-        "gpu_hours_down": short(report.gpu_hours_down),
+        "reference": short_number(report.reference),
+        "gpu_hours_down": short_number(report.gpu_hours_down),
         "spare_gpus": report.spare_gpus,
-        "gpu_hours_paid": short(report.paid),
+        "gpu_hours_paid": short_number(report.paid),
     }
     if report.price is not None:
-        head |= {"price": report.price, "cost": short(report.price * report.paid)}
+        head |= {"price": report.price, "cost": short_number(report.price * report.paid)}
     policies = ",\n  ".join(
         f"{json.dumps(outcome.name)}: {json.dumps(_policy(outcome, report))}" for outcome in report.outcomes
     )
@@ -299,37 +299,41 @@ def report_document(report: FleetReport) -> str:
 
 def _policy(outcome: PolicyOutcome, report: FleetReport) -> dict[str, Any]:
     ran = outcome.average is not None
-    priced = {} if report.price is None else {"cost_per_million": short(report.cost_per_million(outcome))}
+    priced = (
+        {} if report.price is None else {"cost_per_million": short_number(report.cost_per_million(outcome))}
+    )
     return {
-        "average": short(outcome.average),
+        "average": short_number(outcome.average),
         "unit": report.unit,
-        "share": short(outcome.share),
-        "effective_training_time": short(outcome.effective_training_time) if ran else None,
-        "gpu_hours": {name: short(hours) for name, hours in outcome.gpu_hours._asdict().items()}
+        "share": short_number(outcome.share),
+        "effective_training_time": short_number(outcome.effective_training_time) if ran else None,
+        "gpu_hours": {name: short_number(hours) for name, hours in outcome.gpu_hours._asdict().items()}
         if ran
         else None,
         **priced,
-        "gpu_hours_lost": short(outcome.gpu_hours_lost),
-        "hours_still": short(outcome.still),
-        "iterations": short(outcome.iterations),
-        "done_twice": short(outcome.redone),
+        "gpu_hours_lost": short_number(outcome.gpu_hours_lost),
+        "hours_still": short_number(outcome.still),
+        "iterations": short_number(outcome.iterations),
+        "done_twice": short_number(outcome.redone),
         "checkpoints_read": [
             {
                 "hours": round(entry.hours, 9),
-                "gpu_hours": short(entry.gpu_hours(report.gpus)),
+                "gpu_hours": short_number(entry.gpu_hours(report.gpus)),
                 "why": entry.why,
             }
             for entry in outcome.checkpoints_read
         ],
         "note": outcome.note,
-        "timeline": [[round(at, 9), live, short(throughput)] for at, live, throughput in outcome.timeline],
+        "timeline": [
+            [round(at, 9), live, short_number(throughput)] for at, live, throughput in outcome.timeline
+        ],
         "log": [
             {
                 "hours": round(entry.hours, 9),
                 "live": entry.live,
-                "pause": short(entry.pause),
-                "redone": short(entry.redone),
-                "throughput": short(entry.throughput),
+                "pause": short_number(entry.pause),
+                "redone": short_number(entry.redone),
+                "throughput": short_number(entry.throughput),
                 "why": entry.why,
             }
             for entry in outcome.log
@@ -337,6 +341,6 @@ def _policy(outcome: PolicyOutcome, report: FleetReport) -> dict[str, Any]:
     }
 
 
-def short(value: float | None) -> float | None:
+def short_number(value: float | None) -> float | None:
     """Nine digits that count are enough, and the same on any machine; JSON has no infinity."""
     return None if value is None or value == inf else float(f"{value:.9g}")

@@ -6,7 +6,7 @@ from decimal import Decimal
 
 from recycle_compiler.diagnostics import Span
 from recycle_compiler.frontend import schema
-from recycle_compiler.frontend.diagnostics import Mistakes, closest, did_you_mean, one_of, quote
+from recycle_compiler.frontend.diagnostics import Mistakes, any_of, closest, did_you_mean, quote
 from recycle_compiler.frontend.syntax import Block, Entry, Job, Name, Quantity, SyntaxSetting, end_of, name_of
 
 _MOST_DIGITS = 20
@@ -170,7 +170,7 @@ def _add_misspelt(entry: SyntaxSetting | Name, section: Section, report: Mistake
     what = "switch" if switches else "setting"
     meant = closest(name.text, (*keys, *switches))
     homes = schema.blocks_with(name.text)
-    hint = f"did you mean `{meant}`?" if meant else f"it takes {one_of((*keys, *switches))}"
+    hint = f"did you mean `{meant}`?" if meant else f"it takes {any_of((*keys, *switches))}"
     if homes and not meant:
         hint = _belongs(homes)
     report.error(f"unknown-{what}", f"block `{block}` has no {what} {quote(name.text)}", name.span, hint)
@@ -205,7 +205,7 @@ def _take_as_unit(word: Name, previous: SyntaxSetting, section: Section, report:
 def report_unknown_unit(unit: Name, digits: str, report: Mistakes) -> None:
     """Report a word that is no unit, behind the digits of a number."""
     text = unit.text
-    hint = f"units are {one_of(schema.UNITS)}"
+    hint = f"units are {any_of(schema.UNITS)}"
     # Decimal units are the common slip: 80 GB for 80 GiB.
     if text in schema.OTHER_UNITS and len(digits) <= _MOST_DIGITS and "e" not in digits.lower():
         factor, right = schema.OTHER_UNITS[text]
@@ -226,8 +226,8 @@ def _times(digits: str, factor: str) -> str:
 
 
 def _belongs(blocks: list[str]) -> str:
-    return f"it belongs in block {one_of(blocks)}"
+    return f"it belongs in block {any_of(blocks)}"
 
 
 def _known_blocks() -> str:
-    return f"blocks are {one_of(schema.BLOCKS)}"
+    return f"blocks are {any_of(schema.BLOCKS)}"

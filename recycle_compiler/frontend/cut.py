@@ -11,7 +11,7 @@ from recycle_compiler.frontend.balance import balanced_cut, fewest_stages
 from recycle_compiler.frontend.capacity import report_short
 from recycle_compiler.frontend.check import Sections
 from recycle_compiler.frontend.costs import ChunkCosts, Cut, LayeredCosts
-from recycle_compiler.frontend.diagnostics import Mistakes, count, quote, spell
+from recycle_compiler.frontend.diagnostics import Mistakes, quantity, quote, spell
 from recycle_compiler.frontend.shape import MOST_GPUS, GivenShape, check_ops
 from recycle_compiler.frontend.syntax import Listing, Name, SyntaxSetting
 from recycle_compiler.frontend.values import LARGEST, Over, items_of, meaning_of, per_each, read_whole
@@ -183,7 +183,7 @@ def _read_given_cut(setting: SyntaxSetting, layers: int, stages: int, report: Mi
     cut = per_each(setting, known, Over(stages), report) if len(known) == len(numbers) else None
     if cut is None or sum(cut) == layers:
         return cut
-    message = f"the stages of `cut` must have all {count(layers, 'layer')} of the job, got {sum(cut):,}"
+    message = f"the stages of `cut` must have all {quantity(layers, 'layer')} of the job, got {sum(cut):,}"
     report.error("range", message, setting.value.span, "the embedding and the head are layers too")
     return None
 
@@ -236,7 +236,7 @@ def _free_start(
     least, most = max(needed, -(-workers // microbatches)), min(costs.count, workers // redundancy)
     if least > most:
         fewest = plural(-(-workers // most), "micro-batch")
-        message = f"{workers:,} workers on {count(most, 'stage')} need {fewest}, got {microbatches:,}"
+        message = f"{workers:,} workers on {quantity(most, 'stage')} need {fewest}, got {microbatches:,}"
         hint = "use smaller micro-batches, or fewer workers"
         report.error("range", message, _batch_span(sections), hint)
         return None
@@ -275,17 +275,17 @@ def _check_held(
     """True if so many stages can be held so many times by the workers that remain."""
     if redundancy * stages <= workers - failures:
         return True
-    needed = f"{redundancy * stages:,} ({count(stages, 'stage')} on {count(redundancy, 'worker')} each)"
+    needed = f"{redundancy * stages:,} ({quantity(stages, 'stage')} on {quantity(redundancy, 'worker')} each)"
     setting = setting_of(sections, "tolerate", "failures")
     if redundancy * stages <= workers and setting:
         most = workers - redundancy * stages
-        message = f"{count(workers, 'worker')}, of which memory needs {needed}, survive at most "
-        message += f"{count(most, 'failure')}, got {failures:,}"
+        message = f"{quantity(workers, 'worker')}, of which memory needs {needed}, survive at most "
+        message += f"{quantity(most, 'failure')}, got {failures:,}"
         hint = "lower `failures` or `redundancy`, or raise `workers`"
         report.error("too-many-failures", message, setting.value.span, hint, no_plan=True)
         return False
     setting = setting_of(sections, "tolerate", "redundancy") or setting_of(sections, "parallel", "workers")
-    message = f"memory needs at least {needed}, got {count(workers, 'worker')}"
+    message = f"memory needs at least {needed}, got {quantity(workers, 'worker')}"
     hint = "raise `workers` or the capacity, or lower `redundancy`"
     report.error("cannot-hold", message, setting.value.span if setting else None, hint, no_plan=True)
     return False

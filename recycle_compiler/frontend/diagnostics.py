@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from recycle_compiler.diagnostics import CompileError, Diagnostic, Span, printable
+from recycle_compiler.diagnostics import CompileError, Diagnostic, Span, printable_line
 from recycle_compiler.frontend.syntax import Listing, Name, Quantity, Quoted, Repeat, Value
 
 _MOST = 50
@@ -41,7 +41,7 @@ class Mistakes:
 
 def shorten(text: str) -> str:
     """The text, or its beginning when it would flood the message."""
-    text = printable(text)
+    text = printable_line(text)
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
 
 
@@ -79,12 +79,12 @@ def did_you_mean(word: str, candidates: Iterable[str], otherwise: str) -> str:
     return f"did you mean `{found}`?" if found else otherwise
 
 
-def one_of(words: Iterable[str]) -> str:
+def any_of(words: Iterable[str]) -> str:
     """`a`, `b` or `c`, in the order given."""
     *most, last = (f"`{word}`" for word in words)
     return f"{', '.join(most)} or {last}" if most else last
 
 
-def count(number: int, noun: str) -> str:
+def quantity(number: int, noun: str) -> str:
     """`1 stage`, `4 stages`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

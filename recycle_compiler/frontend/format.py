@@ -27,7 +27,7 @@ from recycle_compiler.frontend.syntax import (
     Value,
     end_of,
     end_of_value,
-    start_of,
+    entry_start,
 )
 
 _TEXT_OR_COMMENT = re.compile(r'"[^"\n]*"|#[^\n]*')
@@ -138,7 +138,7 @@ def rows_of(entries: Sequence[Entry]) -> list[list[Entry]]:
             bool(rows)
             and not isinstance(entry, Block)
             and not isinstance(rows[-1][-1], Block)
-            and end_of(rows[-1][-1]).line == start_of(entry).line
+            and end_of(rows[-1][-1]).line == entry_start(entry).line
         )
         if joins:
             rows[-1].append(entry)
@@ -202,17 +202,17 @@ class _Formatter:
 
     def _print_braces(self, head: str, braces: Braces, indent: str, following: Span) -> None:
         """A head and its braces over several lines."""
-        first = start_of(braces.entries[0]) if braces.entries else braces.close
+        first = entry_start(braces.entries[0]) if braces.entries else braces.close
         self._print(f"{indent}{head} {{", self._comments.take_behind(braces.open, first))
         inner = indent + _INDENT
         rows = rows_of(braces.entries)
         fresh = True
         for row, following_row in with_next(rows):
-            start = start_of(row[0])
+            start = entry_start(row[0])
             fresh = self._print_comments(start, inner, fresh)
             if not fresh:
                 self._keep_blank(start)
-            self._print_row(row, inner, start_of(following_row[0]) if following_row else braces.close)
+            self._print_row(row, inner, entry_start(following_row[0]) if following_row else braces.close)
             fresh = False
         self._print_comments(braces.close, inner, fresh)
         self._print(f"{indent}}}", self._comments.take_behind(braces.close, following))
@@ -223,11 +223,11 @@ class _Formatter:
             self._print_block(first, indent, following)
             return
         code = indent + "  ".join(one_line(entry) for entry in row)
-        if len(code) <= WIDTH and not self._comments.are_between(start_of(first), end_of(last)):
+        if len(code) <= WIDTH and not self._comments.are_between(entry_start(first), end_of(last)):
             self._print(code, self._comments.take_behind(end_of(last), following))
             return
         for entry, next_entry in with_next(row):
-            self._print_alone(entry, indent, start_of(next_entry) if next_entry else following)
+            self._print_alone(entry, indent, entry_start(next_entry) if next_entry else following)
 
     def _print_alone(self, entry: Entry, indent: str, following: Span) -> None:
         """One setting, its list over several lines when it is long or has comments inside."""

@@ -9,7 +9,7 @@ from itertools import accumulate, pairwise
 from recycle_compiler.diagnostics import Span
 from recycle_compiler.frontend.check import Section, Sections
 from recycle_compiler.frontend.costs import STEADY, ChunkCosts, Cut
-from recycle_compiler.frontend.diagnostics import Mistakes, count, did_you_mean, one_of, quote
+from recycle_compiler.frontend.diagnostics import Mistakes, any_of, did_you_mean, quantity, quote
 from recycle_compiler.frontend.optimizer_state import StateRules
 from recycle_compiler.frontend.profile_file import DISPLAY_UNIT
 from recycle_compiler.frontend.schema import REQUIRED_SETTINGS
@@ -174,7 +174,7 @@ def stage_work(model: GptModel, run: ModelRun) -> tuple[Work, ...]:
     return tuple(_work(model, run, part) for part in _parts(model, model.usual_cut(run.stages)))
 
 
-def stage_costs(model: GptModel, run: ModelRun, cut: Cut | None = None) -> tuple[EstimatedCosts, ...]:
+def estimate_stages(model: GptModel, run: ModelRun, cut: Cut | None = None) -> tuple[EstimatedCosts, ...]:
     """Times and bytes of each stage of a cut, or of the usual one; each is rounded once."""
     return tuple(_part_costs(model, run, part) for part in _parts(model, cut or model.usual_cut(run.stages)))
 
@@ -375,7 +375,7 @@ class ModelLayers:
         return self.model.usual_cut(stages) if self.model.layers >= stages else None
 
     def stage_costs(self, cut: Cut, pipelines: int) -> ChunkCosts:
-        stages = stage_costs(self.model, replace(self.run, pipelines=pipelines), cut)
+        stages = estimate_stages(self.model, replace(self.run, pipelines=pipelines), cut)
         columns: dict[str, tuple[int, ...]] = {
             name: tuple(getattr(stage, name) for stage in stages) for name in EstimatedCosts.__slots__
         }
@@ -460,16 +460,15 @@ def _read_experts(
         return None
     room = state.slots * (shape.pipelines or 0)
     if state.slots and shape.pipelines and experts > room:
-        message = (
-            f"{count(experts, 'expert')} do not fit into {count(room, 'slot')} of {shape.pipelines:,} workers"
-        )
+        slots = f"{quantity(room, 'slot')} of {shape.pipelines:,} workers"
+        message = f"{quantity(experts, 'expert')} do not fit into {slots}"
         report.error("range", message, settings["experts"].value.span, "raise `slots` or `data`")
         return None
     return {"experts": experts, "active": active, "imbalance_ppm": imbalance.floor_of(10_000)}
 
 
 def _read_device(section: Section | None, model: Section, report: Mistakes) -> GpuKind | None:
-    names = one_of(DEVICES)
+    names = any_of(DEVICES)
     if section is None:
         report.error(
             "missing", "a model needs a `device`", model.span, f"write `device a100`; known are {names}"
@@ -534,5 +533,5 @@ def _check_model(model: GptModel, section: Section, shape: GivenShape, report: M
         message = f"heads must divide hidden = {model.hidden:,}, got {model.heads:,}"
         report.error("divide", message, settings["heads"].value.span, "every head has the same width")
     elif shape.tensor and model.heads % shape.tensor:
-        message = f"tensor must divide {count(model.heads, 'head')}, got {shape.tensor:,}"
+        message = f"tensor must divide {quantity(model.heads, 'head')}, got {shape.tensor:,}"
         report.error("divide", message, settings["heads"].value.span, "a tensor rank holds whole heads")

@@ -11,7 +11,7 @@ layers {
 
 from recycle_compiler.frontend.check import Section
 from recycle_compiler.frontend.costs import MeasuredLayers
-from recycle_compiler.frontend.diagnostics import Mistakes, count
+from recycle_compiler.frontend.diagnostics import Mistakes, quantity
 from recycle_compiler.frontend.profile import (
     MEMORY,
     TIMES,
@@ -92,6 +92,6 @@ def _length(setting: SyntaxSetting, report: Mistakes) -> int | None:
     total = sum(repeats)
     if 1 <= total <= MOST_LAYERS:
         return total
-    message = f"a job has 1 to {MOST_LAYERS:,} layers, {setting.key.text} has {count(total, 'value')}"
+    message = f"a job has 1 to {MOST_LAYERS:,} layers, {setting.key.text} has {quantity(total, 'value')}"
     report.error("range", message, setting.value.span, "a layer is a transformer block, not an op")
     return None

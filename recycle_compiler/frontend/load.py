@@ -8,7 +8,7 @@ from recycle_compiler.diagnostics import CompileError, Diagnostic, Span
 from recycle_compiler.frontend.check import read_names, report_nested
 from recycle_compiler.frontend.diagnostics import Mistakes
 from recycle_compiler.frontend.parse import parse_syntax
-from recycle_compiler.frontend.read_file import ReadError, decode, read_bytes
+from recycle_compiler.frontend.read_file import ReadError, decode_text, read_bytes
 from recycle_compiler.frontend.resolve import resolve
 from recycle_compiler.frontend.syntax import Block, Job
 from recycle_compiler.ir.job import JobSpec
@@ -52,7 +52,7 @@ def read_source(path: str | Path) -> Source:
     name = "<stdin>" if from_stdin else str(path)
     try:
         content = read_bytes(None if from_stdin else Path(path), MOST_BYTES)
-        return Source(name, decode(content), content)
+        return Source(name, decode_text(content), content)
     except ReadError as error:
         hint = "a job file is text of a few lines" if error.code != "unreadable" else None
         raise CompileError([Diagnostic(error.code, f"the file {error}", None, hint)], "", name) from None

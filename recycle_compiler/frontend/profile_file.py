@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from recycle_compiler.frontend.costs import ChunkCosts, MeasuredLayers, Variation
-from recycle_compiler.frontend.diagnostics import Mistakes, count, quote, shorten
+from recycle_compiler.frontend.diagnostics import Mistakes, quantity, quote, shorten
 from recycle_compiler.frontend.layers import MOST_LAYERS
 from recycle_compiler.frontend.optimizer_state import StateRules
 from recycle_compiler.frontend.profile import with_exchange
@@ -248,7 +248,7 @@ def _read_stages(fields: dict[str, Any], shape: GivenShape) -> _Measured:
     measured = cast(list[Any], rows)
     if shape.stages is not None and len(measured) != shape.stages:
         raise _ProfileError(
-            f"must list {count(shape.stages, 'stage')}, as `pipeline` says, got {len(measured):,}",
+            f"must list {quantity(shape.stages, 'stage')}, as `pipeline` says, got {len(measured):,}",
             "measure as many stages as the job has, or change `pipeline`",
         )
     return _Measured("stage", measured, None, None, 0)

@@ -23,7 +23,7 @@ class ReadError(Exception):
 
 def read_text(path: Path, most_bytes: int) -> str:
     """The text of a file, without a byte order mark and with plain newlines."""
-    return decode(read_bytes(path, most_bytes))
+    return decode_text(read_bytes(path, most_bytes))
 
 
 def read_bytes(path: Path | None, most_bytes: int) -> bytes:
@@ -42,7 +42,7 @@ def read_bytes(path: Path | None, most_bytes: int) -> bytes:
     return data
 
 
-def decode(data: bytes) -> str:
+def decode_text(data: bytes) -> str:
     """Bytes as text, without a byte order mark and with plain newlines."""
     try:
         text = data.decode("utf-8-sig")

@@ -15,7 +15,7 @@ from recycle_compiler.frontend.cut import (
     read_start,
     refuse_layer_settings,
 )
-from recycle_compiler.frontend.diagnostics import Mistakes, count, quote
+from recycle_compiler.frontend.diagnostics import Mistakes, quantity, quote
 from recycle_compiler.frontend.experts import check_room, read_experts
 from recycle_compiler.frontend.gpt_model import ModelLayers, read_model
 from recycle_compiler.frontend.layers import read_layers_block
@@ -329,8 +329,8 @@ def _check_survivable(
     most = most_failures(stages, pipelines)
     if failures <= most:
         return
-    size = f"{count(stages, 'stage')} x {count(pipelines, 'pipeline')}"
-    message = f"{size} survive at most {count(most, 'failure')}, got {failures:,}"
+    size = f"{quantity(stages, 'stage')} x {quantity(pipelines, 'pipeline')}"
+    message = f"{size} survive at most {quantity(most, 'failure')}, got {failures:,}"
     hint = "every stage needs one live worker: lower `failures` or raise `data`"
     report.error("too-many-failures", message, setting.value.span, hint, no_plan=True)
 

@@ -111,7 +111,7 @@ def name_of(entry: Entry) -> Name:
     return entry.head if isinstance(entry, Block) else entry
 
 
-def start_of(entry: Entry) -> Span:
+def entry_start(entry: Entry) -> Span:
     """Span of the first token of an entry."""
     return name_of(entry).span
 

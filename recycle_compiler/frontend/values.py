@@ -6,7 +6,7 @@ from typing import TypeVar
 from recycle_compiler.diagnostics import Span
 from recycle_compiler.frontend import schema
 from recycle_compiler.frontend.check import report_unknown_unit
-from recycle_compiler.frontend.diagnostics import Mistakes, count, one_of, quote, spell
+from recycle_compiler.frontend.diagnostics import Mistakes, any_of, quantity, quote, spell
 from recycle_compiler.frontend.schema import MEMORY_UNITS, TIME_UNITS
 from recycle_compiler.frontend.syntax import Listing, Name, Quantity, Repeat, SyntaxSetting, Value
 from recycle_compiler.ir.job import MEMORY_SCALE, TICKS_PER_UNIT
@@ -150,7 +150,7 @@ def per_each(
         return tuple(value for value, times in zip(values, repeats, strict=True) for _ in range(times))
     key, span = setting.key.text, setting.value.span
     needed = f"{over.count - spare:,} or {over.count:,}" if spare else f"{over.count:,}"
-    message = f"{key} needs {needed} values for {count(over.count, over.noun)}, got {total:,}"
+    message = f"{key} needs {needed} values for {quantity(over.count, over.noun)}, got {total:,}"
     hint = f"give one value for each {over.noun}, or a single value for all of them"
     report.error("length", message, span, hint)
     return None
@@ -165,7 +165,7 @@ def check_unit(quantity: Quantity, key: str, allowed: tuple[str, ...], report: M
         report_unknown_unit(unit, quantity.digits, report)
     else:
         message = f"{key} cannot be in `{unit.text}`, got {spell(quantity)}"
-        report.error("unit", message, quantity.span, f"it takes {one_of(allowed)}")
+        report.error("unit", message, quantity.span, f"it takes {any_of(allowed)}")
     return False
 
 
@@ -319,6 +319,9 @@ def read_unit(setting: SyntaxSetting | None, report: Mistakes) -> str | None:
     if isinstance(value, Name) and value.text in TIME_UNITS:
         return value.text
     report.error(
-        "unit", f"unit must be {one_of(TIME_UNITS)}, got {spell(value)}", value.span, "write `unit = ms`"
+        "unit",
+        f"unit must be {any_of(TIME_UNITS)}, got {spell(value)}",
+        value.span,
+        "write `unit = ms`",
     )
     return None

@@ -8,9 +8,9 @@ groups. The chunks of such a job are the common refinement of all cuts: a worker
 neighbouring chunks, and a chunk is held by one stage of each group. Stages of all groups stand in one grid,
 group after group; cells without a worker count as failed. Between two chunks of one stage nothing is sent.
 
-Alone, a group is an ordinary job (`groups_of`) whose stages are those of its cut. What binds groups together
-is the end of a step: a worker that has done all its work sums its chunks in order, and each sum begins when
-all holders of the chunk are there.
+Alone, a group is an ordinary job (`groups_in_plan`) whose stages are those of its cut. What binds groups
+together is the end of a step: a worker that has done all its work sums its chunks in order, and each sum
+begins when all holders of the chunk are there.
 """
 
 import re
@@ -179,7 +179,7 @@ class Group:
     """For each of its stages, the chunks."""
 
 
-def groups_of(job: JobSpec, failed: FailureSet) -> tuple[Group, ...]:
+def groups_in_plan(job: JobSpec, failed: FailureSet) -> tuple[Group, ...]:
     """The groups of a job, each with the workers that have not failed, as the normal form has them."""
     firsts = accumulate(job.shares, initial=0)
     return tuple(

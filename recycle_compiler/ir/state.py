@@ -32,19 +32,19 @@ GRADIENT_BYTES = _ALWAYS[1].size
 WEIGHT_BYTES = _ALWAYS[0].size
 
 
-def parts_of(*, staggered: bool) -> tuple[Part, ...]:
+def state_parts(*, staggered: bool) -> tuple[Part, ...]:
     """All that is held for a parameter while training."""
     return (*_ALWAYS, *(_STAGGERED if staggered else ()))
 
 
 def bytes_of_all(*, staggered: bool, sharded: bool) -> int:
     """For each parameter, what every worker that holds it has."""
-    return sum(part.size for part in parts_of(staggered=staggered) if not (sharded and part.is_shared))
+    return sum(part.size for part in state_parts(staggered=staggered) if not (sharded and part.is_shared))
 
 
 def bytes_of_shards(*, staggered: bool) -> int:
     """For each parameter, what all its shards have together."""
-    return sum(part.size for part in parts_of(staggered=staggered) if part.is_shared)
+    return sum(part.size for part in state_parts(staggered=staggered) if part.is_shared)
 
 
 def copied_bytes(parameters: int, owners: int, holders: int) -> int:
@@ -76,7 +76,7 @@ def held_by_stage(job: JobSpec) -> tuple[Held, ...]:
 def _held(job: JobSpec, stage: int) -> Held:
     chunks, sharding, shared = job.held[stage], job.sharding, job.state_counts or job.counts
     found: dict[str, int] = {}
-    for part in parts_of(staggered=job.techniques.stagger):
+    for part in state_parts(staggered=job.techniques.stagger):
         if sharding is None or not part.is_shared:
             found[part.name] = sum(part.size * job.counts[chunk] for chunk in chunks)
             continue

@@ -40,7 +40,7 @@ class NodeLayout:
         return (self.pipelines * self.stages - 1) * self.tensor if self.pipelines > 1 else 0
 
 
-def lay_out(
+def lay_out_nodes(
     stages: int,
     pipelines: int,
     tensor: int,

@@ -31,7 +31,7 @@ class Launch:
     """Steps from one copy of every stage in memory to the next; 0: none are made."""
 
 
-def render(system: str, launch: Launch) -> str:
+def render_launch(system: str, launch: Launch) -> str:
     """The file for this system; the same job gives the same text."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 from recycle_compiler.ir.graph import Graph
-from recycle_compiler.ir.groups import Group, ending_starts, groups_of
+from recycle_compiler.ir.groups import Group, ending_starts, groups_in_plan
 from recycle_compiler.ir.job import JobSpec, SolverOptions, reduction_ends, step_ends
 from recycle_compiler.ir.ops import Column, OpKind, OpTable
 from recycle_compiler.ir.schedule import Schedule, schedule_order
@@ -81,7 +81,7 @@ class _Part:
 def schedule_groups(graph: Graph, plan: PlanAlone) -> Schedule:
     """The schedule of all groups; `plan` makes that of one."""
     job = graph.job
-    groups = groups_of(job, graph.failed)
+    groups = groups_in_plan(job, graph.failed)
     ways = (_placed(job, groups, opens, plan) for opens in _ways_to_open(job, groups))
     parts, shifts, spans = min(ways, key=lambda way: _period(job, way.spans))
     ops = graph.ops.take(graph.ops.kind != OpKind.S)

@@ -81,7 +81,7 @@ def normal_slow(slow: SlowWorkers, failed: FailureSet, pipelines: int) -> SlowWo
     return tuple(one._replace(worker=names[one.worker]) for one in slow)
 
 
-def planned_names(planned: FailureSet, actual: FailureSet, job: JobSpec) -> dict[Worker, Worker]:
+def names_of_roles(planned: FailureSet, actual: FailureSet, job: JobSpec) -> dict[Worker, Worker]:
     """Of every worker of the grid, what `rename-workers` found it called in the plan."""
     _, names = _names(dict.fromkeys(planned, _GONE), dict.fromkeys(actual, _GONE), job)
     grid = ((pipeline, stage) for pipeline in range(job.pipelines) for stage in range(job.stages))

@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recycle_compiler.ir.graph import Graph
-from recycle_compiler.ir.groups import groups_of
+from recycle_compiler.ir.groups import groups_in_plan
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import OpKind
 from recycle_compiler.ir.target import Target
@@ -96,7 +96,7 @@ def _group_routes(graph: Graph) -> NDArray[np.int64]:
     """The same for groups: each as if it were alone, and a worker has a micro-batch on all its chunks."""
     job = graph.job
     table = np.empty((job.pipelines * job.microbatches, job.chunks), dtype=np.int64)
-    for group in groups_of(job, graph.failed):
+    for group in groups_in_plan(job, graph.failed):
         alone = group.job
         own = routes(alone, Target(alone, group.failed).hosts).reshape(-1, alone.stages)
         units = slice(group.first_unit, group.first_unit + len(own))

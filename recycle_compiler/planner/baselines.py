@@ -222,7 +222,7 @@ def _least(job: JobSpec, failures: int) -> int:
     return each * max(_busy(job, stage) for stage in range(job.stages))
 
 
-def is_large(job: JobSpec) -> bool:
+def is_large_baseline(job: JobSpec) -> bool:
     """True if a try takes so long that few of them are made."""
     return 3 * job.workers * job.microbatches > Sizes.LARGE
 
@@ -233,7 +233,7 @@ def spread(job: JobSpec, failures: int) -> Iterator[Counts]:
     each, more = divmod(failures, stages)
     yield _even(stages, each, range((stages - more) // 2, (stages - more) // 2 + more))
     yield _even(stages, each, sorted(range(stages), key=lambda stage: (_busy(job, stage), stage))[:more])
-    if not is_large(job):
+    if not is_large_baseline(job):
         yield _even(stages, each, range(more))
         yield _even(stages, each, range(stages - more, stages))
 
@@ -245,7 +245,7 @@ def period_with(job: JobSpec, counts: Counts, techniques: Techniques = ALL) -> i
     clock = Clock(problem)
     priority = greedy_priority(problem)
     best: int | None = None
-    for rule in _rules(problem, few=is_large(job)):
+    for rule in _rules(problem, few=is_large_baseline(job)):
         # Nothing shorter is sought within a try than would be better than those before it.
         order = clock.loops.place(priority, rule)
         assert order is not None, "in a plain graph every rule finds an order"

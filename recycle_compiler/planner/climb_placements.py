@@ -108,7 +108,7 @@ class Climb:
         hosts = Target(job, normal_form(counts, job.pipelines)).hosts
         host = routes(job, hosts).reshape(healthy.units, healthy.chunks)
         problem = with_times_of(rerouted(healthy, hosts, host), job.left_by(counts))
-        if not has_room(problem):
+        if not can_run(problem):
             return None
         self._budget.spend((Visits.SET_UP + Visits.RULE * len(settings)) * problem.ops)
         clock = Clock(problem)
@@ -162,7 +162,7 @@ def between(one: Counts, other: Counts, part: int, parts: int) -> Counts:
     return tuple(counts)
 
 
-def has_room(problem: Problem) -> bool:
+def can_run(problem: Problem) -> bool:
     """True if the workers of every stage can hold a micro-batch."""
     return all(
         room == UNLIMITED or room >= needed

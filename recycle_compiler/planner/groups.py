@@ -115,7 +115,7 @@ def why_no_groups(job: JobSpec) -> str | None:
 def fastest_groups(job: JobSpec, workers: int, period: int, guard: Guard) -> GroupedPlan | None:
     """The fastest plan found in which so many workers form two groups; None if none is below this period."""
     quick: list[tuple[int, str, GroupedLayout]] = []
-    for share in shares(job, workers, period)[:_SHARES]:
+    for share in group_shares(job, workers, period)[:_SHARES]:
         found = [
             (_quick_period(job, layout, expected, guard), str(layout), layout)
             for expected, layout in _pairs(job, workers, share, guard)[:_EACH]
@@ -203,7 +203,7 @@ def plan_groups(job: JobSpec, layout: GroupedLayout, guard: Guard) -> Streams:
     return passes.run(Target(derived, absent_of_groups(derived, layout)))
 
 
-def shares(job: JobSpec, workers: int, period: int) -> list[GroupShare]:
+def group_shares(job: JobSpec, workers: int, period: int) -> list[GroupShare]:
     """Small groups whose bound is below this period, the best first; a few shares for each size."""
     groups = TwoGroups(job, workers)
     least = groups.least_period(workers, 1, period)

@@ -20,7 +20,7 @@ from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.assign_slots import AssignSlots
 from recycle_compiler.passes.route_microbatches import routes
 from recycle_compiler.passes.standard import GRAPH_PASSES
-from recycle_compiler.planner.climb_placements import Climb, Counts, between, blends, can_climb, has_room
+from recycle_compiler.planner.climb_placements import Climb, Counts, between, blends, can_climb, can_run
 from recycle_compiler.planner.worker_processes import Run
 from recycle_compiler.scheduling.bounds import lower_bound, shared_bounds, stage_bounds
 from recycle_compiler.scheduling.budget import Budget, Guard, Sizes
@@ -65,7 +65,7 @@ class FailureCosts(NamedTuple):
 def measure_costs(job: JobSpec, failures: int, run: Run, guard: Guard) -> FailureCosts:
     """Costs of failures on each stage alone, as far as placing this many failures can need them."""
     problem = problem_of(GRAPH_PASSES.run(Target(job, ())))
-    bounds = stage_costs(problem, failures, job)
+    bounds = failure_costs(problem, failures, job)
     if problem.ops > (_CLIMBED_ALONE if can_climb(job, problem) else Sizes.LARGE):
         return FailureCosts(bounds, bounds, problem)
     most = -(-failures // job.stages) + 1 if failures else 0
@@ -195,7 +195,7 @@ def _bound(job: JobSpec, costs: FailureCosts, counts: Counts) -> int:
     """Lower bound on the period with these failures: all of them together, not stage by stage."""
     hosts = Target(job, normal_form(counts, job.pipelines)).hosts
     problem = with_times_of(replace(costs.healthy, hosts=hosts), job.left_by(counts))
-    return lower_bound(problem).period if has_room(problem) else NO_ROOM
+    return lower_bound(problem).period if can_run(problem) else NO_ROOM
 
 
 def _even_spread(failures: int, stages: int) -> Counts:
@@ -204,7 +204,7 @@ def _even_spread(failures: int, stages: int) -> Counts:
     return (each + 1,) * more + (each,) * (stages - more)
 
 
-def stage_costs(problem: Problem, failures: int, job: JobSpec) -> list[list[int]]:
+def failure_costs(problem: Problem, failures: int, job: JobSpec) -> list[list[int]]:
     """costs[stage][failed]: the period that this stage alone imposes; NO_ROOM where nothing fits its memory.
 
     As far as placing up to this many failures can need it: spread evenly they cost something, and nothing
@@ -223,7 +223,7 @@ def stage_costs(problem: Problem, failures: int, job: JobSpec) -> list[list[int]
         )
         counts = tuple(failed if other == stage else 0 for other in range(stages))
         changed = with_times_of(replace(problem, hosts=hosts), of_all.left_by(counts))
-        if not has_room(changed):
+        if not can_run(changed):
             return NO_ROOM
         held = [chunk for chunk in range(problem.chunks) if stage_of[chunk] == stage]
         bounds = (bound for chunk in held for bound in stage_bounds(changed, chunk))

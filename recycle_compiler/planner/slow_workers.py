@@ -23,7 +23,7 @@ from recycle_compiler.ir.target import Target
 from recycle_compiler.passes.assign_slots import AssignSlots
 from recycle_compiler.passes.canonicalize_schedule import CanonicalizeSchedule
 from recycle_compiler.passes.pipeline import Pipeline
-from recycle_compiler.passes.rename_workers import RenameWorkers, normal_slow, planned_names
+from recycle_compiler.passes.rename_workers import RenameWorkers, names_of_roles, normal_slow
 from recycle_compiler.passes.route_microbatches import RouteMicrobatches
 from recycle_compiler.passes.standard import GRAPH_PASSES, LOWERING_PASSES
 from recycle_compiler.scheduling.budget import Guard
@@ -77,7 +77,7 @@ def best_for_slow(
 ) -> SlowPlan:
     """The best of several shares; `equal` and its schedule are the plan for workers of equal speed."""
     job, failed = equal.job, equal.failed
-    names = planned_names(schedule.failed, failed, job)
+    names = names_of_roles(schedule.failed, failed, job)
     without = _Found(schedule, tuple(one._replace(worker=names[one.worker]) for one in slow))
     equal_step = without.step
     search = _Search(job, schedule.failed, normal_slow(slow, failed, job.pipelines), effort, guard)

@@ -21,7 +21,7 @@ from recycle_compiler.simulator.costs import Jitter, SimulatedCosts, costs_of, d
 from recycle_compiler.simulator.errors import check_labels
 from recycle_compiler.simulator.machine import Iteration, SimulatedMachine
 from recycle_compiler.simulator.pace import SimulatedPace, pace_of, steady_period
-from recycle_compiler.simulator.streams import TIMED, WORK, EngineStreams, peak_memory, read_streams
+from recycle_compiler.simulator.streams import TIMED, WORK, EngineStreams, engine_streams, streams_peak_memory
 from recycle_compiler.simulator.wiring import Wiring, wire
 from recycle_runtime.plan.bundle import Bundle
 
@@ -56,7 +56,7 @@ class SimulatedRun:
     """Standard deviation of the time from end to end; 0 without jitter."""
     makespan: int
     """Of the first iteration: from the start of its first work on a micro-batch to the end of the last."""
-    peak_memory: tuple[tuple[Worker, int], ...]
+    streams_peak_memory: tuple[tuple[Worker, int], ...]
     """The most of activations that each worker holds."""
     busy: tuple[tuple[Worker, float], ...]
     """Time that each worker works in an iteration, sums over peers and optimizer steps included."""
@@ -86,7 +86,7 @@ def simulate(
     job = read_job(bundle)
     failed = failed_per_stage(failure_set(bundle.plans[plan_index].failed), job.stages)
     return run_streams(
-        read_streams(bundle, plan_index),
+        engine_streams(bundle, plan_index),
         job.left_by(failed),
         bundle.plans[plan_index].release,
         iterations=iterations,
@@ -124,7 +124,7 @@ def run_streams(
             check_labels(streams, wiring, job)
         record.add(done)
         begins = pace.next_begins(done)
-    return record.outcome(pace, first, peak_memory(streams, job))
+    return record.outcome(pace, first, streams_peak_memory(streams, job))
 
 
 class _Record:

@@ -90,14 +90,14 @@ def streams_from(streams: Mapping[Worker, Sequence[Instruction]], pipelines: int
     return EngineStreams(workers, np.cumsum([0, *lengths], dtype=np.int64), *columns, pipelines=pipelines)
 
 
-def read_streams(bundle: Bundle, plan: int) -> EngineStreams:
+def engine_streams(bundle: Bundle, plan: int) -> EngineStreams:
     """The streams of one plan of a bundle; BundleError when one of them cannot be decoded."""
     workers = tuple(Worker(*worker) for worker in bundle.workers(plan))
     offsets = np.cumsum([0, *bundle.layouts[plan].lengths], dtype=np.int64)
     return EngineStreams(workers, offsets, *read_columns(bundle, plan), pipelines=bundle.pipelines)
 
 
-def peak_memory(streams: EngineStreams, job: JobSpec) -> tuple[tuple[Worker, int], ...]:
+def streams_peak_memory(streams: EngineStreams, job: JobSpec) -> tuple[tuple[Worker, int], ...]:
     """The most that each worker holds of activations.
 
     A forward takes memory as it starts, the others give it back as they end. Workers do one thing after

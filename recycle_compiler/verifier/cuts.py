@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.layers import LayerCosts
-from recycle_compiler.verifier.index import read_job, verify_index
+from recycle_compiler.verifier.index import verify_index, workable_job
 from recycle_compiler.verifier.plan import PlanClaims, PlanSource
 from recycle_compiler.verifier.report import PlanReport, VerifierRule, Violation
 from recycle_compiler.verifier.shards import part_of_all, reduce_time
@@ -41,7 +41,7 @@ def in_cut(violations: Iterable[Violation], number: int) -> tuple[Violation, ...
 
 def verify_cuts(source: PlanSource) -> Iterator[Violation]:
     """Yield what is wrong with other cuts before any of their streams is read."""
-    job = read_job(source)
+    job = workable_job(source)
     if isinstance(job, str):
         return
     fallbacks = {fallback for recut in source.recuts for fallback in _groups_of(recut)}
@@ -56,7 +56,7 @@ _Stages = tuple[tuple[tuple[int, int], int], ...]
 
 def _groups_of(recut: PlanSource) -> Iterator[_Stages]:
     """Each group of pipelines of a cut: what a job goes on with where the others have lost a stage."""
-    other = read_job(recut)
+    other = workable_job(recut)
     if isinstance(other, str) or not other.groups or not recut.plans:
         return
     workers, ranges = _workers_per_stage(other, recut.plans[0].failed), _stage_ranges(other)
@@ -65,7 +65,7 @@ def _groups_of(recut: PlanSource) -> Iterator[_Stages]:
 
 
 def _verify_cut(job: JobSpec, recut: PlanSource, fallbacks: Collection[_Stages]) -> Iterator[Violation]:
-    costs, other = job.layer_costs, read_job(recut)
+    costs, other = job.layer_costs, workable_job(recut)
     if isinstance(other, str):
         return
     if costs is None:
@@ -209,7 +209,7 @@ def check_state_and_activations(
     source: PlanSource, recut: PlanSource, report: PlanReport
 ) -> Iterator[Violation]:
     """Yield workers whose layers and activations, together, are more than a worker of the job can hold."""
-    job, other = read_job(source), read_job(recut)
+    job, other = workable_job(source), workable_job(recut)
     if isinstance(job, str) or isinstance(other, str) or job.layer_costs is None:
         return
     costs = job.layer_costs
@@ -250,7 +250,7 @@ def _bounds_over_cuts(source: PlanSource, job: JobSpec) -> Iterator[Violation]:
     """
     claims: list[_Claim] = []
     for cut, one in ((None, source), *enumerate(source.recuts)):
-        other = read_job(one)
+        other = workable_job(one)
         for plan, entry in enumerate(one.plans):
             if one.groups and not entry.bound_over_cuts:
                 continue

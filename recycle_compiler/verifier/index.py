@@ -18,7 +18,7 @@ _LARGEST_GRID = 1_000_000
 """More workers than any job has; keeps a nonsensical header from asking for gigabytes."""
 
 
-def read_job(source: PlanSource) -> JobSpec | str:
+def workable_job(source: PlanSource) -> JobSpec | str:
     """The job of a bundle, or a sentence on why it cannot be worked with."""
     try:
         job = parse_job(source.job_text.splitlines())
@@ -38,7 +38,7 @@ def read_job(source: PlanSource) -> JobSpec | str:
 
 def verify_index(source: PlanSource) -> Iterator[Violation]:
     """Yield what is wrong with a bundle before any of its streams is read."""
-    job = read_job(source)
+    job = workable_job(source)
     if isinstance(job, str):
         yield Violation(VerifierRule.INDEX_SHAPE, None, None, None, job)
         return

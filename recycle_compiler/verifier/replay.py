@@ -39,7 +39,7 @@ class ReplayedTimes:
         return len(self.row) > 0 and bool(self.timed.all())
 
 
-def replay(plan: CheckedPlan) -> tuple[list[Violation], ReplayedTimes]:
+def replay_checked(plan: CheckedPlan) -> tuple[list[Violation], ReplayedTimes]:
     """The times of a plan, and a violation for each worker that is blocked."""
     rows = np.flatnonzero(plan.table.is_any(*COMPUTE, *SERVE))
     producer, arrival_lag = _waits(plan, rows)

@@ -33,7 +33,7 @@ _WITH_PREVIOUS = (Opcode.RECV_ACTIVATION, Opcode.SEND_GRADIENT)
 _WITH_NEXT = (Opcode.SEND_ACTIVATION, Opcode.RECV_GRADIENT)
 
 
-def check_fields(table: StreamTable, job: JobSpec, index: int) -> tuple[list[Violation], Mask]:
+def check_operands(table: StreamTable, job: JobSpec, index: int) -> tuple[list[Violation], Mask]:
     """Fields out of range, and the rows that the other checks can work with."""
     known = (table.opcode >= min(Opcode)) & (table.opcode <= max(Opcode))
     violations = [

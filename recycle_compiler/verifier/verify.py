@@ -8,7 +8,7 @@ from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.verifier.buffers import check_buffers, check_inboxes
 from recycle_compiler.verifier.cuts import check_state_and_activations, in_cut, verify_cuts
 from recycle_compiler.verifier.deadlock import check_deadlock
-from recycle_compiler.verifier.index import failure_state_errors, read_job, verify_index
+from recycle_compiler.verifier.index import failure_state_errors, verify_index, workable_job
 from recycle_compiler.verifier.messages import check_messages, links
 from recycle_compiler.verifier.plan import (
     LARGEST,
@@ -19,11 +19,11 @@ from recycle_compiler.verifier.plan import (
     locate,
     stream_table,
 )
-from recycle_compiler.verifier.replay import replay
+from recycle_compiler.verifier.replay import replay_checked
 from recycle_compiler.verifier.report import PlanReport, VerifierRule, Violation
 from recycle_compiler.verifier.rounds import check_rounds
 from recycle_compiler.verifier.shards import job_of_plan
-from recycle_compiler.verifier.structure import check_fields, check_finish, check_structure
+from recycle_compiler.verifier.structure import check_finish, check_operands, check_structure
 from recycle_compiler.verifier.times import (
     check_claims,
     check_dependencies,
@@ -46,12 +46,12 @@ def verify_bundle(source: PlanSource) -> Iterator[Violation]:
 
 def verify_plans(source: PlanSource) -> Iterator[PlanReport]:
     """Check every plan by itself, those under other cuts after those of the job's own."""
-    if isinstance(read_job(source), str):
+    if isinstance(workable_job(source), str):
         return
     for index in range(len(source.plans)):
         yield verify_plan(source, index)
     for number, recut in enumerate(source.recuts):
-        if not isinstance(read_job(recut), str):
+        if not isinstance(workable_job(recut), str):
             for index in range(len(recut.plans)):
                 yield _verify_recut(source, number, index)
 
@@ -66,7 +66,7 @@ def _verify_recut(source: PlanSource, number: int, index: int) -> PlanReport:
 
 def verify_plan(source: PlanSource, index: int) -> PlanReport:
     """Check one plan by itself: its streams, their replay, and what its index entry claims."""
-    job = read_job(source)
+    job = workable_job(source)
     if isinstance(job, str):
         return PlanReport(index, (Violation(VerifierRule.INDEX_SHAPE, index, None, None, job),))
     entry = source.plans[index]
@@ -80,7 +80,7 @@ def verify_plan(source: PlanSource, index: int) -> PlanReport:
     violations, streams = _read(source, index, job)
     table = stream_table(streams, job.pipelines)
     instructions = len(table)
-    broken_fields, sound = check_fields(table, job, index)
+    broken_fields, sound = check_operands(table, job, index)
     violations += broken_fields
     table = table.keep(sound)
     if too_few := _too_few(table, job):
@@ -101,7 +101,7 @@ def _verify(plan: CheckedPlan, violations: list[Violation], instructions: int) -
     violations += check_deadlock(plan, traffic)
     violations += check_buffers(plan)
     violations += check_inboxes(plan)
-    stuck, timeline = replay(plan)
+    stuck, timeline = replay_checked(plan)
     violations += stuck
     violations += check_dependencies(plan, timeline)
     violations += check_memory(plan, timeline)

@@ -95,7 +95,7 @@ def line(text: str, style: str = "") -> GridLine:
     return result
 
 
-def render(lines: Sequence[GridLine], color: bool) -> str:
+def render_grid(lines: Sequence[GridLine], color: bool) -> str:
     """All lines as text, with escape codes when colour is wanted."""
     if not color:
         return "".join(f"{row}\n" for row in lines)
@@ -226,7 +226,7 @@ def _shares(margin: int, horizon: int, room: int, grain: int) -> GridColumns:
     return GridColumns(Detail.SHARES, margin, columns, columns * per_column, 1)
 
 
-def grid(schedule: Schedule, width: int, color: bool = False) -> str:
+def schedule_grid(schedule: Schedule, width: int, color: bool = False) -> str:
     """The picture of a plan, in `width` columns if that is not too narrow to draw in."""
     boxes = boxes_by_worker(schedule)
     drawn = [box for row in boxes.values() for box in row]
@@ -238,7 +238,7 @@ def grid(schedule: Schedule, width: int, color: bool = False) -> str:
         for worker in workers:
             lines += _worker_lines(worker, boxes.get(worker), layout)
     lines += [line(""), *_wrapped(((text, "") for text in _legend(schedule, drawn, layout)), width)]
-    return render(lines, color)
+    return render_grid(lines, color)
 
 
 def row_groups(schedule: Schedule) -> Iterator[list[Worker]]:

@@ -80,10 +80,10 @@ def summary_table(job: JobSpec, rows: Sequence[TableRow], color: bool) -> str:
 def _where(row: TableRow, own_cut: tuple[int, ...]) -> str:
     if row.layout is None:
         return per_stage_text(row.failed_per_stage)
-    return layout_text(row.layout, own_cut) + (", in halves" if row.split == 2 else "")
+    return layout_cell(row.layout, own_cut) + (", in halves" if row.split == 2 else "")
 
 
-def layout_text(layout: AnyLayout, own_cut: tuple[int, ...]) -> str:
+def layout_cell(layout: AnyLayout, own_cut: tuple[int, ...]) -> str:
     """As `stages_text`; the own cut is called that."""
     if isinstance(layout, GroupedLayout):
         groups = zip(layout.groups, layout.shares, strict=True)

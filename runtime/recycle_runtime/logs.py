@@ -57,7 +57,7 @@ def note(*, worker: str | None = None, generation: int | None = None, step: int 
     _context = replace(_context, **{name: value for name, value in given.items() if value is not None})
 
 
-def forget() -> None:
+def forget_note() -> None:
     """As at the start of a process; for one that has been forked from another's."""
     global _context
     _context = LogContext()

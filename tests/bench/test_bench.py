@@ -1,4 +1,4 @@
-"""What the benchmarks compute themselves; what they measure is not for tests."""
+"""Computations of the benchmarks themselves; what they measure is not for tests."""
 
 import sys
 from pathlib import Path

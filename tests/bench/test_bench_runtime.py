@@ -1,4 +1,4 @@
-"""What the benchmarks of the runtime compute themselves; nothing is timed here."""
+"""Computations of the runtime's benchmarks; nothing is timed here."""
 
 import ast
 import json

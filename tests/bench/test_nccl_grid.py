@@ -1,4 +1,4 @@
-"""What the benchmark over NCCL computes itself; nothing is timed here."""
+"""Computations of the benchmark over NCCL; nothing is timed here."""
 
 import json
 from typing import Any

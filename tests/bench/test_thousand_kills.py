@@ -1,4 +1,4 @@
-"""Which workers the benchmark kills, and what its report says of recorded runs; nothing is trained here."""
+"""Workers that the benchmark kills, and its report of recorded runs; nothing is trained here."""
 
 import random
 from collections.abc import Callable

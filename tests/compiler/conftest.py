@@ -1,4 +1,4 @@
-"""What every test of the compiler has: a pass that is given or leaves IR that is not valid fails the test."""
+"""Fixtures of the compiler's tests: a pass that is given or leaves IR that is not valid fails the test."""
 
 from collections.abc import Callable, Generator
 from functools import wraps

@@ -1,4 +1,4 @@
-"""How mistakes are shown: place, line, caret, hint."""
+"""Rendering of mistakes: place, line, caret, hint."""
 
 from unicodedata import east_asian_width
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recycle_compiler.diagnostics import CompileError, Diagnostic, Span, printable, render
+from recycle_compiler.diagnostics import CompileError, Diagnostic, Span, printable_line, render
 
 STAGES = Diagnostic(
     "range", "stages must be at least 1, got 0", Span(2, 8, 9), "one stage means no pipelining"
@@ -113,5 +113,5 @@ def test_any_line_can_be_shown(line: str, column: int, width: int) -> None:
 
 @given(st.text())
 def test_printable_is_printable(text: str) -> None:
-    assert printable(text).isprintable()
-    assert all(east_asian_width(character) for character in printable(text))
+    assert printable_line(text).isprintable()
+    assert all(east_asian_width(character) for character in printable_line(text))

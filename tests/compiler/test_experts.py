@@ -16,7 +16,7 @@ from recycle_compiler.backends.bundle import bundle_bytes, read_streams
 from recycle_compiler.backends.replay import replay
 from recycle_compiler.cli.main import main
 from recycle_compiler.frontend import load_job
-from recycle_compiler.frontend.gpt_model import DEVICES, GptModel, ModelRun, stage_costs
+from recycle_compiler.frontend.gpt_model import DEVICES, GptModel, ModelRun, estimate_stages
 from recycle_compiler.frontend.optimizer_state import StateRules
 from recycle_compiler.ir.expert_messages import message_ticks
 from recycle_compiler.ir.failure import failure_set, normal_form
@@ -150,7 +150,7 @@ def test_the_cost_model_of_a_mixture() -> None:
     mlp = 8 * 512**2 + 5 * 512
     assert many.layer_parameters() - many.layer_parameters(2) == 14 * mlp
     run = ModelRun(2, 4, 1, 1, DEVICES["h100"], 450_000, StateRules(2, staggered=True, slots=4))
-    plain, mixed = (stage_costs(model, run)[0] for model in (dense, many))
+    plain, mixed = (estimate_stages(model, run)[0] for model in (dense, many))
     # Two copies of each token, a fifth more on the busiest worker, there and back, three quarters of them
     # to other workers.
     sent = 4 * 2 * (2 * 512 * 512) * 1.2 * 2 * 3 / 4

@@ -18,7 +18,7 @@ from recycle_compiler.ir.groups import (
     GroupedLayout,
     absent_of_groups,
     grouped_layout_of,
-    groups_of,
+    groups_in_plan,
     job_of_groups,
     parse_any_layout,
 )
@@ -32,7 +32,7 @@ from recycle_compiler.planner.compile import plan_failed
 from recycle_compiler.simulator.engine import simulate
 from recycle_compiler.verifier.report import VerifierRule
 from recycle_compiler.verifier.verify import verify_bundle
-from recycle_compiler.viz.table import layout_text
+from recycle_compiler.viz.table import layout_cell
 from recycle_runtime.plan.bundle import Bundle, BundleError
 from recycle_runtime.plan.bundle_index import pack_index, unpack_index
 from recycle_runtime.plan.isa import Opcode
@@ -73,7 +73,7 @@ def test_the_text_of_a_layout_reads_back(text: str) -> None:
 @pytest.mark.parametrize("text", [TEXT, "2x1*3@9+1x1,5x2@4+6x2@3", "2x2*2,1x2*2@9+6x1@7"])
 def test_a_layout_reads_back_as_tables_print_it(text: str) -> None:
     layout = parse_any_layout(text)
-    assert parse_any_layout(layout_text(layout, ())) == layout
+    assert parse_any_layout(layout_cell(layout, ())) == layout
     assert parse_any_layout("  8x4*2 , 7x5\n7x5 ") == Layout((8, 8, 7, 7), (4, 4, 5, 5))
 
 
@@ -108,7 +108,7 @@ def test_chunks_are_what_all_cuts_leave_whole() -> None:
     assert derived.reduce == (-(-2 * 800 // 3), 800, -(-2 * 400 // 3))
     assert parse_job(print_job(derived).splitlines()) == derived
     assert grouped_layout_of(derived, absent_of_groups(derived, layout)) == layout
-    first, second = (group.job for group in groups_of(derived, absent_of_groups(derived, layout)))
+    first, second = (group.job for group in groups_in_plan(derived, absent_of_groups(derived, layout)))
     assert (first.cut, second.cut) == ((2, 4), (5, 1))
     assert first.pipelines * first.microbatches == 6
     assert second.pipelines * second.microbatches == 2
@@ -157,7 +157,7 @@ def test_every_plan_holds(drawn: tuple[JobSpec, GroupedLayout]) -> None:
 def test_no_group_is_faster_than_alone() -> None:
     """The bound is that of a group alone with its share, and stages open late enough to meet it here."""
     plan = planned("4x2,4x2,4x2@30+12x1@4", reduce=300)
-    parts = groups_of(plan.job, plan.failed)
+    parts = groups_in_plan(plan.job, plan.failed)
     alone = [plan_failed(part.job, part.failed).claims for part in parts]
     assert plan.claims.lower_bound == max(claims.lower_bound for claims in alone)
     assert plan.claims.reason.startswith("group 0: ")
@@ -165,7 +165,8 @@ def test_no_group_is_faster_than_alone() -> None:
 
 
 def test_stages_open_one_after_the_other() -> None:
-    """Who holds all layers sums them one after the other, so stages that end at one time would wait."""
+    """A worker that holds all layers sums them one after the other, so stages that end at one time would
+    wait."""
     plan = planned("4x2,4x2,4x2@30+12x1@4", reduce=300)
     schedule = replay(plan)
     first = [

@@ -67,7 +67,7 @@ def scheduled(job: JobSpec, failed: FailureSet = ()) -> Schedule:
             left.append(Op(kind, pipeline, microbatch, chunk, host, op_duration(job, kind, chunk)))
 
     def ready(op: Op) -> int | None:
-        """When what the op needs is there; None while that is not known."""
+        """Time at which the op's inputs are there; None while that is not known."""
         unit, chunk = (op.pipeline, op.microbatch), op.chunk
         if op.kind is OpKind.F:
             need, lag = (OpKind.F, *unit, chunk - 1), job.transfer[chunk - 1] if chunk else 0

@@ -1,4 +1,4 @@
-"""What users copy into their CI tells good jobs and plans from bad ones."""
+"""Configurations that users copy into their CI tell good jobs and plans from bad ones."""
 
 import os
 import shutil

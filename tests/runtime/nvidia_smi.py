@@ -1,4 +1,4 @@
-"""What `nvidia-smi -L` prints on several machines, and a command that prints it."""
+"""Output of `nvidia-smi -L` on several machines, and a command that prints it."""
 
 from pathlib import Path
 

@@ -36,7 +36,7 @@ def test_a_pipe_that_nobody_writes_to(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_pipe_with_a_slow_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who is there may take its time, as in `recyclec compile <(some command)`."""
+    """A writer that is there may take its time, as in `recyclec compile <(some command)`."""
     monkeypatch.setattr(files, "_WRITER_SECONDS", 0)
     reader, writer = os.pipe()
     more = threading.Event()

@@ -18,9 +18,9 @@ LINE = re.compile(
 
 @pytest.fixture(autouse=True)
 def as_it_was() -> Iterator[None]:
-    logs.forget()
+    logs.forget_note()
     yield
-    logs.forget()
+    logs.forget_note()
     logs.configure()
 
 

@@ -70,7 +70,7 @@ def chunked_jobs(draw: st.DrawFn, microbatches: int = 4) -> JobSpec:
 
 
 def broken_rules(schedule: Schedule) -> list[str]:
-    """What is wrong with a schedule, checked op by op and sharing nothing with the compiler."""
+    """Faults of a schedule, checked op by op and sharing nothing with the compiler."""
     rows = list(schedule.rows())
     found = [*_overlaps(rows), *_early(schedule, rows), *_too_much_held(schedule, rows)]
     return [*found, *_late_steps(rows), *_long_windows(schedule, rows)]

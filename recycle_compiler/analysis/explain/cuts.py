@@ -111,12 +111,12 @@ def cut_facts(bundle: Bundle | None, job: JobSpec, schedule: Schedule, failures:
         own=own,
         fewer=fastest_plan(bundle, job, failures - 1),
         moves=tuple(_moves(variant, layout)),
-        one_more=min(least_periods(job, more), default=None),
+        one_more=min(cut_periods(job, more), default=None),
         where_one_more=min(_with_one_more(variant, layout), key=lambda entry: (entry[1], entry[0])),
     )
 
 
-def least_periods(job: JobSpec, workers: int) -> Iterator[int]:
+def cut_periods(job: JobSpec, workers: int) -> Iterator[int]:
     """Lower bounds on the period with whole micro-batches, and with halves."""
     for variant in variants(job).values():
         least = Layouts(variant, workers).least_period(workers)
@@ -132,7 +132,7 @@ def bound_over_one_cut(bundle: Bundle | None, job: JobSpec, failures: int) -> in
     own: Iterable[int] = _bounds_with_few_holders(job, failures)
     if bundle is not None:
         own = (entry.lower_bound for entry in bundle.plans if len(entry.failed) == failures)
-    return min((*own, *least_periods(job, job.workers - failures)), default=0)
+    return min((*own, *cut_periods(job, job.workers - failures)), default=0)
 
 
 def _bounds_with_few_holders(job: JobSpec, failures: int) -> Iterator[int]:

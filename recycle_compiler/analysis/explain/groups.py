@@ -12,15 +12,15 @@ from recycle_compiler.analysis.explain.cuts import (
     NO_ROOM,
     Neighbour,
     bound_over_one_cut,
+    cut_periods,
     fastest_plan,
-    least_periods,
     plan_for,
 )
 from recycle_compiler.ir.groups import (
     GroupedLayout,
     absent_of_groups,
     grouped_layout_of,
-    groups_of,
+    groups_in_plan,
     job_of_groups,
 )
 from recycle_compiler.ir.job import JobSpec
@@ -126,7 +126,7 @@ def group_facts(bundle: Bundle | None, job: JobSpec, schedule: Schedule, failure
         over_cuts = TwoGroups(job, workers).least_period(workers, 1, bound_one_cut or NO_ROOM)
     elif (own := plan_for(bundle, failures)) is not None:
         over_cuts = bundle.plans[own].bound_over_cuts
-    one_more = min(least_periods(job, more), default=None)
+    one_more = min(cut_periods(job, more), default=None)
     over_groups = None if one_more is None else TwoGroups(job, more).least_period(more, 1, one_more)
     return GroupFacts(
         job=job,
@@ -155,7 +155,7 @@ def _bounds(job: JobSpec, layout: GroupedLayout) -> tuple[Bound, ...] | None:
     derived = job_of_groups(job, layout)
     return tuple(
         lower_bound(problem_of(GRAPH_PASSES.run(Target(group.job, group.failed))))
-        for group in groups_of(derived, absent_of_groups(derived, layout))
+        for group in groups_in_plan(derived, absent_of_groups(derived, layout))
     )
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from recycle_compiler.ir.failure import Worker, worker_at
 from recycle_compiler.ir.graph import data_edges
-from recycle_compiler.ir.groups import groups_of
+from recycle_compiler.ir.groups import groups_in_plan
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.ops import SERVICES, Column, OpKind, OpTable
 from recycle_compiler.ir.rounds import PART
@@ -148,7 +148,7 @@ def _problems(schedule: Schedule) -> tuple[Problem, ...]:
     """Of the whole plan, or of each group alone."""
     job, failed = schedule.job, schedule.failed
     if job.groups:
-        groups = groups_of(job, Target(job, failed).normal.failed)
+        groups = groups_in_plan(job, Target(job, failed).normal.failed)
         return tuple(problem_of(GRAPH_PASSES.run(Target(group.job, group.failed))) for group in groups)
     # Bounds count peers, and without adaptive pipelining only the normal form counts them right.
     return (replace(problem_of(graph_of(schedule)), hosts=Target(job, failed).normal.hosts),)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from recycle_compiler.ir.groups import groups_of
+from recycle_compiler.ir.groups import groups_in_plan
 from recycle_compiler.ir.job import JobSpec, Techniques
 from recycle_compiler.ir.schedule import Schedule
 from recycle_compiler.ir.target import Target
@@ -219,7 +219,7 @@ def _target(schedule: Schedule, job: JobSpec) -> Target:
 def _bound(target: Target) -> int:
     """Of groups of pipelines the largest, each with its share alone."""
     if target.job.groups:
-        groups = groups_of(target.job, target.failed)
+        groups = groups_in_plan(target.job, target.failed)
         return max(_bound(Target(group.job, group.failed)) for group in groups)
     graph = GRAPH_PASSES.run(target)
     return lower_bound(problem_of(graph)).period

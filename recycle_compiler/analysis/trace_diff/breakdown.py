@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from recycle_compiler.analysis.trace_diff.matching import Floats, Measured, op_name
+from recycle_compiler.analysis.trace_diff.matching import Floats, Measured, traced_op_name
 from recycle_compiler.ir.failure import Worker, worker_at
 from recycle_compiler.ir.ops import OpKind
 from recycle_compiler.ir.schedule import Schedule
@@ -128,7 +128,7 @@ def latest_ops(schedule: Schedule, start: Floats, tick: float) -> tuple[LateOp, 
     pipelines = schedule.job.pipelines
     return tuple(
         LateOp(
-            op_name(op),
+            traced_op_name(op),
             worker_at(op.worker, pipelines),
             float(planned[row]),
             float(started[row]),

@@ -75,7 +75,7 @@ def match(trace: RunTrace, schedule: Schedule) -> Measured:
 
     A worker that holds several chunks runs ops of one name for each of them, in the order of its plan.
     """
-    names = [op_name(op) for op in schedule.ops]
+    names = [traced_op_name(op) for op in schedule.ops]
     workers = [worker_at(op.worker, schedule.job.pipelines) for op in schedule.ops]
     rows: dict[tuple[Worker, str], list[int]] = {}
     for row, place in enumerate(zip(workers, names, strict=True)):
@@ -102,7 +102,7 @@ def match(trace: RunTrace, schedule: Schedule) -> Measured:
     return Measured(steps, start, end, waited, tuple(_other_order(trace.ops, schedule, names)))
 
 
-def op_name(op: Op) -> str:
+def traced_op_name(op: Op) -> str:
     """As traces and the text of schedules have it: `F0.3`, `R`."""
     return f"{op.kind.name}{op.pipeline}.{op.microbatch}" if op.kind in MICROBATCH_KINDS else op.kind.name
 

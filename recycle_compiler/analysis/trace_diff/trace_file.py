@@ -98,12 +98,12 @@ def read_json(path: str) -> Any:
         raise TraceError(f"too large: allowed are {LARGEST_FILE} bytes") from None
 
 
-def read_trace(path: str) -> RunTrace:
+def read_run_trace(path: str) -> RunTrace:
     """The trace in a file; TraceError when it is none, OSError when it cannot be read."""
     return trace_in(read_json(path))
 
 
-def parse_trace(content: bytes) -> RunTrace:
+def parse_run_trace(content: bytes) -> RunTrace:
     """The trace in these bytes."""
     return trace_in(_json(content))
 

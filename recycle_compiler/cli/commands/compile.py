@@ -17,7 +17,7 @@ from recycle_compiler.cli.options.planning import (
     load_for,
     planning,
     start_of,
-    with_techniques,
+    with_chosen_techniques,
 )
 from recycle_compiler.cli.progress import cut_progress, is_shown, plan_progress
 from recycle_compiler.cli.values import count, one_of, positive
@@ -85,7 +85,7 @@ def run(arguments: Namespace, output: Output) -> int:
         raise UsageError("a bundle is no text for stdout; name a file with `-o PLAN`")
     loaded = load_for(arguments.job, arguments.out)
     guard = Guard(loaded.spec.solver.time_limit_ns)
-    job = start_of(with_techniques(loaded.spec, arguments.techniques), output, guard)
+    job = start_of(with_chosen_techniques(loaded.spec, arguments.techniques), output, guard)
     summaries: list[PlanSummary] = []
     total = (job.failures - job.vacant if arguments.failures is None else arguments.failures) + 1
     # What is printed after a pass would end up in the middle of the bar.

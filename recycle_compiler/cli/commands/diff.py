@@ -26,7 +26,7 @@ from recycle_compiler.analysis.cut_diff import (
 from recycle_compiler.analysis.plan_diff import (
     PlanDiff,
     changed_streams,
-    compare,
+    compare_plans,
     difference_lines,
     difference_object,
     plan_title,
@@ -276,7 +276,7 @@ def _words(diff: PlanDiff) -> str:
 def _compare(before: tuple[Schedule, Streams | None], after: tuple[Schedule, Streams | None]) -> PlanDiff:
     (old, old_streams), (new, new_streams) = before, after
     changed = changed_streams(old_streams, new_streams) if old_streams and new_streams else ()
-    return compare(old, new, changed)
+    return compare_plans(old, new, changed)
 
 
 def _side(path: str) -> DiffSide:

@@ -7,7 +7,7 @@ from argparse import Namespace
 from recycle_compiler.version import __version__
 from recycle_runtime.cli.output import DONE, Output
 from recycle_runtime.cli.parser import Arguments
-from recycle_runtime.doctor.findings import Finding, as_json, from_json, package, table
+from recycle_runtime.doctor.findings import Finding, as_json, findings_table, from_json, package
 
 _PACKAGES = ("lark", "numpy", "networkx", "pyomo", "highspy", "rich", "numba", "jinja2")
 _PATIENCE_S = 120
@@ -25,7 +25,7 @@ def run(arguments: Namespace, output: Output) -> int:
         *(package(name, missing) for name in _PACKAGES),
         *_runtime(),
     ]
-    output.data(as_json(findings) if arguments.json else table(findings))
+    output.data(as_json(findings) if arguments.json else findings_table(findings))
     return DONE
 
 

@@ -7,8 +7,8 @@ from posixpath import normpath
 from recycle_compiler.cli.bundles import read_bundle, read_bundle_job
 from recycle_compiler.cli.options.files import add_output_argument
 from recycle_compiler.cli.values import one_of, positive
-from recycle_compiler.launch.layout import NodeLayout, NodeLayoutError, lay_out
-from recycle_compiler.launch.render import Launch, render
+from recycle_compiler.launch.layout import NodeLayout, NodeLayoutError, lay_out_nodes
+from recycle_compiler.launch.render import Launch, render_launch
 from recycle_runtime.cli.options.run import add_options
 from recycle_runtime.cli.options.script import (
     add_script_arguments,
@@ -81,7 +81,7 @@ def run(arguments: Namespace, output: Output) -> int:
     check_target(arguments.out, arguments.bundle)
     bundle = read_bundle(arguments.bundle)
     try:
-        layout = lay_out(
+        layout = lay_out_nodes(
             bundle.stages,
             bundle.pipelines,
             bundle.tensor,
@@ -105,7 +105,7 @@ def run(arguments: Namespace, output: Output) -> int:
         tls=arguments.tls,
         neighbour_copies=arguments.neighbour_copies or 0,
     )
-    output.deliver(render(arguments.system, launch), arguments.out)
+    output.deliver(render_launch(arguments.system, launch), arguments.out)
     _say_what_a_node_takes_along(layout, output, has_copies=launch.neighbour_copies > 0)
     return DONE
 

@@ -20,7 +20,7 @@ from recycle_compiler.cli.options.planning import (
     load_for,
     planning,
     start_of,
-    with_techniques,
+    with_chosen_techniques,
 )
 from recycle_compiler.cli.options.plans import check_survivors, check_workers
 from recycle_compiler.cli.options.views import add_view_arguments, deliver_view
@@ -111,7 +111,7 @@ def run(arguments: Namespace, output: Output) -> int:
             "or choose a name that does not end in .plan"
         )
     loaded = load_for(arguments.job, out)
-    job = start_of(with_techniques(loaded.spec, arguments.techniques), output)
+    job = start_of(with_chosen_techniques(loaded.spec, arguments.techniques), output)
     if arguments.workers is not None:
         _check_recut(arguments.workers, job, loaded)
     if arguments.split:

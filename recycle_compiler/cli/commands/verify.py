@@ -15,7 +15,7 @@ from recycle_compiler.ir.groups import any_layout_of
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.units import plural, time_text, unit_name
 from recycle_compiler.verifier.cuts import verify_cuts
-from recycle_compiler.verifier.index import read_job, verify_index
+from recycle_compiler.verifier.index import verify_index, workable_job
 from recycle_compiler.verifier.report import PlanReport, VerifierRule, Violation
 from recycle_compiler.verifier.verify import verify_plans
 from recycle_runtime.cli.output import DONE, INPUT_ERROR, Output
@@ -32,7 +32,7 @@ def run(arguments: Namespace, output: Output) -> int:
     violations = [*verify_index(bundle), *_verify_source(bundle, arguments.bundle, output)]
     violations += verify_cuts(bundle)
     output.data("".join(f"{violation}\n" for violation in violations))
-    job = read_job(bundle)
+    job = workable_job(bundle)
     if isinstance(job, JobSpec):
         for report in verify_plans(bundle):
             violations += report.violations
@@ -59,7 +59,7 @@ _SAME_MODEL = ("tensor", "layers", "units", "owners")
 
 def _verify_source(bundle: Bundle, path: str, output: Output) -> Iterator[Violation]:
     """Plans on demand are made from the source, so it has to be that of the other plans."""
-    job = read_job(bundle)
+    job = workable_job(bundle)
     if isinstance(job, str) or not bundle.job_source.strip():
         return
     try:

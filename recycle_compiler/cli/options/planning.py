@@ -4,7 +4,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from recycle_compiler.cli.values import TECHNIQUES, slow_workers, technique_names
+from recycle_compiler.cli.values import TECHNIQUES, slow_workers_value, technique_names
 from recycle_compiler.frontend import LoadedJob, load_job
 from recycle_compiler.frontend.load import parse_for_format
 from recycle_compiler.frontend.syntax import Block
@@ -32,7 +32,7 @@ def add_slow_argument(parser: Arguments) -> None:
     """Workers that are slower than their peers."""
     parser.add_argument(
         "--slow",
-        type=slow_workers,
+        type=slow_workers_value,
         default=(),
         metavar="P:S=X,P:S=X",
         help="workers whose ops take X times as long",
@@ -55,7 +55,7 @@ def _keep_profile(out: str, loaded: LoadedJob) -> None:
             refuse_overwriting(out, str(folder / entry.file.text), "the profile that the job reads")
 
 
-def with_techniques(job: JobSpec, names: tuple[str, ...] | None) -> JobSpec:
+def with_chosen_techniques(job: JobSpec, names: tuple[str, ...] | None) -> JobSpec:
     """The job with other techniques switched on, where the command line says so."""
     if names is None:
         return job

@@ -11,7 +11,7 @@ from recycle_compiler.cli.values import one_of, positive
 from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.text import print_schedule, print_streams
 from recycle_compiler.viz.document import document
-from recycle_compiler.viz.grid import grid
+from recycle_compiler.viz.grid import schedule_grid
 from recycle_compiler.viz.picture import LEAST_WIDTH, MOST_WIDTH, THEMES, WIDTH, picture
 from recycle_compiler.viz.plan_page import PageSide, document_of, plan_page
 from recycle_runtime.cli.output import Output, UsageError, to_stdout
@@ -69,7 +69,7 @@ def _view(streams: Streams, origin: str, arguments: Namespace, output: Output) -
         return picture(schedule, width=width, memory=arguments.memory, theme=arguments.theme)
     on_terminal = to_stdout(arguments.out) and sys.stdout.isatty()
     width = arguments.width or (_terminal_width() if on_terminal else _WIDTH_WITHOUT_TERMINAL)
-    return grid(schedule, width, color=on_terminal and output.colored(sys.stdout))
+    return schedule_grid(schedule, width, color=on_terminal and output.colored(sys.stdout))
 
 
 def _terminal_width() -> int:

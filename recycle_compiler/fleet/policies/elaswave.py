@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recycle_compiler.fleet.policies.bookkeeping import Holders, WorkClock, grid
-from recycle_compiler.fleet.policies.layers import Layers, layers_of
+from recycle_compiler.fleet.policies.layers import Layers, layer_costs_of
 from recycle_compiler.fleet.policy import CannotRunError, Change, Reaction, Worker
 from recycle_compiler.fleet.setting import FleetSetting
 from recycle_compiler.ir.job import JobSpec
@@ -148,7 +148,7 @@ class Elaswave:
         )
         self._setting, self._job, self._costs = setting, setting.job, setting.costs
         self._grid = grid(setting.job)
-        self._layers = layers_of(setting)
+        self._layers = layer_costs_of(setting)
         self._resized = Resized(setting.job, self._layers)
         state = sum(self._layers.state)
         self._copied_share = sum(setting.job.parameters) / state if state else 0.0

@@ -122,7 +122,7 @@ class Layers:
         return found
 
 
-def layers_of(setting: FleetSetting) -> Layers:
+def layer_costs_of(setting: FleetSetting) -> Layers:
     """The layers of a job: those that it gives, or as they follow from its stages.
 
     Policies that cut them keep nothing to undo a step.

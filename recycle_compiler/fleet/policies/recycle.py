@@ -16,7 +16,7 @@ from recycle_compiler.fleet.policy import Change, Reaction, Worker
 from recycle_compiler.fleet.setting import FleetSetting
 from recycle_compiler.ir.job import JobSpec, Techniques
 from recycle_compiler.ir.units import plural
-from recycle_compiler.planner.baselines import ALL, Counts, best_placement, is_large, spread
+from recycle_compiler.planner.baselines import ALL, Counts, best_placement, is_large_baseline, spread
 
 _PLANS_OF_LARGE = 48
 """Numbers of failures that are planned for in a large job; between two of them the period is interpolated."""
@@ -34,7 +34,7 @@ class RecyclePlans:
         most = job.stages * (job.pipelines - 1)
         if failures > most:
             return None
-        step = max(1, job.workers // _PLANS_OF_LARGE) if is_large(job) else 1
+        step = max(1, job.workers // _PLANS_OF_LARGE) if is_large_baseline(job) else 1
         below = failures // step * step
         above = min(most, below + step)
         if failures in (below, above):

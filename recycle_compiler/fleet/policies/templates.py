@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from recycle_compiler.fleet.policies.layers import Layers, layers_of
+from recycle_compiler.fleet.policies.layers import Layers, layer_costs_of
 from recycle_compiler.fleet.setting import FleetSetting
 
 _PER_STAGE = 4
@@ -185,7 +185,7 @@ def pipeline_shapes(setting: FleetSetting, least: int | None = None) -> tuple[La
     Where the job does not say what a worker holds and has room for, a pipeline is never shorter than the
     job's own; with `least`, never shorter than that.
     """
-    layers = layers_of(setting)
+    layers = layer_costs_of(setting)
     knows = layers.capacity is not None and any(layers.state)
     if least is None:
         least = 1 if knows else min(setting.job.stages, len(layers))

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from recycle_compiler.diagnostics import CompileError, Diagnostic, Span
 from recycle_compiler.fleet.traces.trace import UNITS, FleetEvent, FleetTrace, natural_names, seconds_of
-from recycle_compiler.frontend.diagnostics import Mistakes, closest, did_you_mean, one_of, quote
+from recycle_compiler.frontend.diagnostics import Mistakes, any_of, closest, did_you_mean, quote
 
 KINDS = ("none", "every", "poisson")
 _OPTIONS = {
@@ -157,7 +157,7 @@ def _parse(text: str, words: list[_Word], report: Mistakes) -> Words | None:
     kind, rest = words[0], words[1:]
     if kind.text not in KINDS:
         hint = did_you_mean(kind.text, KINDS, "a trace is a file or begins with one of these words")
-        report.error("unknown-trace", f"a trace is {one_of(KINDS)}, got {quote(kind.text)}", kind.span, hint)
+        report.error("unknown-trace", f"a trace is {any_of(KINDS)}, got {quote(kind.text)}", kind.span, hint)
         return None
     example = _EXAMPLES[kind.text]
     if kind.text == "every":
@@ -200,7 +200,7 @@ def _pairs(kind: _Word, rest: list[_Word], example: str, report: Mistakes) -> di
     values: dict[str, _Word] = {}
     for name, value in zip(rest[::2], [*rest[1::2], None], strict=False):
         if name.text not in known:
-            hint = did_you_mean(name.text, known, f"{quote(kind.text)} takes {one_of(_OPTIONS[kind.text])}")
+            hint = did_you_mean(name.text, known, f"{quote(kind.text)} takes {any_of(_OPTIONS[kind.text])}")
             report.error("unknown-word", f"{quote(kind.text)} has no {quote(name.text)}", name.span, hint)
         elif value is None:
             report.error("missing-value", f"{quote(name.text)} has no value", name.span, example)
@@ -227,7 +227,7 @@ def _time(word: _Word, report: Mistakes) -> float:
 def _rates(word: _Word, report: Mistakes) -> Rates | None:
     if word.text not in RATES:
         hint = did_you_mean(word.text, RATES, _EXAMPLES["poisson"])
-        report.error("type", f"rates are {one_of(tuple(RATES))}, got {quote(word.text)}", word.span, hint)
+        report.error("type", f"rates are {any_of(tuple(RATES))}, got {quote(word.text)}", word.span, hint)
     return RATES.get(word.text)
 
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from recycle_compiler.scheduling.bounds.bound import Bound, share_of, times_of
 from recycle_compiler.scheduling.bounds.load import ramp_up
-from recycle_compiler.scheduling.bounds.one_worker import in_rounds
+from recycle_compiler.scheduling.bounds.one_worker import round_after_round
 from recycle_compiler.scheduling.bounds.rounds import leaves, returns
 from recycle_compiler.scheduling.problem import Ints, Problem
 
@@ -73,11 +73,11 @@ def allowed_by(problem: Problem, period: int) -> tuple[int, int]:
 
 def _passed(problem: Problem, stage: int, arrived: Ints) -> Ints:
     """The earliest starts of the stage's F: its workers run one at a time each."""
-    return in_rounds(arrived, len(problem.hosts[stage]), problem.forward[stage])
+    return round_after_round(arrived, len(problem.hosts[stage]), problem.forward[stage])
 
 
 def _opens(problem: Problem, stage: int, arrived: Ints, period: int) -> int:
-    """When the window of a stage opens at the soonest if it is this long."""
+    """Earliest time at which the window of a stage opens if it is this long."""
     live, share = len(problem.hosts[stage]), share_of(problem, stage)
     each = sum(times_of(problem, stage))
     if (share + 1) * each + problem.closes(stage) <= period:

@@ -55,10 +55,10 @@ def forward_starts(worker: OneWorker) -> Ints:
     """The earliest start of every F of the worker: after the work before it, and round after round."""
     held = min(worker.capacity // worker.activation, worker.share)
     starts = _before(worker, np.arange(1, worker.share + 1, dtype=np.int64), held)
-    return in_rounds(starts, held, _round(worker, held))
+    return round_after_round(starts, held, _round(worker, held))
 
 
-def in_rounds(earliest: Ints, held: int, one_round: int) -> Ints:
+def round_after_round(earliest: Ints, held: int, one_round: int) -> Ints:
     """Each no sooner than said, and a round later than the one that comes `held` before it."""
     size = len(earliest)
     if held >= size:

@@ -20,7 +20,7 @@ import numpy as np
 
 from recycle_compiler.scheduling.bounds.bound import SpanTerm, ends_of_window, share_of, times_of, work_term
 from recycle_compiler.scheduling.bounds.load import ramp_up
-from recycle_compiler.scheduling.bounds.one_worker import OneWorker, forward_starts, in_rounds
+from recycle_compiler.scheduling.bounds.one_worker import OneWorker, forward_starts, round_after_round
 from recycle_compiler.scheduling.problem import UNLIMITED, Ints, Problem
 from recycle_compiler.scheduling.ways import ends_before, round_trip, rounds_on, up
 
@@ -237,7 +237,7 @@ def _leaves_from_one(problem: Problem, stage: int, soonest: int) -> Ints:
     if held < len(number):
         after_last = backward + trip + soonest - outstanding(problem, stage, len(number), least=0)
         work = np.maximum(work, np.where(number > held, work + after_last, 0))
-    return in_rounds(np.maximum(work, between + soonest), held, forward + trip + backward)
+    return round_after_round(np.maximum(work, between + soonest), held, forward + trip + backward)
 
 
 def outstanding(problem: Problem, stage: int, share: int, least: int = 1) -> int:

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from recycle_compiler.scheduling.bounds import Bound, lower_bound
 from recycle_compiler.scheduling.budget import Budget
-from recycle_compiler.scheduling.milp.groups import lay_out, pooled_group
+from recycle_compiler.scheduling.milp.groups import lay_out_groups, pooled_group
 from recycle_compiler.scheduling.problem import Problem
 
 _PARTS = (1, 2, 3)
@@ -59,7 +59,7 @@ class InSteps(NamedTuple):
 
     def columns(self, period: int) -> int:
         """Columns of the relaxation for a period."""
-        return lay_out(self.problem, pooled_group(self.problem), self.steps(period)).counts
+        return lay_out_groups(self.problem, pooled_group(self.problem), self.steps(period)).counts
 
 
 def in_steps(problem: Problem, step: int) -> InSteps:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from recycle_compiler.scheduling.bounds import Bound
 from recycle_compiler.scheduling.budget import Budget
-from recycle_compiler.scheduling.milp.groups import groups_by_route, lay_out
+from recycle_compiler.scheduling.milp.groups import groups_by_route, lay_out_groups
 from recycle_compiler.scheduling.milp.paired_routes import paired
 from recycle_compiler.scheduling.problem import Ints
 from recycle_compiler.scheduling.timing import Clock, Proposal
@@ -32,7 +32,7 @@ def is_small(clock: Clock, period: int) -> bool:
         # one worker, nor chunks that reduce together: it knows the workers of each chunk for themselves.
         return False
     groups = groups_by_route(problem)
-    layout = lay_out(problem, groups, period // problem.grain)
+    layout = lay_out_groups(problem, groups, period // problem.grain)
     return layout.counts * len(groups.units) <= LARGEST
 
 

@@ -88,7 +88,7 @@ class GrainTimes:
         return sum(max(0, span.last - span.first) for stage in self.spans for span in stage)
 
 
-def lay_out(problem: Problem, groups: Groups, target: int) -> GrainTimes:
+def lay_out_groups(problem: Problem, groups: Groups, target: int) -> GrainTimes:
     """Spans for a target period in grains."""
     grain = problem.grain
     times = zip(problem.forward, problem.backward, problem.weight, strict=True)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from recycle_compiler.scheduling.budget import Budget, Visits
 from recycle_compiler.scheduling.milp.certificate import Ints, SparseRows, meets, refutes
-from recycle_compiler.scheduling.milp.groups import Groups, groups_by_route, lay_out, pooled_group
+from recycle_compiler.scheduling.milp.groups import Groups, groups_by_route, lay_out_groups, pooled_group
 from recycle_compiler.scheduling.milp.model import Model, build_model
 from recycle_compiler.scheduling.problem import Problem
 
@@ -93,7 +93,7 @@ def raise_bound(problem: Problem, low: int, high: int, limits: Limits, budget: B
 
 def _search(problem: Problem, groups: Groups, target: int, limits: Limits, budget: Budget) -> SolverOutcome:
     grains = target // problem.grain
-    layout = lay_out(problem, groups, grains)
+    layout = lay_out_groups(problem, groups, grains)
     if layout.is_empty:
         return SolverOutcome(Stop.REFUTED, None, True, 0, 0)
     if layout.counts * len(groups.units) > limits.counts:

@@ -85,7 +85,7 @@ class CheckpointFolder:
         return sorted(keys, key=lambda name: keys[name])
 
 
-def name_of(step: int, attempt: int = 0) -> str:
+def checkpoint_name(step: int, attempt: int = 0) -> str:
     """Of a checkpoint; several attempts at one step have names of their own."""
     return f"step-{step:08}" + (f".{attempt}" if attempt else "")
 

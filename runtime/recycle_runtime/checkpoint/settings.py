@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from recycle_runtime.checkpoint.storage import ShardFiles
 from recycle_runtime.execution.layer import Layer
-from recycle_runtime.execution.optimizer.undo import Options, options_of
+from recycle_runtime.execution.optimizer.undo import Options, group_options
 from recycle_runtime.state.layer_state import arguments_text
 
 _PLAIN = (bool, int, float, str, tuple)
@@ -30,7 +30,7 @@ def options_of_layers(layers: Sequence[Layer]) -> dict[int, list[Options]]:
 def options_of_shard(shard: ShardFiles) -> list[Options]:
     """Of an optimizer whose state is in shards; none where this shard has nothing to step."""
     state = shard.outline()["state"]
-    return [options_of(group) for group in state["optimizer"]["param_groups"]] if state else []
+    return [group_options(group) for group in state["optimizer"]["param_groups"]] if state else []
 
 
 def other_options(made: Mapping[int, list[Options]], saved: Mapping[int, list[Options]]) -> Iterator[str]:

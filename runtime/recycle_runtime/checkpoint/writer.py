@@ -21,7 +21,7 @@ from recycle_runtime.checkpoint.settings import (
 from recycle_runtime.checkpoint.storage import ShardFiles, open_checked, write_shard
 from recycle_runtime.execution.chunk import Chunk
 from recycle_runtime.execution.optimizer.shards import Rows, StoredShard
-from recycle_runtime.execution.optimizer.undo import Options, options_of
+from recycle_runtime.execution.optimizer.undo import Options, group_options
 from recycle_runtime.protocol.messages.checkpoints import (
     CheckpointFailed,
     CheckpointMissed,
@@ -35,9 +35,9 @@ from recycle_runtime.state.layer_state import (
     SHARDS,
     Fields,
     LayerState,
+    apply_states,
     as_settled,
     ends,
-    load,
     needed,
     state_name,
     together,
@@ -69,7 +69,7 @@ def restore(chunk: Chunk, checkpoint: Path, step: int, *, accepts_changes: bool 
             stored[name] = [opened(each, about) for each in shards]
             states[name][SHARDS] = [_stored(each) for each in stored[name]]
     made = options_of_layers(chunk.layers)
-    load(chunk, states, checkpoint)
+    apply_states(chunk, states, checkpoint)
     if not accepts_changes:
         _expect_data(chunk, states, str(checkpoint))
     told = other_options(made, _options_saved(chunk, states, stored))
@@ -88,7 +88,7 @@ def _options_saved(
         if layer.shards:
             name = state_name(chunk.setting, layer.number)
             whole, shards = states[name]["optimizer"], stored.get(name, ())
-            groups = [] if whole is None else [options_of(group) for group in whole["param_groups"]]
+            groups = [] if whole is None else [group_options(group) for group in whole["param_groups"]]
             found[layer.number] = groups or next(filter(None, map(options_of_shard, shards)), [])
     return found
 

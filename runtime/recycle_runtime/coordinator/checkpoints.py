@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import PurePath
 
-from recycle_runtime.checkpoint.checkpoint_folder import Beginning, CheckpointFolder, is_copy, name_of
+from recycle_runtime.checkpoint.checkpoint_folder import Beginning, CheckpointFolder, checkpoint_name, is_copy
 from recycle_runtime.checkpoint.manifest import CheckpointShape, Manifest, Origin
 from recycle_runtime.coordinator.checkpoint_files import CheckpointFiles
 from recycle_runtime.coordinator.events import (
@@ -299,7 +299,9 @@ class Checkpoints(Participant):
 
     def _begin(self, step: int) -> list[Order]:
         """Each attempt has a name of its own, so that no process overwrites the files of another."""
-        name = next(name for attempt in count() if (name := name_of(step, attempt)) not in self._names)
+        name = next(
+            name for attempt in count() if (name := checkpoint_name(step, attempt)) not in self._names
+        )
         self._names.add(name)
         self._attempt = _Attempt(step, name, self._writers)
         return [BeginCheckpoint(name)]

@@ -24,7 +24,7 @@ def keep_plans(bundle: str, folder: Path) -> None:
         _LOGGER.warning("%s: do not replace %s while the job runs", sentence(error), bundle)
 
 
-def plans_of(
+def request_plans(
     given: tuple[str, Bundle],
     folder: Path,
     remembered: Remembered | None,

@@ -21,7 +21,7 @@ from recycle_runtime.plan.plan_book import (
     Assignment,
     Fitted,
     PlanBook,
-    grid_of,
+    grid_shape,
     layers_of_stages,
     workers_of,
 )
@@ -160,7 +160,7 @@ class MeasuredPlans:
     def _of_another(self, offer: Offer, cut: ChosenCut, now: Situation) -> Candidate | None:
         """Slow workers get the cells that its plan has for them; its cut needs plans for others too."""
         plain = (*(book.first for book in self._book.family), *(bundle for _, bundle in cut.plans))
-        if all(grid_of(bundle) != grid_of(offer.bundle) for bundle in plain):
+        if all(grid_shape(bundle) != grid_shape(offer.bundle) for bundle in plain):
             return None
         slowest = sorted(self._slow, key=lambda cell: (-self._slow[cell], cell))
         names, counts = self._names, workers_of(offer.bundle)

@@ -92,7 +92,7 @@ def script_state(
     return None if checkpoints is None else ScriptState.read(Path(checkpoints) / begins.checkpoint)
 
 
-def prepare(folder: Path, copied: CompleteCopy | None) -> None:
+def prepare_copies(folder: Path, copied: CompleteCopy | None) -> None:
     """A folder for a job that goes on, perhaps from a copy in memory; there as a whole or not at all."""
     aside = folder.with_name(f"{folder.name}.aside")
     aside.mkdir(exist_ok=True)

@@ -19,6 +19,6 @@ FIELDS = {name: field for memory in TABLE for name, field in memory.journal.item
 """Of lines of the journal."""
 
 
-def read(path: str | Path) -> Lines:
+def read_journal(path: str | Path) -> Lines:
     """A journal; JournalError if a line says what it cannot say."""
     return read_lines(path, FIELDS)

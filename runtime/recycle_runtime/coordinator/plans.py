@@ -21,7 +21,7 @@ from recycle_runtime.plan.on_demand import (
     Recyclec,
     cut_arguments,
     plan_arguments,
-    read_plan,
+    read_made_plan,
 )
 from recycle_runtime.plan.plan_book import Fitted, PlanBook
 from recycle_runtime.protocol.codec import Natural
@@ -248,7 +248,7 @@ class PlansOnDemand:
         process, self._process = self._process, None
         try:
             process.output()
-            return self._path(), read_plan(self._path())
+            return self._path(), read_made_plan(self._path())
         except KilledError as error:
             self._killed += 1
             if self._killed < _MOST_KILLED:

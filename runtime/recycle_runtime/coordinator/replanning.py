@@ -26,7 +26,7 @@ from recycle_runtime.plan.on_demand import (
     Recyclec,
     cut_for_slow_arguments,
     plan_arguments,
-    read_plan,
+    read_made_plan,
     retime_arguments,
 )
 from recycle_runtime.plan.plan_book import PlanBook, workers_of
@@ -186,7 +186,7 @@ class Replanner:
         if self._ticks[about.path] > min(self._ticks.values()):
             return
         assert self._book is not None
-        bundle = read_plan(about.path)
+        bundle = read_made_plan(about.path)
         counts = workers_of(bundle)
         for book in self._book.family:
             if book.is_of(bundle) and any(known == counts for known, _ in book.layouts()):
@@ -248,9 +248,9 @@ class Replanner:
         for variant in self._variants:
             cut = self._cut if variant.is_recut else None
             if cut is not None:
-                cut = cut._replace(plans=tuple((path, read_plan(path)) for path in self._made_for_cut))
+                cut = cut._replace(plans=tuple((path, read_made_plan(path)) for path in self._made_for_cut))
             saving = 1 - self._ticks[variant.path] / now
-            offers.append(Offer(variant, read_plan(variant.path), saving, cut))
+            offers.append(Offer(variant, read_made_plan(variant.path), saving, cut))
         return offers
 
 

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from itertools import count
 from pathlib import Path
 
-from recycle_runtime.checkpoint.checkpoint_folder import Beginning, CheckpointFolder, name_of
+from recycle_runtime.checkpoint.checkpoint_folder import Beginning, CheckpointFolder, checkpoint_name
 from recycle_runtime.checkpoint.manifest import CheckpointShape, Manifest, Origin
 from recycle_runtime.coordinator.events import BeginSave, CompleteSave, SaveBegun, SaveClosed
 from recycle_runtime.coordinator.file_thread import FileThread, RealFileThread
@@ -57,7 +57,7 @@ class SaveFiles:
     def _new_folder(self, kept_folder: CheckpointFolder, step: int, first: int) -> str:
         """Of a name that no attempt has had: writers of one that was dropped may not know it yet."""
         for attempt in count(first):
-            name = name_of(step, attempt)
+            name = checkpoint_name(step, attempt)
             if (path := str(kept_folder.folder / name)) in self._begun:
                 continue
             try:

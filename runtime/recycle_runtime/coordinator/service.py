@@ -43,7 +43,7 @@ from recycle_runtime.coordinator.events import (
 )
 from recycle_runtime.coordinator.hooks import CoordinatorHooks
 from recycle_runtime.coordinator.journal import FILE, JournalError, Lines
-from recycle_runtime.coordinator.kept_plans import plans_of
+from recycle_runtime.coordinator.kept_plans import request_plans
 from recycle_runtime.coordinator.last_generation import (
     Remembered,
     check_fits,
@@ -53,7 +53,7 @@ from recycle_runtime.coordinator.last_generation import (
     written_down,
 )
 from recycle_runtime.coordinator.neighbour_copies import CompleteCopy, newest_copy, script_state
-from recycle_runtime.coordinator.outlives import read
+from recycle_runtime.coordinator.outlives import read_journal
 from recycle_runtime.coordinator.outside import Outside
 from recycle_runtime.coordinator.participant import Asked
 from recycle_runtime.coordinator.patience import AttentiveClock, Patience
@@ -155,10 +155,10 @@ class Service:
         self._journal_path = options.state / FILE
         self._job_digest = origin_of(bundle).job
         try:
-            lines = read(self._journal_path)
+            lines = read_journal(self._journal_path)
             before = remembered(lines)
             check_job(options.state, before, self._job_digest)
-            plans, bundle = plans_of((options.bundle, bundle), options.state, before)
+            plans, bundle = request_plans((options.bundle, bundle), options.state, before)
         except JournalError:
             os.close(self._lock)
             raise
@@ -520,7 +520,7 @@ class Service:
             connection.send(JobEvent(self._opening))
             self._opening = ""
         if message.next is not None:
-            for told in told_since(read(self._journal_path), message.next):
+            for told in told_since(read_journal(self._journal_path), message.next):
                 connection.send(told)
         if self._end is not None:
             connection.send(self._end)

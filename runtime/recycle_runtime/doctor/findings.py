@@ -15,7 +15,7 @@ class Finding:
     """Advice to the user; empty if all is well."""
 
 
-def table(findings: Sequence[Finding]) -> str:
+def findings_table(findings: Sequence[Finding]) -> str:
     """One row each; advice stands below what it is about."""
     width = max((len(finding.subject) for finding in findings), default=0)
     lines: list[str] = []

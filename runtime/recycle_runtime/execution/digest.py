@@ -24,7 +24,7 @@ _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _MASK = (1 << 64) - 1
 
 
-def digest_of(layers: Iterable[Layer]) -> dict[str, str]:
+def tensor_digest(layers: Iterable[Layer]) -> dict[str, str]:
     """By the name of the field: numbers as they are, tensors as a sum that begins with #."""
     fields = {name: value for layer in layers for name, value in _fields(layer)}
     tensors = {name: local(value) for name, value in fields.items() if isinstance(value, torch.Tensor)}

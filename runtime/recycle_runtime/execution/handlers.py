@@ -32,7 +32,7 @@ from recycle_runtime.execution.overlap import Overlap, PlannedJob
 from recycle_runtime.execution.rank_gradients import refuse_partial
 from recycle_runtime.execution.shapes import Looks, Shapes, as_tuple, numbers_with_gradient
 from recycle_runtime.execution.split_backward import WeightWork
-from recycle_runtime.execution.ways import copied_bytes, copied_text
+from recycle_runtime.execution.ways import copied_text, reordered_bytes
 from recycle_runtime.experts.among_peers import Arrivals
 from recycle_runtime.plan.isa import NONE, Instruction, Opcode
 from recycle_runtime.plan.worker_ids import Worker, numbered_worker
@@ -45,6 +45,9 @@ _log = logging.getLogger(__name__)
 GRADIENTS_UNDER_WAY = 2
 """To each receiver, at most."""
 WhenHere = Callable[[Callable[[], None]], None]
+
+_NOTHING = nullcontext()
+"""Around what nobody has to know of."""
 
 
 class Steps(Protocol):
@@ -368,16 +371,17 @@ class OpHandlers:
             chunk.program.refuse_constant_loss()
         return self._looked_at(chunk, (loss,))
 
-    @contextmanager
-    def _watching(self, chunk: Chunk, instruction: Instruction) -> Generator[None]:
+    def _watching(self, chunk: Chunk, instruction: Instruction) -> AbstractContextManager[None]:
         """Around a forward: if its backward is the last of the step, see how far that comes."""
-        last, module = self._last_works.get(chunk.number), chunk.module
-        stage: Any = module
-        is_last = last is not None and last.opcode is Opcode.BACKWARD and _is_same(last, instruction)
-        groups = chunk.stepper.gradients.early_groups if is_last and isinstance(module, Stage) else []
-        if not groups:
-            yield
-            return
+        last = self._last_works.get(chunk.number)
+        if last is None or last.opcode is not Opcode.BACKWARD or not _is_same(last, instruction):
+            return _NOTHING
+        groups = chunk.stepper.gradients.early_groups if isinstance(chunk.module, Stage) else []
+        return self._watched(chunk, groups) if groups else _NOTHING
+
+    @contextmanager
+    def _watched(self, chunk: Chunk, groups: list[list[torch.Tensor]]) -> Generator[None]:
+        stage: Any = chunk.module
         watch = self._watches[chunk.number] = BackwardWatch(chunk.layers, groups, self._device)
         stage.on_value = watch.before_layer
         try:
@@ -392,7 +396,7 @@ class OpHandlers:
             refuse_foreign(chunk, outputs)
             chunk.compare_ranks(outputs)
             if not chunk.is_last:
-                _log.info("chunk %d: %s", chunk.number, copied_text([*map(copied_bytes, outputs)]))
+                _log.info("chunk %d: %s", chunk.number, copied_text([*map(reordered_bytes, outputs)]))
         return outputs
 
     def _compare_ranks(self, chunk: Chunk) -> None:
@@ -551,7 +555,7 @@ class OpHandlers:
         """Around a backward: one that waits for peers does so in this thread, which another may have to take
         the place of, and not in one of autograd's."""
         waits = self._device.type == "cuda" and bool(chunk.expert_counts.layers)
-        return torch.autograd.set_multithreading_enabled(False) if waits else nullcontext()
+        return torch.autograd.set_multithreading_enabled(False) if waits else _NOTHING
 
     def _send(
         self, instruction: Instruction, tensors: list[torch.Tensor], *, to_chunk: int

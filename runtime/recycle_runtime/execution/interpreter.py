@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from recycle_runtime.plan.assembly import Worker, window
+from recycle_runtime.plan.assembly import Worker, stream_window
 from recycle_runtime.plan.isa import USES_MICROBATCH, Instruction, Opcode
 
 Handler = Callable[[Instruction], Any]
@@ -71,7 +71,7 @@ class Interpreter:
             f"worker {pipeline}:{stage}, step {step}, plan {self.plan}, instruction {position}: "
             f"{type(cause).__name__}: {cause}"
         )
-        told = f"{head}\n{window(self.stream, position, self.worker, self.pipelines)}"
+        told = f"{head}\n{stream_window(self.stream, position, self.worker, self.pipelines)}"
         named = self._named(position, getattr(cause, "doing", ""))
         return StreamError(told, head, f"worker {pipeline}:{stage}, step {step}, {named}")
 

@@ -35,7 +35,7 @@ from recycle_runtime.execution.optimizer.shards import (
     stepped_rows,
     stored_whole,
 )
-from recycle_runtime.execution.optimizer.undo import copied_options, groups_of, options_of
+from recycle_runtime.execution.optimizer.undo import copied_options, group_options, option_groups
 from recycle_runtime.execution.rank_pieces import pieces, steps_views
 from recycle_runtime.execution.resident_experts import EXPERTS, ResidentExperts, whole_experts
 from recycle_runtime.program.copies import has_hooks
@@ -141,7 +141,7 @@ class Layer:
         if (optimizer := self.optimizer) is not None:
             return copied_options(optimizer)
         groups = self._groups(all_rows(self._shapes)) if self.shards else None
-        return [options_of(group) for group in groups or ()]
+        return [group_options(group) for group in groups or ()]
 
     @property
     def steppers(self) -> list[LayerOptimizer]:
@@ -375,7 +375,7 @@ class Layer:
         given = [stepped_rows(*each) for each in zip(self.parameters, rows, strict=True)]
         numbers = {parameter: number for number, parameter in enumerate(given)}
         try:
-            groups = groups_of(self._program.optimizer(given, self._told_names()))
+            groups = option_groups(self._program.optimizer(given, self._told_names()))
         except ProgramError as error:
             if "empty parameter list" in str(error.__cause__):
                 return None
@@ -416,7 +416,7 @@ class Layer:
                 return None
             raise
         check_optimizer(optimizer, stepped)
-        held = {parameter for group in groups_of(optimizer) for parameter in group["params"]}
+        held = {parameter for group in option_groups(optimizer) for parameter in group["params"]}
         named = zip(self.parameter_names, stepped, strict=True)
         self.untrained = [name for name, parameter in named if parameter not in held]
         moving = moving_of(program, self.module, optimizer)

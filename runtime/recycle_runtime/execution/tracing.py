@@ -90,7 +90,9 @@ class Tracer:
             handler(instruction)
             self._finish()
             end = time.monotonic_ns()
-            self.events.append(Event(op_name(letter, instruction), self._step, start, end, self._waited))
+            self.events.append(
+                Event(instruction_name(letter, instruction), self._step, start, end, self._waited)
+            )
 
         return run
 
@@ -151,7 +153,7 @@ class _Listening:
         return None if pending is None else _Timed(pending, self._tracer)
 
 
-def op_name(letter: str, instruction: Instruction) -> str:
+def instruction_name(letter: str, instruction: Instruction) -> str:
     """As the text of a schedule has it: F0.3 is the forward of micro-batch 3 of pipeline 0."""
     if instruction.pipeline < 0:
         return letter

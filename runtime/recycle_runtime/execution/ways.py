@@ -38,7 +38,7 @@ def way_of(layer: nn.Module) -> str:
     return " and ".join(ways) or _EAGER
 
 
-def copied_bytes(tensor: torch.Tensor) -> int:
+def reordered_bytes(tensor: torch.Tensor) -> int:
     """Bytes that are put in order before a tensor is sent: messages are made of contiguous ones."""
     return 0 if tensor.is_contiguous() else tensor.numel() * tensor.element_size()
 

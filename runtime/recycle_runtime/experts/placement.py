@@ -65,7 +65,7 @@ class Placement:
         return sum(map(len, self.peers[:peer]))
 
 
-def place(popularity: Sequence[int], slots_of_peers: Sequence[int]) -> Placement:
+def place_experts(popularity: Sequence[int], slots_of_peers: Sequence[int]) -> Placement:
     """Experts in the slots of these peers, each in one or more."""
     if (lack := lack_of_slots(len(popularity), slots_of_peers)) is not None:
         raise UnplacedError(lack, "ask for more slots of each worker in the job: experts { slots = ... }")

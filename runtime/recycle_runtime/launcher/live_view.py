@@ -51,7 +51,7 @@ def view(
     return _with_joiners(_Lines(write, row_every, now).take)
 
 
-def summary(recoveries: list[Recovered], made: Sequence[int], wanted: int, first: int = 0) -> str:
+def view_summary(recoveries: list[Recovered], made: Sequence[int], wanted: int, first: int = 0) -> str:
     """Recoveries of a run, a line each; empty if there were none. `made`: the steps that counted."""
     rows = [row for row in recoveries if row.causes != ("start",)]
     if not rows:

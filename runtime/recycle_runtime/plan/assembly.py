@@ -25,7 +25,7 @@ from recycle_runtime.plan.isa import (
     Instruction,
     Opcode,
 )
-from recycle_runtime.plan.worker_ids import Worker, numbered_worker, worker_number, worker_text
+from recycle_runtime.plan.worker_ids import Worker, cell_number, numbered_worker, worker_text
 
 NAMES = {opcode: opcode.name.lower().replace("_", "-") for opcode in Opcode}
 _OPCODES = {name: opcode for opcode, name in NAMES.items()}
@@ -69,7 +69,7 @@ def assemble(text: str, pipelines: int) -> tuple[Worker, tuple[Instruction, ...]
     return worker, tuple(stream)
 
 
-def window(
+def stream_window(
     stream: Sequence[Instruction], position: int, worker: Worker, pipelines: int, around: int = 2
 ) -> str:
     """A few instructions around a position, with an arrow at it: where a run-time error happened."""
@@ -118,7 +118,7 @@ def _assemble_line(number: int, line: str, worker: Worker, pipelines: int, posit
     chunk = NONE if opcode not in USES_CHUNK else int(match["chunk"] or worker[1])
     neighbour = NONE
     if opcode in USES_NEIGHBOUR:
-        neighbour = worker_number((int(match["neighbour"]), int(match["stage"])), pipelines)
+        neighbour = cell_number((int(match["neighbour"]), int(match["stage"])), pipelines)
     return Instruction(opcode, chunk, *fields, neighbour=neighbour)
 
 

@@ -133,7 +133,7 @@ def retime_arguments(
     return ["retime", str(plan), *which, "--times", job, "--json", *_slow(slow)]
 
 
-def read_plan(path: Path) -> Bundle:
+def read_made_plan(path: Path) -> Bundle:
     """Read the plan that was made; OnDemandError if it cannot be read."""
     try:
         return Bundle.read(path)

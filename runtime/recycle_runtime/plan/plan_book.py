@@ -17,7 +17,7 @@ from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle, BundleError
 from recycle_runtime.plan.isa import SERVES, USES_MICROBATCH, Instruction, Opcode
 from recycle_runtime.plan.moves import Counts, failed_counts
-from recycle_runtime.plan.plan_choice import Planned, best_placement, quickest_fit
+from recycle_runtime.plan.plan_choice import Planned, quickest_fit, quickest_placement
 from recycle_runtime.plan.recut import LayerRange, layout_text, stage_ranges
 
 _OF_ROUNDS = frozenset(Opcode) - USES_MICROBATCH
@@ -93,7 +93,7 @@ class PlanBook:
         """They get no micro-batches wherever there is a plan for exactly the other workers."""
         self.fitted: int | None = None
         """The bundle whose only plan is used by those it was made for, while no other worker is there."""
-        self._grid = grid_of(bundle)
+        self._grid = grid_shape(bundle)
         self._made_for: dict[int, Fitted] = {}
         self._numbers: list[int] = []
         """Of the bundles that are for this grid."""
@@ -155,7 +155,7 @@ class PlanBook:
 
     def is_of(self, bundle: Bundle) -> bool:
         """True if its plans are for this grid."""
-        return grid_of(bundle) == self._grid
+        return grid_shape(bundle) == self._grid
 
     def layout(self, workers: Sequence[int]) -> str:
         """So many workers on each stage, in words: `8x4,7x5`, or `8x2,7x2@24+15x1@8` for groups."""
@@ -232,7 +232,7 @@ class PlanBook:
     def best_placement(self, failures: int) -> Planned | None:
         """Best placement of so many failures, and its period: by the first bundle, or a plan made since."""
         in_first = (plan for (number, _), plan in self._planned.items() if number == self._numbers[0])
-        return best_placement(in_first, failures) or best_placement(self._as_compiled(), failures)
+        return quickest_placement(in_first, failures) or quickest_placement(self._as_compiled(), failures)
 
     def layouts(self) -> Iterator[tuple[Counts, int]]:
         """Workers on each stage of every plan for this grid with the job's own op times, and its period."""
@@ -274,7 +274,7 @@ def plan_name(book: PlanBook, assignment: Assignment) -> str:
     return book.layout([book.pipelines - count for count in failed])
 
 
-def layout_of(bundle: Bundle, plan: int, split: int = 1) -> str:
+def layout_of_plan(bundle: Bundle, plan: int, split: int = 1) -> str:
     """Layers and workers of each stage of a plan of a job in layers, as `PlanBook.layout` has them."""
     failed = _counts(bundle.plans[plan].failed, bundle.stages)
     return _layout(bundle, [bundle.pipelines - count for count in failed], split)
@@ -291,7 +291,7 @@ def _layout(bundle: Bundle, workers: Sequence[int], split: int) -> str:
     )
 
 
-def grid_of(bundle: Bundle) -> tuple[object, ...]:
+def grid_shape(bundle: Bundle) -> tuple[object, ...]:
     """The same for bundles whose plans are for the same cells, with the same work in all."""
     units = bundle.pipelines * bundle.microbatches
     return bundle.cut, bundle.pipelines, bundle.groups, units, bundle.job_line("shares")

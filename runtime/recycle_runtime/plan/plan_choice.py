@@ -53,7 +53,7 @@ def quickest_fit(plans: Iterable[Planned], failed: Counts) -> int | None:
     return min(fitting)[-1] if fitting else None
 
 
-def best_placement(plans: Iterable[Planned], failures: int) -> Planned | None:
+def quickest_placement(plans: Iterable[Planned], failures: int) -> Planned | None:
     """The quickest plan for so many failures, wherever it has them; the first of equals."""
     return min((plan for plan in plans if sum(plan.counts) == failures), key=_period, default=None)
 

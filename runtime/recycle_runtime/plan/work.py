@@ -32,7 +32,7 @@ _Unit = tuple[int, int, int]
 """Chunk, pipeline and micro-batch."""
 
 
-def shares_of(stream: Sequence[Instruction], microbatches: int) -> tuple[Share, ...]:
+def work_shares(stream: Sequence[Instruction], microbatches: int) -> tuple[Share, ...]:
     """Work of a stream; StreamMistakeError where the stream does not do all of it, once, before it steps."""
     _check(stream)
     sums: dict[int, int] = {}

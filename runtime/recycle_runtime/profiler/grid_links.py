@@ -26,7 +26,7 @@ from recycle_runtime.devices import Device, WorkerDevices
 from recycle_runtime.experts.among_peers import AmongPeers
 from recycle_runtime.experts.placement import Placement
 from recycle_runtime.plan.isa import Instruction, Opcode
-from recycle_runtime.plan.worker_ids import Worker, numbered_worker, worker_number
+from recycle_runtime.plan.worker_ids import Worker, cell_number, numbered_worker
 from recycle_runtime.profiler.links import Receive, TokenRows
 from recycle_runtime.profiler.meters import NOTHING, Timing
 from recycle_runtime.program.errors import ProgramError
@@ -91,7 +91,7 @@ def neighbour_stream(shape: GridShape, worker: Worker) -> list[Instruction]:
     stream: list[Instruction] = []
 
     def add(opcode: Opcode, other: int, inbox: int = -1) -> None:
-        neighbour = worker_number((pipeline, other), shape.pipelines)
+        neighbour = cell_number((pipeline, other), shape.pipelines)
         stream.append(Instruction(opcode, stage, pipeline, 0, inbox=inbox, neighbour=neighbour))
 
     if stage > 0:

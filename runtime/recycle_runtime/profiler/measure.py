@@ -15,7 +15,7 @@ from recycle_runtime.execution.chunk import build_module
 from recycle_runtime.execution.layer import Layer
 from recycle_runtime.execution.optimizer import LayerOptimizers, LayerUndo, StepOptions, Stepper, Totals
 from recycle_runtime.execution.split_backward import Split, prepare
-from recycle_runtime.execution.ways import copied_bytes, copied_text, way_of, ways_text
+from recycle_runtime.execution.ways import copied_text, reordered_bytes, way_of, ways_text
 from recycle_runtime.experts.exchange import Alone
 from recycle_runtime.experts.placement import Placement
 from recycle_runtime.experts.shared import SharedExperts
@@ -193,7 +193,7 @@ def _profile(program: Program, options: Options, links: Links, progress: Callabl
         rows.append(variation.averaged(costs, times) if unlike else costs)
         names.append(piece.name)
         ways.append(way_of(module))
-        copied += () if piece.is_last else map(copied_bytes, main.inputs)
+        copied += () if piece.is_last else map(reordered_bytes, main.inputs)
     progress("transfers and reductions")
     rows = _with_exchanges(_with_transfers(rows, links, options), links, options)
     return Profile(

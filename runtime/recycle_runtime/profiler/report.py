@@ -167,7 +167,7 @@ _TIMES = ["F", "I", "W", "B", "(I+W)/B", "optimizer", "reduce", "transfer"]
 _SIZES = ["F to I", "I to W", "to copy"]
 
 
-def table(profile: Profile) -> str:
+def profile_table(profile: Profile) -> str:
     """A line for every stage or layer; the share after a time is how far measurements of one op differ."""
     heads = [profile.noun, *_TIMES, *_SIZES]
     titles = profile.layer_names or [str(number) for number in range(len(profile.stages))]

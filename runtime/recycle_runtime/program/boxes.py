@@ -138,7 +138,7 @@ def code_of(hook: Any) -> Any:
     return getattr(hook, "__code__", type(hook))
 
 
-def replay(
+def replay_calls(
     module: nn.Module,
     sides: tuple[Side, ...],
     made: Any,

@@ -5,7 +5,7 @@
         return cut(nn.Sequential(...), stages)[stage]
 
 Every worker cuts for itself, so costs must be the same everywhere: numbers written down, or the default,
-which counts parameters. `measure_costs` finds numbers to write down. Layers keep the names that they had in
+which counts parameters. `measure_layers` finds numbers to write down. Layers keep the names that they had in
 the whole model, so parameters are called the same however the model is cut.
 """
 
@@ -101,7 +101,7 @@ def balance(costs: Sequence[float], stages: int) -> list[range]:
     return [range(begin, end) for begin, end in pairwise(borders)]
 
 
-def measure_costs(layers: Iterable[nn.Module], example: torch.Tensor, repeat: int = 10) -> list[float]:
+def measure_layers(layers: Iterable[nn.Module], example: torch.Tensor, repeat: int = 10) -> list[float]:
     """Seconds of forward and backward of each layer in a chain, medians: numbers to write down as weights."""
     costs: list[float] = []
     for layer in layers:

@@ -184,7 +184,7 @@ def recording() -> Generator[Recipes]:
         nn.Module.register_parameter = original
 
 
-def fill(name: str, parameter: torch.Tensor, recipes: Recipes, seed: int) -> torch.Tensor:
+def fill_deferred(name: str, parameter: torch.Tensor, recipes: Recipes, seed: int) -> torch.Tensor:
     """Initial value of a parameter of this name; `parameter` is the meta tensor it was built as."""
     recipe = recipes.of(parameter)
     if recipe is None:

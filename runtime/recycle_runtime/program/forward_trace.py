@@ -39,7 +39,7 @@ from torch._subclasses.fake_tensor import (
 from torch.overrides import TorchFunctionMode, _get_current_function_mode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
-from recycle_runtime.program.boxes import Boxes, Side, fake_like, replay
+from recycle_runtime.program.boxes import Boxes, Side, fake_like, replay_calls
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.glue_reads import RANDOM, out_of_glue
 
@@ -341,7 +341,7 @@ class _Tracer(ForwardWatch):
                 box = self._boxes.compute(layer, name, module, (args, options), self._with_values)
                 self._beside.update(box.values)
                 self._held.append(box)
-            made = replay(module, box.sides, box.made)
+            made = replay_calls(module, box.sides, box.made)
         number = self.number
         _check_seen(name, made)
         for holder, before in holders:

@@ -132,7 +132,7 @@ class _GlueReads(TorchFunctionMode):
 
     def _call_it(self, name: Hashable, tensor: torch.Tensor) -> None:
         if len(_names) >= _MOST_NAMES:
-            forget()
+            forget_reads()
         number = _names.get(name)
         if number is None:
             number = _names[name] = _next_number()
@@ -169,7 +169,7 @@ class _GlueReads(TorchFunctionMode):
         return _answers[call]
 
 
-def forget() -> None:
+def forget_reads() -> None:
     """All answers. Numbers are not given twice: the constants of a forward that runs keep theirs."""
     _names.clear()
     _answers.clear()

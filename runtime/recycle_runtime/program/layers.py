@@ -25,7 +25,7 @@ from recycle_runtime.program.host_random import HOST, seed_all
 from recycle_runtime.program.loading import NamedLayer, Program
 from recycle_runtime.program.model_layers import WholeModel, parts_of
 from recycle_runtime.program.ties import parameter_called, take_values, tie, whole_name
-from recycle_runtime.weights.fill import fill
+from recycle_runtime.weights.fill import fill_layers
 from recycle_runtime.weights.safetensors import WeightsError
 
 _LOGGER = logging.getLogger(__name__)
@@ -223,7 +223,9 @@ def _filled(program: Program, layers: list[NamedLayer]) -> list[NamedLayer]:
     if program.weights is not None:
         for name, layer in layers:
             try:
-                fill(layer, name_prefix(name, layer), program.weights, partial(whole_name, program.ties))
+                fill_layers(
+                    layer, name_prefix(name, layer), program.weights, partial(whole_name, program.ties)
+                )
             except WeightsError as error:
                 raise ProgramError(f"{program.path}: {error}") from None
     return layers

@@ -130,7 +130,7 @@ def takes_group(function: Callable[..., Any]) -> bool:
     return signature is not None and "group" in signature.parameters
 
 
-def layer_count(path: Path, names: Mapping[str, Any]) -> int | None:
+def said_layer_count(path: Path, names: Mapping[str, Any]) -> int | None:
     """Of all layers, where the program says so; the only way to know without building them."""
     value = names.get("LAYER_COUNT")
     if value is None:
@@ -353,7 +353,7 @@ class Program:
         self.precision: Precision = precision_of(path, names.get("PRECISION"))
         self.ranks: tuple[int, ...] = told_ranks(path, names)
         """Numbers of tensor-parallel ranks that a worker may go on with when it has lost some."""
-        self.layer_count: int | None = layer_count(path, names)
+        self.layer_count: int | None = said_layer_count(path, names)
         self.ties: tuple[Tie, ...] = told_ties(path, names)
         """Parameters that are one: those that it names, and those that its layers are found to share."""
         self.says_ties = names.get("TIED") is not None

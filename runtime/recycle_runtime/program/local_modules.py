@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
-from recycle_runtime.program.user_file import absolute, start_of
+from recycle_runtime.program.user_file import absolute, folder_at_start
 
 _MOST = 1000
 """Modules that are looked at."""
@@ -66,7 +66,7 @@ def _roots(program: Path) -> list[Path]:
 
 def _search_path(program: Path) -> Iterator[Path]:
     """Relative entries are meant from where the program was started, and from where it has gone since."""
-    bases = [start_of(program)]
+    bases = [folder_at_start(program)]
     with suppress(FileNotFoundError):
         bases.append(Path.cwd())
     for entry in sys.path:

@@ -34,11 +34,11 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_flatten
 
-from recycle_runtime.program.boxes import Boxes, Side, boxed, replay
+from recycle_runtime.program.boxes import Boxes, Side, boxed, replay_calls
 from recycle_runtime.program.compiled import compile_alike, unwrapped
 from recycle_runtime.program.copies import carry_over
 from recycle_runtime.program.cutting import folder
-from recycle_runtime.program.deferred_init import Recipes, fill
+from recycle_runtime.program.deferred_init import Recipes, fill_deferred
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.forward_counts import CountsSeen
 from recycle_runtime.program.forward_trace import (
@@ -52,7 +52,7 @@ from recycle_runtime.program.forward_trace import (
     watching,
 )
 from recycle_runtime.program.glue_reads import ReadsSeen, out_of_glue
-from recycle_runtime.program.named_inputs import packed, unpacked
+from recycle_runtime.program.named_inputs import pack_inputs, unpacked
 from recycle_runtime.program.outline import LayerCalls, outline
 
 _MOST_TRACES = 8
@@ -229,7 +229,7 @@ class WholeModel:
             if parameter.device.type == "meta" and self._recipes is not None:
                 # One that has several names is filled by the first of them.
                 first = next(each for each, known in self._parameters.items() if known is parameter)
-                values = fill(first, parameter, self._recipes, seed)
+                values = fill_deferred(first, parameter, self._recipes, seed)
             else:
                 values = parameter.detach().clone()
             made[parameter] = nn.Parameter(values, requires_grad=parameter.requires_grad)
@@ -512,7 +512,7 @@ class Body:
         device = next(each.device for each in (*tensors, *leaving))
         if (inputs, device) not in self._texts:
             rows = [[each.name, str(each.dtype).removeprefix("torch."), each.shape] for each in inputs]
-            self._texts[inputs, device] = packed(rows).to(device)
+            self._texts[inputs, device] = pack_inputs(rows).to(device)
         return (self._texts[inputs, device], *whole, *leaving)
 
 
@@ -600,7 +600,7 @@ class _Follower(ForwardWatch):
         made = self._trace.made[number]
         assert made is not None and number < self._start, f"{name} is not here"
         with self.aside():
-            replay(module, self._trace.sides[number], None, self._real, self._trace.captures)
+            replay_calls(module, self._trace.sides[number], None, self._real, self._trace.captures)
         return made.with_real(self._real)
 
     def call_here(self, layer: int, name: str, call: Callable[..., Any], args: Any, options: Any) -> Any:

@@ -17,7 +17,7 @@ def as_tuple(value: Any) -> tuple[Any, ...]:
     """One value or several; a dictionary has its names before them."""
     if isinstance(value, Mapping):
         named = cast(Mapping[str, Any], value)
-        return (packed(list(named)), *named.values())
+        return (pack_inputs(list(named)), *named.values())
     return tuple(cast(Sequence[Any], value)) if isinstance(value, tuple | list) else (value,)
 
 
@@ -26,7 +26,7 @@ def with_host_text(inputs: Any, arguments: Sequence[torch.Tensor]) -> int:
     return int(isinstance(inputs, Mapping) and bool(arguments))
 
 
-def packed(content: Any) -> torch.Tensor:
+def pack_inputs(content: Any) -> torch.Tensor:
     """Pack a JSON value into a tensor."""
     return torch.tensor(list(_MARK + json.dumps(content, separators=(",", ":")).encode()), dtype=torch.uint8)
 

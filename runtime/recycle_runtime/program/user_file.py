@@ -16,11 +16,11 @@ def note_start(path: Path) -> None:
         _STARTS[path] = Path.cwd()
 
 
-def start_of(path: Path) -> Path:
+def folder_at_start(path: Path) -> Path:
     """The working directory before the code in this file ran."""
     return _STARTS.get(path) or Path.cwd()
 
 
 def absolute(path: Path) -> Path:
     """As `Path.absolute`, before the code in this file ran."""
-    return path if path.is_absolute() else start_of(path) / path
+    return path if path.is_absolute() else folder_at_start(path) / path

@@ -55,7 +55,7 @@ def is_host(text: str) -> bool:
     return all(_LABEL.fullmatch(label) for label in labels)
 
 
-def is_known(host: str) -> bool:
+def is_known_address(host: str) -> bool:
     """True if this machine finds an address for it, now."""
     try:
         return bool(socket.getaddrinfo(host.strip("[]"), None))

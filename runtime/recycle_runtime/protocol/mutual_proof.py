@@ -16,7 +16,7 @@ _PROOF_BYTES: Final = 32
 OFFER_BYTES: Final = MOST_TOKENS * _PROOF_BYTES
 
 
-def new_nonce() -> bytes:
+def new_pair_nonce() -> bytes:
     return secrets.token_bytes(NONCE_BYTES)
 
 

@@ -16,7 +16,7 @@ import torch
 from recycle_runtime.execution.chunk import Chunk
 from recycle_runtime.execution.optimizer import StartPeerSums
 from recycle_runtime.experts.among_peers import AmongPeers
-from recycle_runtime.experts.placement import Placement, place
+from recycle_runtime.experts.placement import Placement, place_experts
 from recycle_runtime.experts.shared import SharedExperts
 from recycle_runtime.transport.interface import PeerSum
 
@@ -88,7 +88,7 @@ class ExpertPlaces:
     def _placed(self) -> list[Placement]:
         room: Sequence[int] = [self._slots] * self._peers
         return [
-            place(layer.popularity if self._every and layer.popularity else [0] * layer.experts, room)
+            place_experts(layer.popularity if self._every and layer.popularity else [0] * layer.experts, room)
             for layer in self.layers
         ]
 

@@ -125,7 +125,7 @@ def as_settled(chunks: Collection[Chunk]) -> Generator[None]:
         yield
 
 
-def copied(
+def copied_state(
     chunks: Collection[Chunk], memory: CopyMemory, numbers: Collection[int] | None = None
 ) -> list[LayerState]:
     """States of settled chunks; what they were taken from may change afterwards."""
@@ -196,7 +196,9 @@ def needed_shards(chunk: Chunk, step: int) -> dict[str, dict[str, Fields]]:
     return found
 
 
-def load(chunk: Chunk, states: Mapping[str, Any], source: str | Path, *, is_stepping: bool = False) -> None:
+def apply_states(
+    chunk: Chunk, states: Mapping[str, Any], source: str | Path, *, is_stepping: bool = False
+) -> None:
     """Become what these states hold, by name; CheckpointError when they do not fit.
 
     `is_stepping`: the chunk makes steps with its peers already, and goes on with them.

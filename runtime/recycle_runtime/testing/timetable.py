@@ -87,7 +87,7 @@ class FaultTimetable(CoordinatorHooks):
         ]
 
 
-def timetable(faults: list[PlannedFault], returns: list[PlannedReturn]) -> FaultTimetable:
+def fault_timetable(faults: list[PlannedFault], returns: list[PlannedReturn]) -> FaultTimetable:
     return FaultTimetable(tuple(faults), tuple(returns))
 
 

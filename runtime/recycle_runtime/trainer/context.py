@@ -29,7 +29,7 @@ def enter(context: Context) -> None:
     _current = context
 
 
-def take() -> Context:
+def take_context() -> Context:
     """For the one trainer of a script."""
     if _current is None:
         # Nobody is there to catch an error and say it without a traceback.

@@ -80,7 +80,7 @@ class Trainer:
         `parallelize(module, mesh)` distributes the parameters of a layer over the tensor-parallel ranks, and
         `ranks` are further numbers of them that it can do so with: a worker that has lost some goes on.
         """
-        self._context = context.take()
+        self._context = context.take_context()
         self._requests = self._context.requests
         self._data = GivenData(self._context.script)
         options = {

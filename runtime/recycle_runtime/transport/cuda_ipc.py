@@ -43,7 +43,7 @@ import torch.distributed as dist
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.transport.gloo import GlooTransport
 from recycle_runtime.transport.interface import Arrival, Grid, PeerSum, Pending, TensorSpec
-from recycle_runtime.transport.messages import InOrder, packed_size, pieces
+from recycle_runtime.transport.messages import InOrder, message_pieces, packed_size
 from recycle_runtime.transport.peer_proof import Prove
 from recycle_runtime.transport.standstill import WaitBoard
 
@@ -390,7 +390,7 @@ class CudaIpcTransport:
         if number >= ring.size:
             self._counters.wait_for(channel + 1, number - ring.size + 1, self._timeout.total_seconds())
             self._counters.wait_until(ring.emptied[slot].query, self._timeout.total_seconds())
-        for piece, tensor in zip(pieces(ring.memory[slot], specs), tensors, strict=True):
+        for piece, tensor in zip(message_pieces(ring.memory[slot], specs), tensors, strict=True):
             piece.copy_(tensor.detach())
         ring.filled[slot].record()
         self._counters.add(channel)
@@ -454,7 +454,7 @@ class CudaIpcTransport:
             handles = self._told(f"{rank}>{self._me}/filled")
             ring.filled.extend(map(self._device.open_event, handles))
         self._counters.wait_until(ring.filled[slot].query, self._timeout.total_seconds())
-        tensors = [piece.clone() for piece in pieces(memory, specs)]
+        tensors = [piece.clone() for piece in message_pieces(memory, specs)]
         ring.emptied[slot].record()
         self._counters.add(channel + 1)
         return tensors

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.transport.interface import Arrival, Grid, PeerSum, Pending, TensorSpec
 from recycle_runtime.transport.meeting import hold_meeting
-from recycle_runtime.transport.near_links import are_small, connect_near, is_small
+from recycle_runtime.transport.near_links import are_small, connect_near, is_small_message
 from recycle_runtime.transport.peer_proof import Prove
 from recycle_runtime.transport.sparse_group import make_group, met_by
 from recycle_runtime.transport.user_group import user_group
@@ -218,7 +218,7 @@ class GlooTransport:
     def receive(self, worker: Worker, specs: Sequence[TensorSpec]) -> Arrival:
         rank = self._grid.rank(worker, self._tp_rank)
         near = self._near.get(rank)
-        if near is not None and is_small(specs):
+        if near is not None and is_small_message(specs):
             return near.receive(specs)
         tensors = [torch.empty(spec.shape, dtype=spec.dtype) for spec in specs]
         return _Arrival(tensors, [self._all.recv([tensor], rank, _TAG) for tensor in tensors])

@@ -1,8 +1,7 @@
 """A transport whose errors are PeerErrors, and which shows when it waits."""
 
 import threading
-from collections.abc import Awaitable, Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -120,21 +119,22 @@ class GuardedTransport:
 
 def guarded(work: Callable[[], _Result], waits: Waits) -> _Result:
     """Do it; what goes wrong in it is a PeerError."""
-    with _guarding(waits):
+    waits.begin()
+    try:
         return work()
+    except (RuntimeError, TimeoutError) as error:
+        if is_of_device(error):
+            raise
+        raise PeerError(str(error)) from error
+    finally:
+        waits.end()
 
 
 async def guarded_wait(work: Awaitable[_Result], waits: Waits) -> _Result:
-    """The same for what is awaited."""
-    with _guarding(waits):
-        return await work
-
-
-@contextmanager
-def _guarding(waits: Waits) -> Generator[None]:
+    """The same for what is awaited: most messages are, so it is written out."""
     waits.begin()
     try:
-        yield
+        return await work
     except (RuntimeError, TimeoutError) as error:
         if is_of_device(error):
             raise

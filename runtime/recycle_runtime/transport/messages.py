@@ -34,7 +34,7 @@ def packed_size(specs: Sequence[TensorSpec]) -> int:
     return max(1, -(-last // _ALIGNED)) * _ALIGNED
 
 
-def pieces(memory: torch.Tensor, specs: Sequence[TensorSpec]) -> list[torch.Tensor]:
+def message_pieces(memory: torch.Tensor, specs: Sequence[TensorSpec]) -> list[torch.Tensor]:
     """The tensors of a message as they lie in the bytes."""
     return [
         memory[first:end].view(spec.dtype).view(spec.shape)

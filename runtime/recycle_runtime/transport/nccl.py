@@ -59,7 +59,7 @@ from recycle_runtime.plan.worker_ids import Worker, numbered_worker
 from recycle_runtime.transport.gloo import GlooTransport
 from recycle_runtime.transport.interface import Arrival, Grid, PeerSum, Pending, TensorSpec
 from recycle_runtime.transport.meeting import hold_meeting
-from recycle_runtime.transport.messages import InOrder, packed_size, pieces
+from recycle_runtime.transport.messages import InOrder, message_pieces, packed_size
 from recycle_runtime.transport.nccl_library import Membership, nccl
 from recycle_runtime.transport.nccl_ranks import NcclRanks
 from recycle_runtime.transport.peer_proof import Prove
@@ -395,7 +395,7 @@ class NcclTransport:
             self._stand_behind(slot.sent)
         if slot.memory.numel() < size:
             slot.memory = self._queues.allocate(size)
-        for piece, tensor in zip(pieces(slot.memory, specs), tensors, strict=True):
+        for piece, tensor in zip(message_pieces(slot.memory, specs), tensors, strict=True):
             piece.copy_(tensor.detach())
         call = partial(channel.communicator.send, slot.memory[:size], _RECEIVER)
         slot.sent = channel.last = self._queues.post(channel.lane, [self._queues.mark()], call)
@@ -574,7 +574,7 @@ class NcclTransport:
 
     def _fetch(self, slot: _Slot, specs: tuple[TensorSpec, ...], arrived: Mark) -> list[torch.Tensor]:
         self._stand_behind(arrived)
-        return [piece.clone() for piece in pieces(slot.memory, specs)]
+        return [piece.clone() for piece in message_pieces(slot.memory, specs)]
 
     # Joining, on the thread of a meeting.
 

@@ -44,7 +44,7 @@ _ROOM = 1 << 20
 _SEND_NOW = getattr(socket, "MSG_DONTWAIT", 0) | getattr(socket, "MSG_NOSIGNAL", 0)
 
 
-def is_small(specs: Sequence[TensorSpec]) -> bool:
+def is_small_message(specs: Sequence[TensorSpec]) -> bool:
     """True if a message that looks like this goes over a link, where there is one."""
     return sum(spec.dtype.itemsize * prod(spec.shape) for spec in specs) <= LARGEST
 

@@ -16,7 +16,7 @@ from recycle_runtime.protocol.mutual_proof import (
     OFFER_BYTES,
     common_key,
     meeting,
-    new_nonce,
+    new_pair_nonce,
     offer,
 )
 from recycle_runtime.weights.tensor_bytes import bytes_of
@@ -33,7 +33,7 @@ def prover(token: Token, generation: int) -> Prove:
 
     def prove(group: Any, name: str, rank: int, others: Collection[int]) -> None:
         tokens, name = access_of(token).tokens(), f"generation {generation} {name}"
-        own = {other: new_nonce() for other in others}
+        own = {other: new_pair_nonce() for other in others}
         theirs = _exchanged(group, own, NONCE_BYTES)
         seen = {
             other: meeting(_pair_name(name, rank, other), _end(rank, other), own[other], theirs[other])

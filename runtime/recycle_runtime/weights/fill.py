@@ -10,7 +10,7 @@ from recycle_runtime.weights.named import Weights
 from recycle_runtime.weights.safetensors import WeightsError
 
 
-def fill(
+def fill_layers(
     module: torch.nn.Module, prefix: str, weights: Weights, whole_name: Callable[[str], str] = str
 ) -> None:
     """Copy what is called `prefix.NAME` in the weights into the parameters and buffers of a module.

@@ -18,7 +18,7 @@ from recycle_runtime.execution.steps import OwnersLacking
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Opcode
 from recycle_runtime.plan.plan_book import stream_of
-from recycle_runtime.plan.work import shares_of
+from recycle_runtime.plan.work import work_shares
 from recycle_runtime.plan.worker_ids import Worker, worker_text, workers_in
 from recycle_runtime.protocol.messages.generations import CaughtUp, Copied, Go, ShardsHeld
 from recycle_runtime.protocol.messages.scripts import InScript
@@ -31,7 +31,7 @@ from recycle_runtime.protocol.messages.steps import (
 )
 from recycle_runtime.protocol.surroundings import Surroundings
 from recycle_runtime.state.image import packed
-from recycle_runtime.state.layer_state import Clones, copied, states_of
+from recycle_runtime.state.layer_state import Clones, copied_state, states_of
 from recycle_runtime.transport.guarded import guarded_wait
 from recycle_runtime.transport.interface import grid_of
 from recycle_runtime.worker.engine import Engine, MeetingPlace, TrainingSession
@@ -84,7 +84,7 @@ class WorkerGeneration:
         grid = grid_of(bundle, workers_in(order.grid), dict(order.fewer))
         stream = stream_of(bundle, order.plan, order.role)
         self._role = Role(bundle, order.plan, order.role, stream, grid)
-        self.shares = shares_of(stream, bundle.microbatches)
+        self.shares = work_shares(stream, bundle.microbatches)
         """Of the work of a step."""
         self._tells_loss_at: int | None = None
         """The instruction before which this worker's share of the loss is whole, if it has one."""
@@ -368,7 +368,7 @@ class WorkerGeneration:
     async def _give(self, chunks: HeldChunks) -> None:
         equipment = self._equipment
         for chunk in chunks.all:
-            states, note = copied([chunk], Clones()), {"inputs": inputs_of(chunk)}
+            states, note = copied_state([chunk], Clones()), {"inputs": inputs_of(chunk)}
             for worker in self._order.joiners:
                 store, name = await self._another_store(), self._name("joiner", worker, chunk.tp_rank, chunk)
                 await store.set(f"{name}/progress", json.dumps(chunk.stepper.state_dict()))

@@ -9,7 +9,7 @@ from recycle_runtime.data.microbatches import MicroBatches
 from recycle_runtime.execution.chunk import Chunk, Setting
 from recycle_runtime.execution.layer import Layer
 from recycle_runtime.execution.optimizer import StepRecord
-from recycle_runtime.execution.optimizer.undo import groups_of
+from recycle_runtime.execution.optimizer.undo import option_groups
 from recycle_runtime.program.loading import Program
 from recycle_runtime.protocol.messages.generations import HeldState, LayerShards, Sums
 
@@ -127,7 +127,7 @@ class HeldChunks(Mapping[int, Chunk]):
     @property
     def rate(self) -> float | None:
         """The learning rate of the first group of the last one's optimizer, as it is now."""
-        groups = groups_of(list(self.values())[-1].stepper.optimizer)
+        groups = option_groups(list(self.values())[-1].stepper.optimizer)
         rate = groups[0].get("lr") if groups else None
         return None if rate is None else float(rate)
 

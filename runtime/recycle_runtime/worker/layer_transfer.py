@@ -31,8 +31,8 @@ from recycle_runtime.state.layer_state import (
     Clones,
     LayerState,
     as_settled,
-    copied,
     copied_shards,
+    copied_state,
     state_name,
 )
 from recycle_runtime.state.names import optimizer_shard_name
@@ -150,7 +150,7 @@ class LayerDonor:
         chunks, given = list(self._chunks.values()), self._given
         shards = {(layer, shard) for layer, _, shards in given.shards for shard in shards}
         return [
-            *copied(chunks, Clones(), range(given.first, given.last)),
+            *copied_state(chunks, Clones(), range(given.first, given.last)),
             *copied_shards(chunks, Clones(), shards),
         ]
 

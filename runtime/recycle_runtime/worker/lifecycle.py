@@ -52,7 +52,7 @@ class Life:
         # The agent asks by another signal before it kills a process that hangs; Python need not run for it.
         self._dump = open(board.dump_path(line), "a")  # noqa: SIM115
         faulthandler.register(signal.SIGUSR2, self._dump)
-        logs.forget()
+        logs.forget_note()
         logs.note(worker=worker_text(worker))
         self.worker, self.options = worker, options
         self._tp_rank, self._hooks = tp_rank, hooks or Hooks()

@@ -37,7 +37,7 @@ from recycle_runtime.protocol.surroundings import Queue
 from recycle_runtime.state.image import Image, MemoryImage, free_others, images_in, read_image, write_image
 from recycle_runtime.state.layer_state import (
     SHARDS,
-    load,
+    apply_states,
     needed,
     needed_shards,
     together,
@@ -242,7 +242,7 @@ class WorkerCopies:
                     stored_shard(_holder(images, shard).state(shard, about, accepts_changes=accepts))
                     for shard, about in names.items()
                 ]
-            load(chunk, states, order.restore)
+            apply_states(chunk, states, order.restore)
             _log.info("chunk %d continues with %s from memory", chunk.number, order.restore)
             if chunk.is_first or chunk.is_last:
                 # What has to be drawn to get there is drawn now, while nobody waits.

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from recycle_runtime.execution.digest import digest_of
+from recycle_runtime.execution.digest import tensor_digest
 from recycle_runtime.protocol.messages.generations import Go
 from recycle_runtime.protocol.messages.steps import PeerDigest
 from recycle_runtime.worker.held_chunks import HeldChunks
@@ -28,4 +28,4 @@ class PeerCheck:
         if now == self._said or not (at_boundary or chunks.applied % self._every == 0):
             return
         self._said = now
-        self._say(PeerDigest(*now, digest_of(chunks.layers)))
+        self._say(PeerDigest(*now, tensor_digest(chunks.layers)))

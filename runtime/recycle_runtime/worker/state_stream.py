@@ -14,7 +14,7 @@ from recycle_runtime.execution.chunk import Chunk
 from recycle_runtime.protocol.codec import WireError
 from recycle_runtime.protocol.surroundings import Queue, Surroundings
 from recycle_runtime.state.image import Image, packed, read_image
-from recycle_runtime.state.layer_state import Fields, LayerState, load, needed
+from recycle_runtime.state.layer_state import Fields, LayerState, apply_states, needed
 from recycle_runtime.state.names import CheckpointError
 from recycle_runtime.worker.state_transfer import Meet
 
@@ -113,7 +113,7 @@ def states_in(image: Image, chunk: Chunk, device: torch.device = _CPU) -> dict[s
 def load_sent(chunk: Chunk, states: dict[str, Any], *, is_stepping: bool = False) -> None:
     """Become what a peer has sent; RuntimeError if that does not fit."""
     try:
-        load(chunk, states, "the state of a peer", is_stepping=is_stepping)
+        apply_states(chunk, states, "the state of a peer", is_stepping=is_stepping)
     except CheckpointError as error:
         # No checkpoint is at fault, so others may go on.
         raise RuntimeError(str(error)) from None

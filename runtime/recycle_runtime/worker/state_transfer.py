@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from recycle_runtime.protocol.access import Token, access_of
-from recycle_runtime.protocol.mutual_proof import common_key, meeting, new_nonce, offer
+from recycle_runtime.protocol.mutual_proof import common_key, meeting, new_pair_nonce, offer
 from recycle_runtime.transport.gloo import meet
 from recycle_runtime.weights.tensor_bytes import bytes_of
 
@@ -67,7 +67,7 @@ class Pair:
 
     def _prove(self, name: str, rank: int, tokens: Sequence[str]) -> bytes:
         """The key of what follows."""
-        own = new_nonce()
+        own = new_pair_nonce()
         both = meeting(name, rank, own, self._exchange(rank, own))
         key = common_key(tokens, rank, both, self._exchange(rank, offer(tokens, rank, both)))
         if key is None:

@@ -59,7 +59,7 @@ def program_from(spec: JobSpec, streams: dict[Worker, list[Instruction]], failed
 
 
 def compute_ops(programs: Iterable[Streams]) -> int:
-    """How many F, B, I and W the streams hold."""
+    """Numbers of F, B, I and W in the streams."""
     compute = [Opcode.FORWARD, Opcode.BACKWARD, Opcode.BACKWARD_INPUT, Opcode.BACKWARD_WEIGHT]
     return sum(int(np.isin(program.opcode, compute).sum()) for program in programs)
 

@@ -1,4 +1,4 @@
-"""What may be typed, and what is refused with exit code 2."""
+"""Arguments that may be typed, and those that are refused with exit code 2."""
 
 import pytest
 

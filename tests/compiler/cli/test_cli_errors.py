@@ -1,4 +1,4 @@
-"""How a command ends: exit codes, one sentence for users, a traceback only for bugs, whole files."""
+"""Ends of a command: exit codes, one sentence for users, a traceback only for bugs, whole files."""
 
 import os
 import stat

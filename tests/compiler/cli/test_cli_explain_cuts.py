@@ -102,7 +102,7 @@ def test_what_needs_several_pipelines_is_not_asked_of_another_cut(
 
 
 def explained(recyclec: Recyclec, job: str, layout: str, out: Path) -> dict[str, Any]:
-    """What JSON has of a file with nothing but a plan under this layout."""
+    """JSON of a file with nothing but a plan under this layout."""
     assert recyclec("plan", job, "--layout", layout, "-o", str(out))[0] == 0
     code, data, _ = recyclec("explain", str(out), "--json", "--what-if", "none")
     assert code == 0

@@ -1,4 +1,4 @@
-"""Where a command reads and writes: `-`, closed and full streams, files that cannot be written."""
+"""Files that a command reads and writes: `-`, closed and full streams, files that cannot be written."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""What is refused before anything is read."""
+"""Arguments that are refused before anything is read."""
 
 from dataclasses import fields
 from pathlib import Path

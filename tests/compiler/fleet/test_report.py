@@ -1,4 +1,4 @@
-"""How figures and counts are written for people."""
+"""Figures and counts as written for people."""
 
 import json
 

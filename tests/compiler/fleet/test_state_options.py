@@ -84,7 +84,7 @@ def test_of_equally_fast_ones_whole_state_then_what_is_lost_least() -> None:
 
 
 def test_checkpoints_at_par() -> None:
-    """Where they come so often, what one loses more is what it is faster by."""
+    """As often as that, what one loses more is what it is faster by."""
     given = setting()
     one, two = an_option(1, 40, 10.0, lost=0.001), an_option(2, 0, 9.9)
     every = checkpoints_at_par(given, one, two)

@@ -42,7 +42,7 @@ def parse(*more: str, **changed: str) -> JobSpec:
 
 
 def errors(*more: str, **changed: str) -> CompileError:
-    """What is wrong with a job; fails when nothing is."""
+    """The mistakes in a job; fails when there are none."""
     return errors_of(job_text(*more, **changed))
 
 
@@ -145,7 +145,7 @@ def layered_sources(draw: st.DrawFn) -> str:
 
 @st.composite
 def _parallel(draw: st.DrawFn, layers: int) -> tuple[list[str], int]:
-    """Where a job in layers starts, and how many micro-batches that needs."""
+    """The parallel block that a job in layers starts from, with the micro-batches that it needs."""
     if draw(st.booleans()):
         workers = draw(st.integers(2, 12))
         return ["parallel", "{", "workers", "=", str(workers), "}"], workers

@@ -14,8 +14,8 @@ from recycle_compiler.frontend.gpt_model import (
     DEVICES,
     GptModel,
     ModelRun,
+    estimate_stages,
     layer_costs,
-    stage_costs,
     stage_work,
 )
 from recycle_compiler.frontend.optimizer_state import StateRules
@@ -51,13 +51,13 @@ def test_operations_are_six_per_parameter_and_token(model: GptModel) -> None:
 
 def test_activations_of_a_layer_are_those_of_the_published_formula() -> None:
     """34 s b h bytes, and a log-sum of 4 bytes for each head and token in place of the score matrix."""
-    middle = stage_costs(GPT3_6_7B, run(stages=4, micro=3))[1]
+    middle = estimate_stages(GPT3_6_7B, run(stages=4, micro=3))[1]
     assert middle.activation == 8 * 3 * 2048 * (34 * 4096 + 4 * 32)
     assert middle.kept_for_weight == 8 * 3 * 2048 * 32 * 4096
 
 
 def test_time_is_work_at_the_stated_share_of_the_peak() -> None:
-    work, costs = stage_work(GPT3_6_7B, run(stages=4))[1], stage_costs(GPT3_6_7B, run(stages=4))[1]
+    work, costs = stage_work(GPT3_6_7B, run(stages=4))[1], estimate_stages(GPT3_6_7B, run(stages=4))[1]
     assert costs.backward_weight == pytest.approx(work.backward_weight / (312e12 * 0.45) * 1e9, abs=1)
     assert costs.forward == pytest.approx(work.forward / (312e12 * 0.45) * 1e9, abs=1)
     assert costs.transfer == pytest.approx(2048 * 4096 * 2 / 25e9 * 1e9, abs=1)
@@ -67,7 +67,7 @@ def test_time_is_work_at_the_stated_share_of_the_peak() -> None:
 def test_memory_of_a_worker_with_the_whole_state(staggered: bool, size: int) -> None:
     """bf16 weights and fp32 gradients, 6; master weight and moments, 12; with stagger what undoes a step, 12,
     and the gradients that are kept with it, 4."""
-    costs = stage_costs(GPT3_6_7B, replace(run(stages=4), state=StateRules(0, staggered)))
+    costs = estimate_stages(GPT3_6_7B, replace(run(stages=4), state=StateRules(0, staggered)))
     assert sum(stage.resident for stage in costs) == size * GPT3_6_7B.parameters()
     assert sum(stage.parameters for stage in costs) == 14 * GPT3_6_7B.parameters()
     assert {(stage.state, stage.gather) for stage in costs} == {(0, 0)}
@@ -77,7 +77,9 @@ def test_memory_of_a_worker_with_the_whole_state(staggered: bool, size: int) -> 
 def test_memory_and_times_of_a_sharded_state(staggered: bool, size: int) -> None:
     """Everybody has weights and gradients; the rest is shared out, and so is the traffic of a step."""
     how = replace(run(stages=4, pipelines=8), state=StateRules(2, staggered))
-    for stage, whole in zip(stage_costs(GPT3_6_7B, how), stage_costs(GPT3_6_7B, run(4, 8)), strict=True):
+    for stage, whole in zip(
+        estimate_stages(GPT3_6_7B, how), estimate_stages(GPT3_6_7B, run(4, 8)), strict=True
+    ):
         assert (stage.resident, stage.state) == (6 * stage.counts, size * stage.counts)
         assert stage.parameters == 2 * stage.counts + 12 * stage.counts * 2 // 8
         assert stage.optimizer == whole.optimizer
@@ -87,7 +89,7 @@ def test_memory_and_times_of_a_sharded_state(staggered: bool, size: int) -> None
 
 
 def test_the_ends_carry_the_embedding_and_the_head() -> None:
-    first, middle, _, last = stage_costs(GPT3_6_7B, run(stages=4))
+    first, middle, _, last = estimate_stages(GPT3_6_7B, run(stages=4))
     assert first.resident - middle.resident == 34 * (50304 + 2048) * 4096
     assert last.resident - middle.resident == 34 * (50304 + 2) * 4096
     assert last.forward > first.forward > middle.forward
@@ -96,13 +98,13 @@ def test_the_ends_carry_the_embedding_and_the_head() -> None:
 
 
 def test_a_ring_of_one_costs_nothing() -> None:
-    assert {stage.reduce for stage in stage_costs(GPT3_6_7B, run(stages=4))} == {0}
-    two, four = (stage_costs(GPT3_6_7B, run(pipelines=count))[0].reduce for count in (2, 4))
+    assert {stage.reduce for stage in estimate_stages(GPT3_6_7B, run(stages=4))} == {0}
+    two, four = (estimate_stages(GPT3_6_7B, run(pipelines=count))[0].reduce for count in (2, 4))
     assert four == pytest.approx(two * 1.5, rel=1e-6)
 
 
 def test_tensor_parallelism_divides_work_and_adds_messages() -> None:
-    one, two = (stage_costs(GPT3_6_7B, run(stages=4, tensor=count))[1] for count in (1, 2))
+    one, two = (estimate_stages(GPT3_6_7B, run(stages=4, tensor=count))[1] for count in (1, 2))
     assert two.resident == one.resident // 2
     assert two.activation == one.activation // 2
     assert two.backward_weight == pytest.approx(one.backward_weight / 2, abs=1)
@@ -133,7 +135,7 @@ def models(most_layers: int) -> st.SearchStrategy[GptModel]:
 def test_any_model_has_whole_positive_costs(model: GptModel, stages: int, tensor: int) -> None:
     assert sum(model.layers_per_stage(stages)) == model.layers
     assert max(model.layers_per_stage(stages)) - min(model.layers_per_stage(stages)) <= 1
-    for stage in stage_costs(model, run(stages, 3, tensor, 2)):
+    for stage in estimate_stages(model, run(stages, 3, tensor, 2)):
         assert min(stage.forward, stage.backward_input, stage.backward_weight) >= 1
         assert 0 < stage.kept_for_weight <= stage.activation
         assert all(type(getattr(stage, name)) is int for name in stage.__slots__)
@@ -150,7 +152,7 @@ def test_the_layers_of_a_stage_add_up_to_it(
     # The embedding alone holds what it keeps for W, and on a stage less.
     embedding = -(-2 * how.micro * model.sequence * model.hidden // tensor)
     first = 0
-    for stage, costs in enumerate(stage_costs(model, how)):
+    for stage, costs in enumerate(estimate_stages(model, how)):
         end = first + cut[stage]
         for name in PER_LAYER:
             values = getattr(layers, name)
@@ -170,7 +172,7 @@ def test_the_layers_of_a_stage_add_up_to_it(
 
 def test_the_ends_of_a_model_may_be_stages_of_their_own() -> None:
     cut = (1, 16, 16, 1)
-    embedding, _, block, head = stage_costs(GPT3_6_7B, run(stages=4), cut)
+    embedding, _, block, head = estimate_stages(GPT3_6_7B, run(stages=4), cut)
     assert embedding.backward_input == 1
     assert embedding.kept_for_weight == embedding.activation
     assert head.forward < block.forward
@@ -195,7 +197,7 @@ BATCH = "batch { global = 24  micro = 2 }"
 def test_the_example_fits_its_gpus() -> None:
     job = load_job(EXAMPLES / "gpt3-6.7b.job").spec
     assert (job.unit, job.memory_unit, job.microbatches, job.failures) == ("ms", "byte", 32, 4)
-    expected = stage_costs(GPT3_6_7B, run(4, 4, 2, 4))
+    expected = estimate_stages(GPT3_6_7B, run(4, 4, 2, 4))
     assert job.forward == tuple(stage.forward for stage in expected)
     assert job.transfer == tuple(stage.transfer for stage in expected[:-1])
     assert job.capacity == tuple((80 << 30) - job.overhead - stage.resident for stage in expected)

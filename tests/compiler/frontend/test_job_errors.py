@@ -1,4 +1,4 @@
-"""What users see when a job is wrong: one golden for each family of mistakes."""
+"""Messages for a job that is wrong: one golden for each family of mistakes."""
 
 import json
 from collections.abc import Callable

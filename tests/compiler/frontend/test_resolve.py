@@ -1,4 +1,4 @@
-"""What a good job means: defaults, units, exact integers."""
+"""Meaning of a good job: defaults, units, exact integers."""
 
 from pathlib import Path
 

@@ -27,7 +27,7 @@ def text_of(job: JobSpec, failed: FailureSet) -> str:
 
 @st.composite
 def texts(draw: st.DrawFn) -> str:
-    """What the planner makes of jobs of all kinds, as our own writer writes it."""
+    """Schedules of jobs of all kinds, as our own writer writes them."""
     match draw(st.sampled_from(["plain", "chunks", "layout", "groups"])):
         case "plain":
             target = draw(small_targets().filter(lambda target: all(target.hosts)))
@@ -175,6 +175,6 @@ def test_a_text_that_was_cut_off(tiny_text: str) -> None:
 
 
 def test_a_job_that_is_far_larger_than_its_schedule(tiny_text: str) -> None:
-    """What is missing is found without counting all that would be there."""
+    """A missing op is found without counting all that would be there."""
     error = refused(tiny_text.replace("microbatches 2", "microbatches 1000000000"))
     assert error.what == "no worker of stage 0 has F0.2"

@@ -1,6 +1,5 @@
-"""What a JobSet may be: the fields of jobset.x-k8s.io/v1alpha2 as its reference documents them, and the rules
-that its admission webhook adds. Kubernetes' own schemas know nothing of it.
-"""
+"""Shape of a JobSet: the fields of jobset.x-k8s.io/v1alpha2 as its reference documents them, and the rules
+that its admission webhook adds. Kubernetes' own schemas know nothing of it."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -93,7 +92,7 @@ def _misshapen_fields(value: Any, shape: Mapping[str, Shape], where: str) -> Ite
 
 
 def _broken_rules(jobset: Any) -> Iterator[str]:
-    """What the webhook refuses."""
+    """Reasons for which the webhook refuses it."""
     name, spec = jobset["metadata"]["name"], jobset["spec"]
     jobs = {job["name"]: job for job in spec["replicatedJobs"]}
     if len(jobs) < len(spec["replicatedJobs"]):

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from recycle_compiler.launch.layout import lay_out
-from recycle_compiler.launch.render import Launch, render
+from recycle_compiler.launch.layout import lay_out_nodes
+from recycle_compiler.launch.render import Launch, render_launch
 from tests.compiler.launch.jobset_shape import problems
 
 yaml: Any = pytest.importorskip("yaml")
@@ -27,10 +27,10 @@ def manifest(
     workers: int = 4,
     name: str = "job",
 ) -> list[dict[str, Any]]:
-    layout = lay_out(4, 3, 1, workers_per_node=workers)
+    layout = lay_out_nodes(4, 3, 1, workers_per_node=workers)
     program, steps = (None, None) if script else ("train.py", 50)
     launch = Launch(name, "a.plan", program, script, steps, device, layout, checkpoint, "recycle:1")
-    return list(yaml.safe_load_all(render(system, launch)))
+    return list(yaml.safe_load_all(render_launch(system, launch)))
 
 
 def jobs_of(parts: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:

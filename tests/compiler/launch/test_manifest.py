@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from recycle_compiler.launch.layout import lay_out
-from recycle_compiler.launch.render import Launch, render
+from recycle_compiler.launch.layout import lay_out_nodes
+from recycle_compiler.launch.render import Launch, render_launch
 
 yaml: Any = pytest.importorskip("yaml")
 VERSIONS = [f"1.{minor}" for minor in range(31, 38)]
@@ -18,10 +18,10 @@ VERSIONS = [f"1.{minor}" for minor in range(31, 38)]
 def manifest(
     *, device: str = "cuda", checkpoint: str | None = "/kept", script: tuple[str, ...] = (), workers: int = 4
 ) -> list[dict[str, Any]]:
-    layout = lay_out(4, 3, 1, workers_per_node=workers)
+    layout = lay_out_nodes(4, 3, 1, workers_per_node=workers)
     program, steps = (None, None) if script else ("train.py", 50)
     launch = Launch("job", "a.plan", program, script, steps, device, layout, checkpoint, "recycle:1")
-    return list(yaml.safe_load_all(render("kubernetes", launch)))
+    return list(yaml.safe_load_all(render_launch("kubernetes", launch)))
 
 
 def only(parts: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the scheduler knows it knows from the graph: edges that a pass adds, and chunks wherever they lie."""
+"""The scheduler's knowledge comes from the graph: edges that a pass adds, and chunks wherever they lie."""
 
 from dataclasses import dataclass, replace
 from types import SimpleNamespace

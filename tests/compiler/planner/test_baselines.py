@@ -23,7 +23,7 @@ def even_job(stages: int, microbatches: int, forward: int, backward_input: int, 
 
 
 def bubble(job: JobSpec, period: int) -> int:
-    """What an iteration takes beyond the work of one stage, in slots."""
+    """Time of an iteration beyond the work of one stage, in slots."""
     work = job.microbatches * (job.forward[0] + job.backward_input[0] + job.backward_weight[0])
     return (period - work) // SLOT - FINISH
 

@@ -1,4 +1,4 @@
-"""What two groups of pipelines take at least: compared with all of them, and with plans."""
+"""Lower bounds of two groups of pipelines: compared with all of them, and with plans."""
 
 from dataclasses import replace
 

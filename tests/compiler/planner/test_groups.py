@@ -7,7 +7,7 @@ import pytest
 
 from recycle_compiler.cli.main import main
 from recycle_compiler.ir.job import JobSpec
-from recycle_compiler.planner.groups import fastest_groups, shares, why_no_groups
+from recycle_compiler.planner.groups import fastest_groups, group_shares, why_no_groups
 from recycle_compiler.planner.recut import fastest_recut
 from recycle_compiler.scheduling.budget import Guard
 from recycle_runtime.plan.bundle import Bundle
@@ -39,16 +39,16 @@ def test_nothing_is_found_where_one_cut_divides_well() -> None:
     job = uneven()
     even = fastest_recut(job, 8, Guard(FOREVER))
     assert even is not None and even[0].claims.period == 2 * 4 * 3000
-    assert shares(job, 8, even[0].claims.period) == []
+    assert group_shares(job, 8, even[0].claims.period) == []
     assert fastest_groups(job, 8, even[0].claims.period, Guard(FOREVER)) is None
 
 
 def test_a_group_must_hold_all_layers() -> None:
     """A worker has room for the state of two layers and a micro-batch: a group has two workers at least."""
     small = layered_job(layer_costs((1000,) * 4, resident=1000, capacity=4000), (2, 2), 3, 4, redundancy=1)
-    found = shares(small, 5, 1 << 40)
+    found = group_shares(small, 5, 1 << 40)
     assert found and min(share.workers for share in found) == 2
-    assert not shares(small, 3, 1 << 40)
+    assert not group_shares(small, 3, 1 << 40)
 
 
 def test_who_cannot_have_groups() -> None:

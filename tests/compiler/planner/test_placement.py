@@ -14,7 +14,7 @@ from bench.reference.random_jobs import small_job
 from recycle_compiler.ir.failure import failed_per_stage, normal_form
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.planner.compile import compile_job, plan_failed
-from recycle_compiler.planner.placement import place_failures, stage_costs
+from recycle_compiler.planner.placement import failure_costs, place_failures
 from tests.support.jobs import SLOT, figure3, routed_problem, unit_job
 
 Times = tuple[int, ...]
@@ -126,7 +126,7 @@ def test_placement_is_the_best_of_all(costs: list[list[int]], total: int) -> Non
 
 def test_the_middle_carries_a_failure_best_when_memory_is_equal() -> None:
     """Stage 1 idles for a slot at its start, stage 2 for more at its end, the first and the last for most."""
-    costs = stage_costs(routed_problem(figure3(4)), 8, figure3(4))
+    costs = failure_costs(routed_problem(figure3(4)), 8, figure3(4))
     assert place_failures(costs, 1, 4) == [
         (31_000, (0, 1, 0, 0)),
         (31_500, (0, 0, 1, 0)),
@@ -140,5 +140,5 @@ def test_costs_of_failures_grow(seed: int) -> None:
     """The choice of counts relies on it, though bounds find less with fewer workers in these jobs."""
     job, _ = small_job(seed)
     job = replace(job, techniques=replace(job.techniques, decouple=False))
-    costs = stage_costs(routed_problem(job, ()), job.workers - job.stages, job)
+    costs = failure_costs(routed_problem(job, ()), job.workers - job.stages, job)
     assert all(row == sorted(row) for row in costs)

@@ -53,7 +53,8 @@ def violations(streams: Streams) -> list[str]:
 
 
 def coarsest_grain(job: JobSpec, slow: dict[Worker, float]) -> int:
-    """What the search counts steps in, or more; a cycle over two windows may need half a grain less."""
+    """The unit that the search counts steps in, or more; a cycle over two windows may need half a grain
+    less."""
     work = [i + w for i, w in zip(job.backward_input, job.backward_weight, strict=True)]
     finish = [r + o for r, o in zip(job.reduce, job.optimizer, strict=True)]
     stretched = [one.stretched(time) for one in slow_workers(slow.items()) for time in job.forward]

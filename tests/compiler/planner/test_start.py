@@ -1,4 +1,4 @@
-"""Where a job starts that leaves stages and pipelines to the compiler."""
+"""First layout of a job that leaves stages and pipelines to the compiler."""
 
 from dataclasses import fields, replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the benchmarks of the engine compute themselves; what they measure is not for tests."""
+"""Computations of the engine's benchmarks; what they measure is not for tests."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from bench import engine_beside_runs
 from bench.agreement import row_of
 from bench.engine_beside_runs import GRID_PLANS, beside_trace, measured_in, on_the_grid
 from bench.report import ROOT
-from recycle_compiler.analysis.trace_diff.trace_file import parse_trace
+from recycle_compiler.analysis.trace_diff.trace_file import parse_run_trace
 from recycle_compiler.backends.replay import replay
 from recycle_compiler.viz.trace import planned_trace
 from tests.compiler.simulator.engine_plans import bundle_of, golden_plan
@@ -22,7 +22,9 @@ def test_a_row_of_a_bundle() -> None:
 def test_a_run_that_goes_as_planned_is_predicted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_beside_runs, "WARM_UP", 0)
     program = golden_plan(name)
-    run = beside_trace("any", bundle_of(program), parse_trace(planned_trace(replay(program)).encode()), 0.0)
+    run = beside_trace(
+        "any", bundle_of(program), parse_run_trace(planned_trace(replay(program)).encode()), 0.0
+    )
     assert run.measured == pytest.approx(program.claims.period / 1e6)
     assert (run.by_profile, run.by_ops) == pytest.approx((run.measured, run.measured))
 

@@ -273,7 +273,7 @@ def _unit(step: Instruction) -> tuple[int, int, int]:
 
 @dataclass(frozen=True)
 class Times:
-    """What a slow replay shows."""
+    """Result of a slow replay."""
 
     makespan: int
     period: int

@@ -1,4 +1,4 @@
-"""What plans say of themselves, alone and next to the other plans of their bundle."""
+"""Claims of plans about themselves, alone and next to the other plans of their bundle."""
 
 from dataclasses import replace
 

@@ -237,7 +237,7 @@ def test_a_bound_over_cuts_that_a_plan_beats(good: MemoryBundle) -> None:
 
 
 def test_a_plan_for_fewer_workers_beats_a_bound_too(good: MemoryBundle) -> None:
-    """What six workers do in 73, eight can do with two of them on standby."""
+    """The work that takes six workers 73 can be done by eight, two of them on standby."""
     slow = replace(good, plans=tuple(replace(plan, period=90_000) for plan in good.plans))
     claims = {"period": 80_000, "lower_bound": 75_000, "bound_over_cuts": 74_000}
     slow = with_cut(slow, slow.recuts[0].with_entry(**claims))

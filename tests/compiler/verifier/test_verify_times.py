@@ -7,7 +7,7 @@ import numpy as np
 from recycle_compiler.ir.failure import Worker, failure_set
 from recycle_compiler.ir.job import Techniques
 from recycle_compiler.verifier.plan import CheckedPlan, locate, stream_table
-from recycle_compiler.verifier.replay import ReplayedTimes, replay
+from recycle_compiler.verifier.replay import ReplayedTimes, replay_checked
 from recycle_compiler.verifier.report import VerifierRule
 from recycle_compiler.verifier.times import check_claims, check_dependencies
 from recycle_compiler.verifier.verify import verify_plan
@@ -21,7 +21,7 @@ def _replayed(bundle: MemoryBundle) -> tuple[CheckedPlan, ReplayedTimes]:
     grids = (locate(table, bundle.job, opcode) for opcode in _COMPUTE)
     entry = bundle.plans[0]
     plan = CheckedPlan(0, bundle.job, entry, failure_set(entry.failed), entry.release, table, *grids)
-    stuck, timeline = replay(plan)
+    stuck, timeline = replay_checked(plan)
     assert stuck == []
     return plan, timeline
 

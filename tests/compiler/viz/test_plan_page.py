@@ -16,7 +16,7 @@ from recycle_compiler.viz.shell import embedded
 
 
 def rows_of(document: dict[str, Any]) -> list[tuple[tuple[int, int], str, int, int, float, float]]:
-    """What the script of the page makes of its columns."""
+    """Rows that the script of the page makes of its columns."""
     rows: list[tuple[tuple[int, int], str, int, int, float, float]] = []
     workers = [tuple(worker) for group in document["groups"] for worker in group]
     op = 0

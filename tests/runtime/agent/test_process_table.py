@@ -1,4 +1,4 @@
-"""What an agent writes down for the one after it."""
+"""Notes that an agent writes down for the one after it."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What an agent relays: whole, in order, of nobody who does not belong to the job."""
+"""Relaying by an agent: whole, in order, of nobody who does not belong to the job."""
 
 import logging
 import os
@@ -58,7 +58,7 @@ class Node:
         return found[0]
 
     def heard(self, count: int) -> list[Passed]:
-        """What the coordinator hears next, so many messages."""
+        """The next messages that the coordinator hears, so many of them."""
         passed: list[Passed] = []
 
         def is_heard() -> bool:

@@ -1,4 +1,4 @@
-"""What ends the search for a coordinator soon, and what is waited for."""
+"""Ends of the search for a coordinator, and reasons to wait on."""
 
 import socket
 import threading

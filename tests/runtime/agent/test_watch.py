@@ -1,4 +1,4 @@
-"""Which processes have ended, and which hang: with real ones."""
+"""Processes that have ended, and those that hang: with real ones."""
 
 import ctypes
 import faulthandler

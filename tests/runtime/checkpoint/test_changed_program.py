@@ -40,7 +40,7 @@ def test_another_source_of_equal_shapes_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_module_beside_it_that_has_changed_is_named(tmp_path: Path) -> None:
-    """What the program imports is part of its source."""
+    """A module that the program imports is part of its source."""
     package = tmp_path / "models_of_this_test"
     package.mkdir()
     (package / "__init__.py").write_text("")

@@ -10,8 +10,8 @@ from recycle_runtime.checkpoint.checkpoint_folder import (
     Beginning,
     CheckpointFolder,
     beginning,
+    checkpoint_name,
     is_name,
-    name_of,
 )
 from recycle_runtime.checkpoint.manifest import CheckpointShape, Manifest, Origin
 from recycle_runtime.state.names import CheckpointError, shard_name
@@ -30,7 +30,7 @@ def shards(folder: Path, shape: CheckpointShape = SHAPE) -> None:
 
 
 def complete(kept_folder: CheckpointFolder, step: int, shape: CheckpointShape = SHAPE) -> str:
-    name = name_of(step)
+    name = checkpoint_name(step)
     kept_folder.make(name)
     shards(kept_folder.folder / name, shape)
     kept_folder.complete(name, manifest(step, shape))
@@ -42,7 +42,7 @@ def test_the_newest_comes_first_and_older_ones_go(tmp_path: Path) -> None:
     assert kept_folder.look() == ([], [])
     for step in (10, 20, 30):
         complete(kept_folder, step)
-    begun = name_of(40)
+    begun = checkpoint_name(40)
     kept_folder.make(begun)
     (kept_folder.folder / "notes.txt").touch()
     (kept_folder.folder / "step-mine").mkdir()
@@ -58,7 +58,7 @@ def test_the_newest_comes_first_and_older_ones_go(tmp_path: Path) -> None:
 
 def test_every_try_has_a_folder_of_its_own(tmp_path: Path) -> None:
     kept_folder = CheckpointFolder(tmp_path)
-    names = [name_of(5, attempt) for attempt in range(3)]
+    names = [checkpoint_name(5, attempt) for attempt in range(3)]
     assert names == ["step-00000005", "step-00000005.1", "step-00000005.2"]
     for name in names:
         kept_folder.make(name)
@@ -71,8 +71,8 @@ def test_every_try_has_a_folder_of_its_own(tmp_path: Path) -> None:
 
 def test_a_folder_without_a_manifest_is_no_checkpoint(tmp_path: Path) -> None:
     kept_folder = CheckpointFolder(tmp_path)
-    kept_folder.make(name_of(5))
-    shards(tmp_path / name_of(5))
+    kept_folder.make(checkpoint_name(5))
+    shards(tmp_path / checkpoint_name(5))
     assert kept_folder.look() == ([], [])
     words = f"{tmp_path} has no complete checkpoint: starting with the first step"
     assert beginning(tmp_path, SHAPE, 9, resume=True) == Beginning(words=words)
@@ -172,16 +172,16 @@ def test_what_a_run_cannot_go_on_from(
 def test_a_manifest_that_speaks_of_any_number_of_shards(tmp_path: Path) -> None:
     """Their names were made before they were counted."""
     many = CheckpointShape(stages=1 << 40, pipelines=1, tensor=1 << 20, microbatches=1)
-    (tmp_path / name_of(5)).mkdir()
-    Manifest(5, 5, 0, many, {"stage-0-part-0": 1}).write(tmp_path / name_of(5))
+    (tmp_path / checkpoint_name(5)).mkdir()
+    Manifest(5, 5, 0, many, {"stage-0-part-0": 1}).write(tmp_path / checkpoint_name(5))
     found, damaged = CheckpointFolder(tmp_path).look()
     assert found == [] and "does not name every stage" in damaged[0]
 
 
 def test_a_manifest_of_any_size(tmp_path: Path) -> None:
     """As JSON, a file of this size takes gigabytes."""
-    (tmp_path / name_of(5)).mkdir()
-    with (tmp_path / name_of(5) / "manifest.json").open("wb") as file:
+    (tmp_path / checkpoint_name(5)).mkdir()
+    with (tmp_path / checkpoint_name(5) / "manifest.json").open("wb") as file:
         file.truncate(1 << 26)
     found, damaged = CheckpointFolder(tmp_path).look()
     assert found == [] and "not a file of a checkpoint" in damaged[0]

@@ -18,7 +18,7 @@ from recycle_runtime.protocol.messages.checkpoints import (
     CheckpointWritten,
 )
 from recycle_runtime.state.host_copy import HostCopy
-from recycle_runtime.state.layer_state import copied
+from recycle_runtime.state.layer_state import copied_state
 from recycle_runtime.state.names import CheckpointError
 from recycle_runtime.state.tree import put_together, take_apart
 from tests.runtime.checkpoint.runs import JOB, plans, with_dropout
@@ -45,7 +45,7 @@ def test_every_copy_is_a_run_that_ended_there(
     copies: dict[tuple[int, int], list[Any]] = {}
 
     def settled(chunk: Chunk) -> None:
-        states = [put_together(shard.tree, shard.tensors) for shard in copied([chunk], HostCopy())]
+        states = [put_together(shard.tree, shard.tensors) for shard in copied_state([chunk], HostCopy())]
         copies.setdefault((id(chunk), chunk.applied), []).append(states)
 
     monkeypatch.setattr(Chunk, "settled", settled)

@@ -1,4 +1,4 @@
-"""What the commands say about options for checkpoints before anything runs."""
+"""Errors in options for checkpoints, before anything runs."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a checkpoint holds of a script is read as it was written."""
+"""A script's part of a checkpoint is read as it was written."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What an agent says about devices before it starts workers, and what it gives each of them."""
+"""Messages of an agent about devices before it starts workers, and the devices that it gives them."""
 
 import os
 import tempfile

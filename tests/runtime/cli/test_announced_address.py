@@ -74,7 +74,7 @@ def test_a_name_that_is_not_known_here_is_told(
     tmp_path: Path, square: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Other nodes may know it: nothing is refused."""
-    monkeypatch.setattr("recycle_runtime.cli.commands.coordinator.is_known", "node7".__ne__)
+    monkeypatch.setattr("recycle_runtime.cli.commands.coordinator.is_known_address", "node7".__ne__)
     argv = started_again(square, tmp_path / "state", monkeypatch)
     assert main([*argv, "--advertise", "node7"]) == 0
     assert "--advertise node7: this machine does not know that name" in capsys.readouterr().err

@@ -93,7 +93,8 @@ def test_options_are_passed_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 def test_an_agent_knows_where_the_end_of_the_job_is_marked(
     takeover: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Where no node takes over, one that was started again looked for a coordinator of a finished job."""
+    """An agent that was started again, with no node to take over, looked for a coordinator of a finished
+    job."""
     for name in ("x.plan", "x.py"):
         (tmp_path / name).touch()
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""What the system has to allow."""
+"""Limits of the system that a run needs."""
 
 import resource
 

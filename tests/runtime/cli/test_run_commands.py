@@ -1,4 +1,4 @@
-"""What the commands that train say before they load torch, and when something is not there."""
+"""Messages of the commands that train before they load torch, and when something is not there."""
 
 import os
 import subprocess

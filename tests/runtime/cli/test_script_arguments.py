@@ -1,4 +1,4 @@
-"""Where the options of a command end and a script with its own arguments begins; the words of both again."""
+"""The border between the options of a command and the arguments of a script; the words of both again."""
 
 import shlex
 from pathlib import Path

@@ -89,7 +89,7 @@ class Job:
         return _whole_lines(self.metrics)
 
     def told(self) -> int:
-        """How many rows the coordinator has told, by its journal."""
+        """Number of rows that the coordinator has told, by its journal."""
         return sum("told" in line for line in _whole_lines(self._folder / "state" / "journal.jsonl"))
 
     def events(self) -> list[str]:

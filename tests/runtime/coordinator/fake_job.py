@@ -89,7 +89,7 @@ def planned(failed: tuple[Worker, ...]) -> Bundle:
 
 
 class FakeMember:
-    """What a process knows."""
+    """State of one simulated process."""
 
     def __init__(self) -> None:
         self.applied: int | None = 0

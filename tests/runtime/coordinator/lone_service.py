@@ -96,7 +96,7 @@ class Job:
         return line
 
     def say(self, agent: Line, *said: tuple[int, Message | None]) -> None:
-        """What workers of a node say in one turn."""
+        """Messages of workers of a node in one turn."""
         passed = tuple(Passed((line,), message) for line, message in said)
         self.service.message(agent, FromWorkers(Relayed(passed)))
         self.pass_time(0.0)
@@ -120,5 +120,5 @@ def pid_of(member: Member) -> int:
 
 
 def join(member: Member, node: int = 0) -> Join:
-    """What it says first, if it runs on this node."""
+    """Its first message, if it runs on this node."""
     return Join(member, process_number(node, pid_of(member)), 0, 0, is_training=False)

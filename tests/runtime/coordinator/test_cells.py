@@ -1,4 +1,4 @@
-"""Where workers stand: under the job's own cut where their names say, else where they help most."""
+"""Places of workers: under the job's own cut where their names say, else where they help most."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""When checkpoints are taken, as the coordinator sees it: writers that are late, fail or die."""
+"""Checkpoints as the coordinator sees them: writers that are late, fail or die."""
 
 import time
 from pathlib import Path
@@ -33,7 +33,7 @@ STAGES = {member.worker: member.worker[1] for member in ALL}
 
 
 class Job:
-    """What the service does for the state machine, and writers that do as they are told."""
+    """The service as the state machine sees it, and writers that do as they are told."""
 
     def __init__(self, folder: Path, every: int, steps: int, begins: Beginning | None = None) -> None:
         self.kept_folder = CheckpointFolder(folder)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from recycle_runtime.coordinator.journal import JournalError
 from recycle_runtime.coordinator.last_generation import check_fits, remembered
-from recycle_runtime.coordinator.outlives import read
+from recycle_runtime.coordinator.outlives import read_journal
 from recycle_runtime.coordinator.state_machine import StateMachine
 from recycle_runtime.coordinator.step_rows import told_since
 from recycle_runtime.plan.plan_book import PlanBook
@@ -70,7 +70,7 @@ def book() -> PlanBook:
 def test_what_no_line_says(tmp_path: Path, row: dict[str, Any], says: str) -> None:
     path = written(tmp_path, *SOUND, row)
     with pytest.raises(JournalError, match=rf"journal.jsonl:10: damaged: {says}"):
-        read(path)
+        read_journal(path)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_what_no_line_says(tmp_path: Path, row: dict[str, Any], says: str) -> No
 )
 def test_what_does_not_fit_the_plans(tmp_path: Path, changes: dict[str, Any], says: str) -> None:
     path = written(tmp_path, *SOUND[:7], {**SOUND[7], **changes}, SOUND[8])
-    lines = read(path)
+    lines = read_journal(path)
     state = remembered(lines)
     assert state is not None
     with pytest.raises(JournalError, match=f"journal.jsonl:8: damaged, or of another job: .*{says}"):
@@ -107,12 +107,12 @@ def test_many_damaged_lines_are_told_once(tmp_path: Path, caplog: pytest.LogCapt
     path = tmp_path / "journal.jsonl"
     path.write_bytes(b"\xff\n" * 400 + b'{"row": 1, "told": 3}\n{"row": 2, "told": {}}\n')
     with caplog.at_level(logging.WARNING):
-        assert remembered(read(path)) is None
+        assert remembered(read_journal(path)) is None
         assert [record.getMessage() for record in caplog.records] == [
             f"{path}:1: damaged, and left out, as are 399 lines after it"
         ]
         caplog.clear()
-        assert told_since(read(path), 2) == []
+        assert told_since(read_journal(path), 2) == []
     assert f"{path}:402: damaged, and left out" in caplog.text
 
 
@@ -136,7 +136,7 @@ def test_whatever_a_line_says(changes: list[tuple[int, str, Any]]) -> None:
         path = written(Path(folder), *rows)
         rows_of_all = book()
         try:
-            lines = read(path)
+            lines = read_journal(path)
             told_since(lines, 0)
             state = remembered(lines)
             if state is not None:
@@ -152,6 +152,6 @@ def test_whatever_bytes_there_are(data: bytes) -> None:
         path = Path(folder) / "journal.jsonl"
         path.write_bytes(data)
         try:
-            read(path)
+            read_journal(path)
         except JournalError as error:
             assert f"{path}:" in str(error)

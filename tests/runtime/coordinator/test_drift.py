@@ -74,7 +74,7 @@ def test_one_slow_worker_does_not_count_for_its_stage() -> None:
 
 
 def test_a_worker_with_fewer_ranks_makes_nobody_slow() -> None:
-    """Where messages between ranks take most of the time, it is much faster than its peers."""
+    """With messages between ranks for most of the time, it is much faster than its peers."""
     everybody = [(p, s) for p in range(3) for s in range(2)]
     ops = measured(w10=1 / 13)
     assert ops.slow(everybody, 2.0).keys() == {(0, 0), (2, 0)}

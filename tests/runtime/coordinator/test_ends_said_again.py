@@ -7,7 +7,7 @@ import pytest
 
 from recycle_runtime.coordinator.journal import FILE
 from recycle_runtime.coordinator.last_generation import remembered
-from recycle_runtime.coordinator.outlives import read
+from recycle_runtime.coordinator.outlives import read_journal
 from recycle_runtime.coordinator.state_machine import Phase
 from recycle_runtime.plan.bundle import Bundle, digest_of
 from recycle_runtime.protocol.messages.agents import AgentJoin, ProcessEnded
@@ -62,7 +62,7 @@ def end(pid: int) -> ProcessEnded:
 
 
 def test_the_journal_says_which_processes_train(job: Job, tmp_path: Path) -> None:
-    before = remembered(read(tmp_path / "state" / FILE))
+    before = remembered(read_journal(tmp_path / "state" / FILE))
     assert before is not None
     assert before.pids == {member: pid_of(member) for member in MEMBERS}
 

@@ -2,7 +2,7 @@
 
 from recycle_runtime.coordinator.group_start import GroupStart
 from recycle_runtime.plan.bundle import Bundle
-from recycle_runtime.plan.work import shares_of
+from recycle_runtime.plan.work import work_shares
 from recycle_runtime.protocol.messages.generations import WorkShare
 from recycle_runtime.protocol.messages.members import Member
 
@@ -10,7 +10,7 @@ from recycle_runtime.protocol.messages.members import Member
 def _said(bundle: Bundle) -> dict[Member, tuple[WorkShare, ...]]:
     return {
         Member(worker, 0): tuple(
-            WorkShare(*share) for share in shares_of(bundle.stream(0, worker), bundle.microbatches)
+            WorkShare(*share) for share in work_shares(bundle.stream(0, worker), bundle.microbatches)
         )
         for worker in bundle.workers(0)
     }

@@ -1,4 +1,4 @@
-"""Which nodes are given up when nothing is heard of them."""
+"""Nodes that are given up when nothing is heard of them."""
 
 import pytest
 
@@ -30,7 +30,7 @@ class _Nodes:
         return self.agents.arrive(line, AgentJoin(f"agent {number}", 2, running), self.now)
 
     def later(self, seconds: float, heard: list[int]) -> list[int]:
-        """Who is given up when only these go on speaking."""
+        """Nodes that are given up when only these go on speaking."""
         failed: list[Worker] = []
         for _ in range(round(2 * seconds)):
             self.now += 0.5

@@ -10,7 +10,7 @@ import pytest
 
 from recycle_runtime.coordinator.kept_plans import FILE, keep_plans
 from recycle_runtime.coordinator.last_generation import OtherJobError, remembered
-from recycle_runtime.coordinator.outlives import read
+from recycle_runtime.coordinator.outlives import read_journal
 from recycle_runtime.coordinator.state_machine import Phase
 from recycle_runtime.plan.bundle import Bundle, digest_of, join_bundle
 from recycle_runtime.plan.bundle_index import Index
@@ -127,7 +127,7 @@ def test_a_job_that_has_not_begun_takes_the_plans_that_are_there(tmp_path: Path,
     replaced(plan)
     job, _ = begun(tmp_path, plan)
     job.service.let_go()
-    before = remembered(read(tmp_path / "state" / "journal.jsonl"))
+    before = remembered(read_journal(tmp_path / "state" / "journal.jsonl"))
     assert before is not None and before.setup is not None
     assert before.setup.plans == digest_of(Bundle.read(tmp_path / "state" / FILE))
 

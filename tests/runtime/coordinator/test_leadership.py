@@ -170,7 +170,7 @@ def test_what_a_folder_holds_is_not_trusted(hosts: Hosts) -> None:
 
 
 class Heard:
-    """Who is served."""
+    """The one that is served."""
 
     def __init__(self) -> None:
         self.heard: list[Message] = []

@@ -13,7 +13,7 @@ from recycle_runtime.coordinator.checkpoint_files import CheckpointFiles, begin_
 from recycle_runtime.coordinator.events import BeginSave
 from recycle_runtime.coordinator.journal import Journal
 from recycle_runtime.coordinator.last_generation import Remembered
-from recycle_runtime.coordinator.outlives import read
+from recycle_runtime.coordinator.outlives import read_journal
 from recycle_runtime.coordinator.save_files import SaveFiles
 from recycle_runtime.files import lock_checkpoints
 from tests.runtime.coordinator.fake_job import heavy_bundle
@@ -57,7 +57,7 @@ def test_the_journal_knows_what_was_begun(tmp_path: Path) -> None:
     journal.write(saving="/kept/step-00000004")
     journal.write(generation=1, step=0, places=[(0, 0)])
     journal.close()
-    assert read(tmp_path / "journal").values("saving") == ["/kept/step-00000004"]
+    assert read_journal(tmp_path / "journal").values("saving") == ["/kept/step-00000004"]
 
 
 def test_a_new_run_begins_without_those_of_the_last(tmp_path: Path) -> None:

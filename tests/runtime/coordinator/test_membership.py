@@ -1,4 +1,4 @@
-"""Who holds a state that the job can go on with."""
+"""Workers that hold a state with which the job can go on."""
 
 from recycle_runtime.coordinator.membership import Entry
 

@@ -1,4 +1,4 @@
-"""What outlives a coordinator or an agent: the journal, and which processes run where."""
+"""Records that outlive a coordinator or an agent: the journal, and which processes run where."""
 
 import errno
 import os
@@ -25,7 +25,7 @@ from recycle_runtime.coordinator.journal import Journal, JournalLine, Lines
 from recycle_runtime.coordinator.last_generation import Remembered, remembered
 from recycle_runtime.coordinator.last_save import LastSave
 from recycle_runtime.coordinator.layer_moves import LayerMoves
-from recycle_runtime.coordinator.outlives import read
+from recycle_runtime.coordinator.outlives import read_journal
 from recycle_runtime.coordinator.scripts import Scripts
 from recycle_runtime.coordinator.skipped_steps import SkippedSteps
 from recycle_runtime.coordinator.state_machine import Phase, StateMachine
@@ -49,17 +49,17 @@ from recycle_runtime.protocol.messages.generations import (
     LeftGroup,
 )
 from recycle_runtime.protocol.messages.members import InjectedFault, Member
-from recycle_runtime.protocol.messages.steps import Recall, StepRow, StepSettled
+from recycle_runtime.protocol.messages.steps import Recall, Settled, StepRow, StepSettled
 from recycle_runtime.protocol.messages.wire import ToAgent
 from tests.runtime.recovery.plans_for_tests import fake_bundle
 
 
 def test_nothing_to_go_on_from(tmp_path: Path) -> None:
-    assert remembered(read(tmp_path / "journal")) is None
+    assert remembered(read_journal(tmp_path / "journal")) is None
     journal = Journal(tmp_path / "journal")
     journal.write(row=0, told=StepRow(0, 0.5, 1.0, 2, "0"))
     journal.close()
-    assert remembered(read(tmp_path / "journal")) is None
+    assert remembered(read_journal(tmp_path / "journal")) is None
 
 
 def up_to(step: int) -> Lines:
@@ -68,13 +68,13 @@ def up_to(step: int) -> Lines:
 
 
 def fill(path: Path) -> list[Lines]:
-    """What is known after each line."""
+    """The state that is known after each line."""
     journal = Journal(path)
     states: list[Lines] = []
 
     def write(**fields: Any) -> None:
         journal.write(**fields)
-        states.append(read(path))
+        states.append(read_journal(path))
 
     write(bundle="a.plan")
     write(generation=1, step=0, places=[[0, 0], [1, 0]])
@@ -89,7 +89,7 @@ def fill(path: Path) -> list[Lines]:
 
 def test_the_end_of_a_journal(tmp_path: Path) -> None:
     fill(tmp_path / "journal")
-    lines = read(tmp_path / "journal")
+    lines = read_journal(tmp_path / "journal")
     assert remembered(lines) == Remembered(4, 2, ((1, 0),))
     assert lines.values("bundle") == ["a.plan", "b.plan"]
     assert [row.step for row in told_since(lines, 1)] == [1, 2]
@@ -104,7 +104,7 @@ def test_who_was_joining_is_remembered(tmp_path: Path) -> None:
     journal.write(generation=1, step=0, places=[(0, 0), (1, 0)])
     journal.write(generation=2, step=3, places=[(0, 0)], joiners=[((1, 0), (2, 0))])
     journal.close()
-    found = remembered(read(tmp_path / "journal"))
+    found = remembered(read_journal(tmp_path / "journal"))
     assert found is not None and found.joiners == {(1, 0): (2, 0)}
 
 
@@ -159,7 +159,7 @@ def test_moves_of_layers_are_counted(tmp_path: Path) -> None:
         journal.write(move=None)
     journal.close()
     moves = LayerMoves()
-    moves.recall(read(tmp_path / "journal"))
+    moves.recall(read_journal(tmp_path / "journal"))
     assert moves.begun == 2 and moves.all_returned() == []
 
 
@@ -171,7 +171,7 @@ def test_a_restarted_coordinator_waits_for_what_is_being_saved(tmp_path: Path) -
     journal.write(last_save=LastSave(7, tuple((member, 0) for member in members), None))
     journal.write(done=members[0], error=None)
     journal.close()
-    lines = read(tmp_path / "journal")
+    lines = read_journal(tmp_path / "journal")
     state = remembered(lines)
     assert state is not None
     book = PlanBook(fake_bundle(1, 3, [[]]))
@@ -210,7 +210,10 @@ def test_a_line_cut_short_counts_for_nothing(tmp_path_factory: Any, cut: int) ->
     path.write_bytes(kept)
     whole = kept.count(b"\n")
     # A line without its end may be whole all the same.
-    assert read(path) in (states[whole - 1] if whole else Lines(path), states[min(whole, len(states) - 1)])
+    assert read_journal(path) in (
+        states[whole - 1] if whole else Lines(path),
+        states[min(whole, len(states) - 1)],
+    )
 
 
 class Line:
@@ -270,9 +273,9 @@ def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     states = fill(path)
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:2], b"\xff\xfe{]\n", *lines[2:]]))
-    assert remembered(read(path)) == remembered(states[-1])
+    assert remembered(read_journal(path)) == remembered(states[-1])
     path.write_bytes(b"".join([*lines, b"\xc3"]))
-    assert read(path) == states[-1]
+    assert read_journal(path) == states[-1]
 
 
 def test_the_line_after_one_that_was_cut_short(tmp_path: Path) -> None:
@@ -284,7 +287,7 @@ def test_the_line_after_one_that_was_cut_short(tmp_path: Path) -> None:
     journal.write(row=2, told=StepRow(2, 0.25, 1.0, 1, "1"))
     journal.write(row=3, told=StepRow(3, 0.25, 1.0, 1, "1"))
     journal.close()
-    assert [row.step for row in told_since(read(path), 0)] == [0, 1, 2, 3]
+    assert [row.step for row in told_since(read_journal(path), 0)] == [0, 1, 2, 3]
 
 
 def test_a_full_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -312,7 +315,7 @@ def test_a_full_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     journal.write(row=1, told=StepRow(1, 0.5, 1.0, 2, "0"))
     assert [event.text for event in journal.news()] == [f"{path} can be written again"]
     os.close(descriptor)
-    assert [row.step for row in told_since(read(path), 0)] == [0, 1]
+    assert [row.step for row in told_since(read_journal(path), 0)] == [0, 1]
 
 
 def test_what_became_of_steps_is_remembered(tmp_path: Path) -> None:
@@ -324,14 +327,18 @@ def test_what_became_of_steps_is_remembered(tmp_path: Path) -> None:
         journal.write(settled=StepSettled(step, float("nan") if is_skipped else 0.5, is_skipped))
     journal.write(row=3, told=StepRow(3, 0.25, 1.0, 1, "1"))
     journal.close()
-    skipped = SkippedSteps()
-    skipped.recall(read(path))
-    assert skipped.in_a_row == 2
+    skipped = SkippedSteps(most=3)
+    skipped.recall(read_journal(path))
+    assert skipped.in_a_row == 2 and not skipped.is_too_often
+    # `--max-skipped` counts those before the coordinator died.
+    process = Member((0, 0), 0)
+    skipped.hear(process, Settled(3, float("nan"), True), [process], lambda worker: 0)
+    assert skipped.is_too_often
     # Workers do not say again what stands in the journal: a script that waits for it would wait for ever.
     scripts, waits = Scripts(), Member((0, 0), 0)
-    scripts.recall(read(path))
+    scripts.recall(read_journal(path))
     assert scripts.wants_settled(waits, 0) == [Send(waits, StepSettled(0, 0.5, is_skipped=False))]
-    told = told_since(read(path), 2)
+    told = told_since(read_journal(path), 2)
     assert [(type(each), each.step) for each in told] == [
         (StepRow, 2),
         (StepSettled, 1),
@@ -343,7 +350,7 @@ def test_what_became_of_steps_is_remembered(tmp_path: Path) -> None:
     journal.write(begins=["step-00000002", 2, 16])
     journal.close()
     skipped, scripts = SkippedSteps(), Scripts()
-    skipped.recall(read(path))
-    scripts.recall(read(path))
+    skipped.recall(read_journal(path))
+    scripts.recall(read_journal(path))
     assert skipped.in_a_row == 0
     assert scripts.wants_settled(waits, 2) == [] == scripts.wants_row(waits, 3)

@@ -1,4 +1,4 @@
-"""What is wrong with a model as a whole, from what its stages say of their parameters."""
+"""Faults of a model as a whole, from what its stages say of their parameters."""
 
 from recycle_runtime.coordinator.model_parameters import ModelParameters
 from recycle_runtime.protocol.messages.steps import ChunkGradients, FirstGradients, ParameterLook, Parameters

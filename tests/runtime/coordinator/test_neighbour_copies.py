@@ -1,4 +1,4 @@
-"""When copies in memory are made, who holds them, and which one counts."""
+"""Copies in memory: when they are made, who holds them, and which one counts."""
 
 from recycle_runtime.checkpoint.checkpoint_folder import Beginning, is_copy
 from recycle_runtime.checkpoint.manifest import CheckpointShape

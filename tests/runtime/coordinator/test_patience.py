@@ -1,4 +1,4 @@
-"""How long the coordinator waits for workers that are alive."""
+"""Time that the coordinator waits for workers that are alive."""
 
 from recycle_runtime.coordinator.patience import AttentiveClock, Patience, Standstill
 

@@ -1,4 +1,4 @@
-"""Who goes when nodes do not reach each other, and which connections get no answer."""
+"""Nodes that go when nodes do not reach each other, and connections that get no answer."""
 
 import socket
 from collections.abc import Callable

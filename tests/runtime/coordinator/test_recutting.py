@@ -1,4 +1,4 @@
-"""When another cut is a candidate, and how long one that came to nothing has to wait."""
+"""Candidates for another cut, and how long one that came to nothing has to wait."""
 
 from typing import Any
 

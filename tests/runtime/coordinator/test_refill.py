@@ -132,7 +132,7 @@ def test_nodes_get_equally_many_workers_when_their_number_is_known() -> None:
 
 
 def test_a_worker_with_fewer_ranks_needs_less_room() -> None:
-    """Where it has died with all of them, and with half of them after two more deaths no more."""
+    """It may have died with all ranks, and with half of them after two more deaths no more."""
     agents, node, refill = Agents(4), Node(), Refill()
     agents.arrive(node, AgentJoin("one/1", 4, ()), 0.0)
     avoided = [refill.avoided(WORKER, ["one/1"], smaller) for smaller in (0, 1)]

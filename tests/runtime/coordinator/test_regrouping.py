@@ -1,4 +1,5 @@
-"""Where survivors go on from: no step is missing, no worker goes back by two, verdicts are never guessed."""
+"""Steps from which survivors go on: none is missing, no worker goes back by two, verdicts are never
+guessed."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""What scripts save: who writes it, when it is complete, and what becomes of attempts that fail."""
+"""Saves of scripts: who writes one, when it is complete, and what becomes of attempts that fail."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What scripts of a job are told: the same to all of them, and to those that come later."""
+"""Answers to scripts of a job: the same to all of them, and to those that come later."""
 
 from recycle_runtime.coordinator.events import Note, Send, Tell
 from recycle_runtime.coordinator.scripts import Scripts

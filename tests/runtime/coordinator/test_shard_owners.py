@@ -1,4 +1,4 @@
-"""What the coordinator knows of owners of shards, and the orders to send shards elsewhere."""
+"""The coordinator's record of owners of shards, and the orders to send shards elsewhere."""
 
 from typing import Any, cast
 

@@ -1,4 +1,4 @@
-"""Which numbers were the first that are not finite, and how many steps may be left out."""
+"""The first numbers that are not finite, and how many steps may be left out."""
 
 import math
 
@@ -18,7 +18,7 @@ def stage_of(worker: Worker) -> int:
 
 
 def hear(steps: SkippedSteps, step: int, bad: dict[Worker, list[tuple[str, int]]]) -> list[str]:
-    """What is told when all workers have said that a step was skipped."""
+    """The orders when all workers have said that a step was skipped."""
     told: list[str] = []
     for member in GRID:
         found = tuple(NotFinite(*each) for each in bad.get(member.worker, []))

@@ -1,4 +1,4 @@
-"""Which plan is chosen when some workers should be standbys or do less, and when op times are newer."""
+"""Choice of a plan when some workers should be standbys or do less, and when op times are newer."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from recycle_runtime.coordinator.events import (
 )
 from recycle_runtime.coordinator.journal import Journal, JournalLine, Lines
 from recycle_runtime.coordinator.last_generation import remembered
-from recycle_runtime.coordinator.outlives import read
+from recycle_runtime.coordinator.outlives import read_journal
 from recycle_runtime.coordinator.plans import PlanFiles, PlanGoneError
 from recycle_runtime.coordinator.state_machine import StateMachine
 from recycle_runtime.options.run import AdaptationOptions
@@ -85,7 +85,7 @@ def test_a_coordinator_that_starts_again_knows_them(tmp_path: Path) -> None:
     journal.write(standby=[[1, 1], [0, 2]])
     journal.close()
     again = PlanBook(heavy_bundle())
-    PlanFiles("first", again, journal, tmp_path).recall(read(tmp_path / "journal"))
+    PlanFiles("first", again, journal, tmp_path).recall(read_journal(tmp_path / "journal"))
     assert again.standby == {(1, 1), (0, 2)}
 
 
@@ -116,7 +116,7 @@ def test_a_coordinator_that_starts_again_knows_it_too(tmp_path: Path) -> None:
 
     def recalled() -> PlanBook:
         again = PlanBook(heavy_bundle())
-        PlanFiles("first", again, journal, tmp_path).recall(read(tmp_path / "journal"))
+        PlanFiles("first", again, journal, tmp_path).recall(read_journal(tmp_path / "journal"))
         return again
 
     again = recalled()
@@ -143,7 +143,7 @@ def test_plans_are_found_where_the_folder_is_now(tmp_path: Path, monkeypatch: py
     files.add(old / "a.plan", made)
     # As it was written down before.
     journal.write(bundle="old/b.plan")
-    lines = read(tmp_path / "journal")
+    lines = read_journal(tmp_path / "journal")
     assert lines.values("bundle") == ["a.plan", "old/b.plan"]
     old.rename(new)
     again = PlanFiles("first", PlanBook(heavy_bundle()), journal, new)
@@ -188,7 +188,7 @@ def test_a_coordinator_that_starts_again_takes_up_what_was_chosen(tmp_path: Path
     roles = [before.roles[place] for place in places]
     journal.write(generation=1, step=0, places=places, plan=[0, before.plan, 0, 0], roles=roles)
     journal.write(row=4)
-    lines = read(tmp_path / "journal")
+    lines = read_journal(tmp_path / "journal")
     state = remembered(lines)
     assert state is not None and state.plan is not None
 

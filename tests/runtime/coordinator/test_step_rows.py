@@ -85,7 +85,7 @@ def test_a_step_that_is_run_again_has_its_shares_anew() -> None:
 
 
 def test_a_share_of_before_a_correction_is_unknown_after_it() -> None:
-    """What the other worker says afterwards is not heard, and it fails."""
+    """The other worker's later message is not heard, and it fails."""
     rows = begun_with_void_shares()
     rows.add_share(ONE, LossShare(9, 0.25, 0.2, corrections=1))
     rows.add(ONE, done(9, 0.25, 1.0, corrections=1))

@@ -1,4 +1,4 @@
-"""What tests of data share."""
+"""Fixtures of the tests of data."""
 
 import pytest
 

@@ -45,7 +45,7 @@ class Noisy:
 
 
 def make(data: MicroBatches, source: Any, step: int, indices: range = range(PER_STEP)) -> list[float]:
-    """What a worker does in a step: the first number of every input."""
+    """One step of a worker: the first number of every input."""
     data.use(source, step)
     data.expect(step, indices)
     return [float(data.item(step, index)[0][0]) for index in indices]
@@ -73,7 +73,7 @@ def test_programs_with_on_step_have_a_body_too(ahead: bool) -> None:
 
 
 def test_processes_draw_ahead() -> None:
-    """What they draw from is theirs, as with a DataLoader."""
+    """Their source is theirs, as with a DataLoader."""
     pairs = [(torch.tensor(float(number)), torch.tensor(0.0)) for number in range(40)]
     assert opened()._opened_on(Batches(pairs, 1, workers=1)).is_apart  # pyright: ignore[reportPrivateUsage]
     assert not opened()._opened_on(Batches(pairs, 1)).is_apart  # pyright: ignore[reportPrivateUsage]

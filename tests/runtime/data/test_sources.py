@@ -1,4 +1,4 @@
-"""What a program may give as data: whatever it is, micro-batches by number; and sentences for mistakes."""
+"""Sources that a program may give: whatever it is, micro-batches by number; and sentences for mistakes."""
 
 import logging
 import random

@@ -10,7 +10,7 @@ import pytest
 
 from recycle_runtime.cli.main import main
 from recycle_runtime.doctor import machine as machine_module
-from recycle_runtime.doctor.findings import Finding, as_json, from_json, package, table
+from recycle_runtime.doctor.findings import Finding, as_json, findings_table, from_json, package
 from recycle_runtime.doctor.machine import machine
 from recycle_runtime.doctor.torch_build import torch_build
 
@@ -89,7 +89,7 @@ def test_an_absent_package_is_noticed() -> None:
 
 def test_advice_stands_below_its_row() -> None:
     rows = [Finding("a", "1"), Finding("longer", "2", "do this")]
-    assert table(rows) == "a       1\nlonger  2\n        ! do this\n"
+    assert findings_table(rows) == "a       1\nlonger  2\n        ! do this\n"
 
 
 def test_findings_come_back_from_json() -> None:

@@ -1,4 +1,4 @@
-"""Which numbers of a step were not finite, found when somebody asks."""
+"""Numbers of a step that were not finite, found when somebody asks."""
 
 import math
 

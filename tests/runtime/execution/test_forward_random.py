@@ -1,4 +1,4 @@
-"""What forwards draw from torch, Python and numpy depends on seed, step, micro-batch and layer alone."""
+"""Random draws of forwards from torch, Python and numpy depend on seed, step, micro-batch and layer alone."""
 
 import random
 from collections.abc import Iterator

@@ -19,7 +19,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 
 import recycle_runtime as recycle
-from recycle_runtime.execution.digest import digest_of
+from recycle_runtime.execution.digest import tensor_digest
 from recycle_runtime.execution.layer import Layer
 from recycle_runtime.execution.local_tensors import (
     is_slice,
@@ -34,7 +34,7 @@ from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.layers import build_layers
 from recycle_runtime.program.loading import Program
 from recycle_runtime.transport import rank_mesh
-from recycle_runtime.weights.fill import fill
+from recycle_runtime.weights.fill import fill_layers
 
 
 @pytest.fixture(autouse=True)
@@ -119,7 +119,7 @@ def test_steps_are_those_of_plain_parameters(mesh: Any) -> None:
         torch.testing.assert_close(distributed[name], tensor, rtol=1e-12, atol=1e-12)
     joiner = layer(parallel(mesh))
     joiner.load(held[0].state())
-    assert digest_of([joiner]) == digest_of([held[0]])
+    assert tensor_digest([joiner]) == tensor_digest([held[0]])
 
 
 def test_a_state_says_what_its_slices_are_of(mesh: Any) -> None:
@@ -154,13 +154,13 @@ def test_averages_move_with_steps(mesh: Any) -> None:
         held.parameters[0].fill_(3.0)
     held.stepped.moving.step()
     other.load(held.state())
-    assert digest_of([other]) == digest_of([held])
+    assert tensor_digest([other]) == tensor_digest([held])
 
 
 def test_weights_are_filled_in(mesh: Any) -> None:
     module = parallel(mesh)
     weights = {f"only.{name}": torch.full_like(value, 2.0) for name, value in plain().state_dict().items()}
-    fill(module, "only", weights)
+    fill_layers(module, "only", weights)
     assert all(bool((value == 2.0).all()) for value in local_state(module).values())
 
 

@@ -1,4 +1,4 @@
-"""What a worker says of its parameters before the first step."""
+"""A worker's message about its parameters before the first step."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

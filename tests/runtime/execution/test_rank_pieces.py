@@ -16,7 +16,7 @@ from recycle_runtime.execution.steps import WorkerSteps
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.worker_ids import Worker
 from recycle_runtime.program.loading import load_program
-from recycle_runtime.state.layer_state import load, states_of
+from recycle_runtime.state.layer_state import apply_states, states_of
 from recycle_runtime.state.tree import put_together
 from recycle_runtime.transport.interface import Grid
 from recycle_runtime.transport.rank_mesh import belong_to_worker, standing_group
@@ -131,7 +131,7 @@ def test_steps_by_pieces_are_those_of_the_whole(tmp_path: Path, monkeypatch: pyt
             before, chunk = chunk, built()
             for old, new in zip(before.of_ranks, chunk.of_ranks, strict=True):
                 states = {each.name: put_together(each.tree, each.tensors) for each in states_of([old])}
-                load(new, states, "here")
+                apply_states(new, states, "here")
         value = torch.randn(3, 8, dtype=torch.float64, generator=generator)
         plain(value).square().mean().backward()
         torch.nn.utils.clip_grad_norm_(trained, 0.5)

@@ -1,4 +1,4 @@
-"""What crosses the boundaries of a chunk."""
+"""Tensors that cross the boundaries of a chunk."""
 
 from threading import Thread
 

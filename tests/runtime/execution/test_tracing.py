@@ -1,4 +1,4 @@
-"""What ran is written down, with its waiting apart."""
+"""Traces of a run, with its waiting apart."""
 
 import json
 from collections.abc import Callable, Sequence

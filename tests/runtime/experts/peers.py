@@ -13,7 +13,7 @@ _Made = TypeVar("_Made")
 
 
 class Meeting:
-    """Where threads put what they have for each other."""
+    """A place where threads put what they have for each other."""
 
     def __init__(self, placement: Placement) -> None:
         self.placement = placement

@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 from recycle_runtime.experts.exchange import Alone
 from recycle_runtime.experts.mixture import MixtureOfExperts
-from recycle_runtime.experts.placement import place
+from recycle_runtime.experts.placement import place_experts
 from recycle_runtime.program.errors import ProgramError
 
 WIDTH, EXPERTS, TOKENS = 6, 5, 40
@@ -67,7 +67,7 @@ def test_equal_to_a_plain_loop(expert: Any, capacity: float | None, slots: list[
     mixture = MixtureOfExperts(WIDTH, experts, active=2, capacity=capacity, auxiliary=0.3).double()
     replicas = [1] * EXPERTS
     if slots is not None:
-        placed = place([9, 1, 4, 2, 2], slots)
+        placed = place_experts([9, 1, 4, 2, 2], slots)
         mixture.experts.exchange, replicas = Alone(placed), list(placed.replicas)
     inputs = torch.randn(4, TOKENS // 4, WIDTH).double()
     one, other = (inputs.clone().requires_grad_() for _ in range(2))

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from recycle_runtime.experts.exchange import Alone
 from recycle_runtime.experts.mixture import MixtureOfExperts
-from recycle_runtime.experts.placement import Placement, place
+from recycle_runtime.experts.placement import Placement, place_experts
 from tests.runtime.experts.peers import Meeting, ThreadExchange, together
 
 WIDTH = 4
@@ -31,12 +31,12 @@ def here(whole: MixtureOfExperts, meeting: Meeting, peer: int) -> MixtureOfExper
 
 @st.composite
 def placements(draw: st.DrawFn) -> Placement:
-    """Those that `place` makes, and any others in which every expert has a slot."""
+    """Those that `place_experts` makes, and any others in which every expert has a slot."""
     experts, peers = draw(st.integers(1, 6)), draw(st.integers(1, 4))
     slots = -(-experts // peers) + draw(st.integers(0, 2))
     if draw(st.booleans()):
         popularity = draw(st.lists(st.integers(0, 9), min_size=experts, max_size=experts))
-        return place(popularity, [slots] * peers)
+        return place_experts(popularity, [slots] * peers)
     more = peers * slots - experts
     flat = [*range(experts), *draw(st.lists(st.integers(0, experts - 1), min_size=more, max_size=more))]
     flat = draw(st.permutations(flat))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recycle_runtime.experts.placement import Placement, UnplacedError, place, slots_by_popularity
+from recycle_runtime.experts.placement import Placement, UnplacedError, place_experts, slots_by_popularity
 
 _JOBS = st.tuples(
     st.lists(st.integers(0, 1000), min_size=1, max_size=12),
@@ -15,7 +15,7 @@ _JOBS = st.tuples(
 
 
 def test_slots_in_proportion() -> None:
-    assert place([5, 2, 1], [2, 2]) == Placement([(0, 1), (0, 2)])
+    assert place_experts([5, 2, 1], [2, 2]) == Placement([(0, 1), (0, 2)])
     assert slots_by_popularity([6, 3, 3, 0], 8) == [3, 2, 2, 1]
     assert slots_by_popularity([0, 0, 0], 4) == [2, 1, 1]
 
@@ -23,7 +23,7 @@ def test_slots_in_proportion() -> None:
 @given(_JOBS)
 def test_placements(job: tuple[list[int], list[int]]) -> None:
     popularity, slots = job
-    made = place(popularity, slots)
+    made = place_experts(popularity, slots)
     assert [len(each) for each in made.peers] == slots
     counts = Counter(made.slots)
     assert sorted(counts) == list(range(len(popularity)))
@@ -53,4 +53,4 @@ def test_more_experts_than_slots() -> None:
     with pytest.raises(
         UnplacedError, match="5 experts need as many slots, and 2 workers with 2 slots each have 4"
     ):
-        place([1] * 5, [2, 2])
+        place_experts([1] * 5, [2, 2])

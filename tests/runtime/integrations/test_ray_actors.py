@@ -1,4 +1,4 @@
-"""What runs on the nodes of a Ray cluster, without Ray: the processes are played."""
+"""Actors on the nodes of a Ray cluster, without Ray: the processes are played."""
 
 from collections.abc import Callable
 from pathlib import Path

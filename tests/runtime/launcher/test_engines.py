@@ -1,4 +1,4 @@
-"""What engines set in the environment says which node this is, or is refused with the reason."""
+"""The node's number as engines set it in the environment, or a refusal with the reason."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a run looks like."""
+"""The view of a run."""
 
 import io
 import os
@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from recycle_runtime.launcher.live_view import event_of, summary, view
+from recycle_runtime.launcher.live_view import event_of, view, view_summary
 from recycle_runtime.protocol.messages.observers import (
     Generation,
     Hello,
@@ -116,7 +116,7 @@ def test_quiet() -> None:
 
 
 def everything(master: int) -> str:
-    """What was written to a terminal whose other end is closed; it may come in pieces."""
+    """All that was written to a terminal whose other end is closed; it may come in pieces."""
     drawn = b""
     with suppress(OSError):
         while piece := os.read(master, 1 << 16):
@@ -160,12 +160,12 @@ def test_events() -> None:
 
 
 def test_nothing_to_sum_up() -> None:
-    assert summary([], [0, 1], 2) == ""
-    assert summary([recovery("start")], [0, 1], 2) == ""
+    assert view_summary([], [0, 1], 2) == ""
+    assert view_summary([recovery("start")], [0, 1], 2) == ""
 
 
 def test_a_summary() -> None:
-    text = summary([recovery("start"), recovery("1:1 was killed", step=12)], [0, 1, 1, 3], 5)
+    text = view_summary([recovery("start"), recovery("1:1 was killed", step=12)], [0, 1, 1, 3], 5)
     head, line, last = text.splitlines()
     assert head.split() == ["step", "detection", "leaving", "regroup", "total", "repeated", "undone", "cause"]
     assert line.split()[:4] == ["12", "0.100", "s", "0.200"]

@@ -1,4 +1,4 @@
-"""Where the processes of a local job listen, and that nobody can take the coordinator's place."""
+"""Ports of the processes of a local job: nobody can take the coordinator's place."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Where the coordinator of `recycle-run node` listens, and what is said where that is everywhere."""
+"""Addresses on which the coordinator of `recycle-run node` listens, and the warning if that is everywhere."""
 
 import socket
 

@@ -1,4 +1,4 @@
-"""Who may read the page, and what strangers get."""
+"""Readers of the page, and what strangers get."""
 
 import http.client
 import json

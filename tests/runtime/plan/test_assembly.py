@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recycle_runtime.plan.assembly import NAMES, AssemblyError, assemble, disassemble, window
+from recycle_runtime.plan.assembly import NAMES, AssemblyError, assemble, disassemble, stream_window
 from recycle_runtime.plan.isa import Instruction, Opcode
 from tests.compiler.backends.instruction_lists import streams
 from tests.conftest import GOLDEN
@@ -69,7 +69,7 @@ worker 2:1
 
 
 def test_a_window_has_an_arrow() -> None:
-    assert window(STREAM, 2, (0, 1), 3, around=1) == (
+    assert stream_window(STREAM, 2, (0, 1), 3, around=1) == (
         "      1  forward           p1 m3    b0 <- i2\n"
         "->    2  send-activation   p1 m3    b0 -> 0:2\n"
         "      3  load              p0 m12   b1"
@@ -77,12 +77,12 @@ def test_a_window_has_an_arrow() -> None:
 
 
 def test_a_window_at_an_end_is_shorter() -> None:
-    assert window(STREAM, 9, (0, 1), 3, around=2) == (
+    assert stream_window(STREAM, 9, (0, 1), 3, around=2) == (
         "      7  send-gradient     p1 m3    b0 -> 1:0\n"
         "      8  backward-weight   p1 m3    b0\n"
         "->    9  optimizer"
     )
-    assert window(STREAM, 0, (0, 1), 3).startswith("->    0  recv-activation")
+    assert stream_window(STREAM, 0, (0, 1), 3).startswith("->    0  recv-activation")
 
 
 @pytest.mark.parametrize(

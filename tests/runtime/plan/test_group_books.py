@@ -1,4 +1,4 @@
-"""Which plans a group of pipelines goes on with when the other one has lost a stage."""
+"""Plans with which a group of pipelines goes on when the other one has lost a stage."""
 
 from recycle_compiler.backends.bundle import bundle_bytes
 from recycle_compiler.ir.failure import failure_set

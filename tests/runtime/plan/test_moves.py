@@ -1,4 +1,4 @@
-"""Which workers move, and when that pays."""
+"""Moves of workers, and when they pay."""
 
 from itertools import product
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which worker runs on which node: one order for the coordinator, `recyclec launch` and the simulator."""
+"""Nodes of workers: one order for the coordinator, `recyclec launch` and the simulator."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -12,7 +12,7 @@ from recycle_runtime.plan.on_demand import (
     OnDemandError,
     Recyclec,
     plan_arguments,
-    read_plan,
+    read_made_plan,
     retime_arguments,
 )
 
@@ -28,7 +28,7 @@ def test_a_plan_is_made_and_read_back(small_bundle: str, tmp_path: Path) -> None
     job.write_text(Bundle.read(small_bundle).job_source)
     process = Recyclec(plan_arguments("-", [(1, 1)], out=out), stdin=job, in_background=True)
     assert ended(process).output() == ""
-    assert read_plan(out).plans[0].failed == ((1, 1),)
+    assert read_made_plan(out).plans[0].failed == ((1, 1),)
 
 
 def test_its_complaint_is_the_error(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_its_complaint_is_the_error(tmp_path: Path) -> None:
     with pytest.raises(OnDemandError, match=r"bad\.job:1:"):
         process.output()
     with pytest.raises(OnDemandError, match=r"never\.plan"):
-        read_plan(tmp_path / "never.plan")
+        read_made_plan(tmp_path / "never.plan")
 
 
 def test_without_the_compiler_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

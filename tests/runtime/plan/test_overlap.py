@@ -1,4 +1,4 @@
-"""What of a W is computed in the exchanges of rounds before it."""
+"""The part of a W that is computed in the exchanges of rounds before it."""
 
 import pytest
 

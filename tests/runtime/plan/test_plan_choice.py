@@ -1,4 +1,4 @@
-"""Which plan fits, and who takes which part in it."""
+"""The plan that fits, and the parts of workers in it."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Who owns a shard: enough owners, on different hosts, no more work than must be, few copies."""
+"""Owners of shards: enough of them, on different hosts, no more work than must be, few copies."""
 
 import pytest
 from hypothesis import given

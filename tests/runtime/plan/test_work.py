@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import Instruction, Opcode
 from recycle_runtime.plan.plan_book import stream_of
-from recycle_runtime.plan.work import StreamMistakeError, chunks_amiss, shares_of
+from recycle_runtime.plan.work import StreamMistakeError, chunks_amiss, work_shares
 
 _COUNTED = frozenset(
     {
@@ -31,7 +31,7 @@ class _Plan:
     streams: list[list[Instruction]]
 
     def amiss(self) -> list[int]:
-        shares = [share for stream in self.streams for share in shares_of(stream, self.bundle.microbatches)]
+        shares = [share for stream in self.streams for share in work_shares(stream, self.bundle.microbatches)]
         units = self.bundle.pipelines * self.bundle.microbatches
         return chunks_amiss(shares, len(self.bundle.chunk_stages), units)
 
@@ -49,7 +49,7 @@ def test_every_compiled_plan_does_all_work(small_bundle: str) -> None:
 def test_a_standby_has_no_share(small_bundle: str) -> None:
     bundle = Bundle.read(small_bundle)
     number = next(number for number, plan in enumerate(bundle.plans) if plan.failed)
-    assert shares_of(stream_of(bundle, number, bundle.plans[number].failed[0]), bundle.microbatches) == ()
+    assert work_shares(stream_of(bundle, number, bundle.plans[number].failed[0]), bundle.microbatches) == ()
 
 
 @given(st.data())
@@ -95,7 +95,7 @@ def test_another_micro_batch_in_place_of_one_is_noticed(small_bundle: str, data:
 def test_a_worker_that_gives_work_to_another_is_all_right(small_bundle: str) -> None:
     """Whoever runs it."""
     plan = _plan(small_bundle)
-    shares = [shares_of(stream, plan.bundle.microbatches) for stream in plan.streams]
+    shares = [work_shares(stream, plan.bundle.microbatches) for stream in plan.streams]
     units = plan.bundle.pipelines * plan.bundle.microbatches
     assert chunks_amiss([each for share in reversed(shares) for each in share], 2, units) == []
     assert chunks_amiss([each for share in shares[1:] for each in share], 2, units) == [0]

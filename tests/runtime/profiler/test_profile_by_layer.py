@@ -7,7 +7,7 @@ import pytest
 
 from recycle_compiler.frontend import load_job
 from recycle_runtime.cli.main import main
-from recycle_runtime.profiler import Options, profile, table
+from recycle_runtime.profiler import Options, profile, profile_table
 from recycle_runtime.profiler.report import over_ppm
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.loading import load_program
@@ -25,7 +25,7 @@ def test_layers_add_up_to_the_stage_that_they_make() -> None:
     layers = profile(program, Options(None, repeat=1))
     (whole,) = profile(program, Options(1, repeat=1)).stages
     assert layers.layer_names == NAMES
-    assert [line.split()[0] for line in table(layers).splitlines()] == ["layer", *NAMES]
+    assert [line.split()[0] for line in profile_table(layers).splitlines()] == ["layer", *NAMES]
     for name in ("kept_bytes", "parameter_bytes", "resident_bytes", "gradient_bytes"):
         assert sum(getattr(layer, name) for layer in layers.stages) == getattr(whole, name), name
     # Each layer's input is held for it alone, even where nothing of it is saved.

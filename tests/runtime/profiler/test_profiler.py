@@ -13,7 +13,7 @@ from torch import nn
 
 from recycle_runtime.cli.main import main
 from recycle_runtime.devices import Device
-from recycle_runtime.profiler import Options, links, measure, profile, table
+from recycle_runtime.profiler import Options, links, measure, profile, profile_table
 from recycle_runtime.profiler.meters import NOTHING, Stopwatch, Timing, beside_allocator, counting
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.loading import Program, load_program
@@ -146,7 +146,7 @@ def test_what_a_stage_costs() -> None:
     assert first.boundary_bytes == 4 * 16 * 8
     assert first.transfer.median > 0
     assert (last.boundary_bytes, last.transfer) == (0, NOTHING)
-    assert len(table(measured).splitlines()) == 3
+    assert len(profile_table(measured).splitlines()) == 3
     assert measured.details["threads"] == 1
 
 

@@ -61,7 +61,7 @@ def shifted(gradient: Tensor) -> Tensor:
 
 
 def clamped(gradient: Tensor) -> Tensor:
-    """Which shows what it is called with, and how often."""
+    """A stand-in that shows its arguments, and how often it is called."""
     return gradient.clamp(-0.01, 0.01)
 
 

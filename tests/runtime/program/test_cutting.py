@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from recycle_runtime.program.cutting import balance, cut, measure_costs
+from recycle_runtime.program.cutting import balance, cut, measure_layers
 
 
 def every_cut(layers: int, stages: int) -> list[list[range]]:
@@ -91,6 +91,6 @@ def test_a_parameter_in_two_stages_is_refused() -> None:
 
 def test_measured_costs_are_one_for_each_layer() -> None:
     layers = [nn.Embedding(10, 8), nn.Linear(8, 8), nn.Flatten()]
-    costs = measure_costs(layers, torch.tensor([[1, 2]]), repeat=2)
+    costs = measure_layers(layers, torch.tensor([[1, 2]]), repeat=2)
     assert len(costs) == 3
     assert all(cost > 0 for cost in costs)

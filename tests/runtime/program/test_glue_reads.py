@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from recycle_runtime.program.glue_reads import OtherReadsError, captured_reads, forget, reads_wanted
+from recycle_runtime.program.glue_reads import OtherReadsError, captured_reads, forget_reads, reads_wanted
 from recycle_runtime.program.model_layers import Body, WholeModel
 from recycle_runtime.program.named_inputs import as_tuple
 
@@ -121,7 +121,7 @@ def run(chunks: Sequence[Body], tokens: Tensor = TOKENS) -> tuple[int, Tensor]:
 @pytest.mark.parametrize("look", [packed, filled_with_constants])
 def test_what_shapes_alone_decide_is_read_once(look: Any, cuts: Sequence[int]) -> None:
     chunks = bodies(look, cuts)
-    forget()
+    forget_reads()
     read, output = run(chunks)
     assert read == 1
     for _ in range(3):
@@ -151,7 +151,7 @@ def test_a_number_of_the_host_is_part_of_the_name() -> None:
 
 def test_a_forward_that_is_captured_does_not_see_it(monkeypatch: pytest.MonkeyPatch) -> None:
     chunks = bodies(packed, ())
-    forget()
+    forget_reads()
     with pytest.raises(OtherReadsError, match="something else"), captured_reads():
         run(chunks)
     output = run(chunks)[1]

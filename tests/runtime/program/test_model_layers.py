@@ -243,7 +243,7 @@ class Restless(nn.Module):
 
 
 class Collecting(nn.Module):
-    """What hooks and attributes hand to the loss, beside the main path."""
+    """Values that hooks and attributes hand to the loss, beside the main path."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What of a program has changed since a checkpoint was made by it."""
+"""Changes of a program since a checkpoint was made by it."""
 
 from pathlib import Path
 

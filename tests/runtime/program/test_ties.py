@@ -1,4 +1,4 @@
-"""Which parameters are one, and copies of them."""
+"""Parameters that are one, and copies of them."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Where the coordinator is."""
+"""Address of the coordinator."""
 
 from dataclasses import dataclass
 from pathlib import Path

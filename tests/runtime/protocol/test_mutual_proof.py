@@ -7,7 +7,7 @@ from recycle_runtime.protocol.mutual_proof import (
     OFFER_BYTES,
     common_key,
     meeting,
-    new_nonce,
+    new_pair_nonce,
     offer,
 )
 
@@ -15,8 +15,8 @@ A, B, C = (letter * 32 for letter in "abc")
 
 
 def keys(first: list[str], second: list[str], names: tuple[str, str] = ("x", "x")) -> list[bytes | None]:
-    """What both ends come to."""
-    nonces = new_nonce(), new_nonce()
+    """The keys that both ends come to."""
+    nonces = new_pair_nonce(), new_pair_nonce()
     seen = [meeting(names[end], end, nonces[end], nonces[1 - end]) for end in (0, 1)]
     offers = [offer(tokens, end, seen[end]) for end, tokens in enumerate((first, second))]
     assert {len(nonces[0]), len(offers[0])} == {NONCE_BYTES, OFFER_BYTES}
@@ -39,6 +39,6 @@ def test_a_proof_is_for_one_meeting() -> None:
 
 
 def test_a_proof_that_is_sent_back_proves_nothing() -> None:
-    both = meeting("x", 0, new_nonce(), new_nonce())
+    both = meeting("x", 0, new_pair_nonce(), new_pair_nonce())
     assert common_key([A], 0, both, offer([A], 0, both)) is None
     assert common_key([A], 0, both, offer([A], 1, both)) is not None

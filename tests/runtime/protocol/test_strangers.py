@@ -107,7 +107,7 @@ def stranger(running: Running) -> Generator[socket.socket]:
 
 
 def everything(sock: socket.socket) -> bytes:
-    """What comes until the other end hangs up."""
+    """All bytes until the other end hangs up."""
     found = b""
     with suppress(ConnectionResetError):
         while data := sock.recv(4096):

@@ -120,7 +120,7 @@ class Process:
             self.outgoing.append(message)
 
     def hear(self) -> None:
-        """What the listening thread does with one message."""
+        """The listening thread's reaction to one message."""
         message = self.incoming.popleft()
         match message:
             case Hold(step, request):
@@ -411,7 +411,7 @@ class World:
         self.is_over, self.error = True, order.error
 
     def _write_down(self, order: BeginGeneration | Note | EndMove) -> None:
-        """What another coordinator has to know."""
+        """Write down the facts that another coordinator has to know."""
         match order:
             case BeginGeneration(number, _, assignment, cells, joiners):
                 self.generations.append(number)

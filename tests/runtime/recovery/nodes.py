@@ -19,7 +19,7 @@ _HOLDER = ["sleep", "infinity"]
 
 
 class Node(Protocol):
-    """Where processes run that go together."""
+    """A place of processes that go together."""
 
     name: str
     address: str
@@ -145,7 +145,7 @@ class Switch:
 
 
 def why_no_namespaces() -> str | None:
-    """Why nodes cannot be made of namespaces here; None if they can."""
+    """The reason for which nodes cannot be made of namespaces here; None if they can."""
     missing = [tool for tool in ("unshare", "nsenter", "ip") if shutil.which(tool) is None]
     if missing:
         return f"{', '.join(missing)} not installed"

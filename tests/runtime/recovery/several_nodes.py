@@ -79,7 +79,7 @@ class SeveralNodes:
         self._start(node, command)
 
     def observe(self, node: Node, first: int = 0) -> None:
-        """What the coordinator tells, from this step on."""
+        """Row after row that the coordinator tells, from this step on."""
         with self._news.open("ab") as out:
             place = (self.state / "address").read_text().rpartition(":")
             observer = [sys.executable, "-m", "tests.runtime.recovery.observer", place[0], place[2]]

@@ -52,7 +52,7 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 
 def why_no_slurm() -> str | None:
-    """Why there can be none here."""
+    """The reason for which there can be no Slurm here."""
     missing = [tool for tool in ("slurmctld", "slurmd", "sbatch", "scontrol") if shutil.which(tool) is None]
     if missing:
         return f"{', '.join(missing)} not installed (package slurm-wlm)"

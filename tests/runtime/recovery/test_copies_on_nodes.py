@@ -41,7 +41,7 @@ class WithCopies(SeveralNodes):
 
 @pytest.mark.slow
 def test_a_node_is_killed_with_the_last_worker_of_a_stage(tmp_path: Path, wide: str) -> None:
-    """What it held is on another node, and goes to all nodes from there."""
+    """The copy that it held is on another node, and goes to all nodes from there."""
     head = LoopbackNode("coordinator")
     job = WithCopies(tmp_path, wide, STEPS, head, port=0)
     try:

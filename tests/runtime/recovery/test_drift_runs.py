@@ -37,7 +37,7 @@ class Enough(Exception):  # noqa: N818
 
 
 class News:
-    """What a run tells of its own accord, and of its steps; it is ended when that is enough."""
+    """Events and steps that a run tells of its own accord; it is ended when that is enough."""
 
     def __init__(self, is_enough: Callable[["News"], bool] = lambda _: False) -> None:
         self.events: list[str] = []

@@ -55,7 +55,7 @@ WHILE = {
 
 
 def reduce_of(bundle: str) -> int:
-    """Where gradients are summed: two before the end of a staggered stream."""
+    """The instruction that sums gradients: two before the end of a staggered stream."""
     return len(Bundle.read(bundle).stream(0, (0, 1))) - 3
 
 

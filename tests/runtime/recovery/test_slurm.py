@@ -1,4 +1,4 @@
-"""What `recyclec launch slurm` writes, on a real Slurm. How long things took: `pytest -s` shows it."""
+"""The scripts of `recyclec launch slurm` on a real Slurm. How long things took: `pytest -s` shows it."""
 
 import os
 import signal

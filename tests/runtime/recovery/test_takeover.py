@@ -83,7 +83,7 @@ class Job:
         self.until(lambda: len(self.rows()) >= goal and self.rows()[-1][1] == live)
 
     def candidate(self) -> int:
-        """Who coordinates."""
+        """The node that coordinates."""
         found = newest_term(self.shared)
         return -1 if found is None else found.candidate
 

@@ -43,7 +43,7 @@ Drive = Callable[[Supervisor, ToObserver], None]
 
 @dataclass
 class Outcome:
-    """What is known of a run that has ended."""
+    """Facts about a run that has ended."""
 
     rows: list[StepRow] = field(default_factory=list[StepRow])
     recoveries: list[Recovered] = field(default_factory=list[Recovered])
@@ -271,7 +271,7 @@ def _check_nothing_is_left(state: Path, said: str) -> None:
 
 @contextmanager
 def _stderr_in(path: Path) -> Generator[None]:
-    """What child processes write goes to a file."""
+    """Send the stderr of child processes to a file."""
     kept = os.dup(2)
     with path.open("ab") as file:
         os.dup2(file.fileno(), 2)

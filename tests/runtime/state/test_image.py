@@ -23,7 +23,7 @@ from recycle_runtime.state.image import (
     read_image,
     write_image,
 )
-from recycle_runtime.state.layer_state import Clones, LayerState, copied, load, needed, together
+from recycle_runtime.state.layer_state import Clones, LayerState, apply_states, copied_state, needed, together
 from recycle_runtime.state.names import CheckpointError
 from recycle_runtime.state.tree import take_apart
 from tests.runtime.checkpoint.test_moment import chunk_of
@@ -119,7 +119,7 @@ def test_memory_of_old_copies_is_given_back(files: tuple[int, ...]) -> None:
 def test_a_chunk_becomes_what_was_copied(tmp_path: Path, files: tuple[int, ...]) -> None:
     chunk, other = chunk_of(tmp_path), chunk_of(tmp_path, seed=1)
     memory = MemoryImage(files[0])
-    memory.finish(NAME, copied([chunk], memory))
+    memory.finish(NAME, copied_state([chunk], memory))
     (image,) = images_in(files, NAME)
     wanted = needed(chunk, 0)
     assert sorted(wanted) == sorted(image.names)
@@ -127,7 +127,7 @@ def test_a_chunk_becomes_what_was_copied(tmp_path: Path, files: tuple[int, ...])
         not torch.equal(a, b)
         for a, b in zip(chunk.module.parameters(), other.module.parameters(), strict=True)
     )
-    load(other, {name: image.state(name, about) for name, about in wanted.items()}, NAME)
+    apply_states(other, {name: image.state(name, about) for name, about in wanted.items()}, NAME)
     assert all(
         torch.equal(a, b) for a, b in zip(chunk.module.parameters(), other.module.parameters(), strict=True)
     )
@@ -141,10 +141,10 @@ def test_the_same_bytes_are_sent(tmp_path: Path, files: tuple[int, ...]) -> None
         for parameter in chunk.module.parameters():
             parameter.add_(1.0)
     other.stepper.load_state_dict({**other.stepper.state_dict(), "steps": 7})
-    image = read_image(packed("state", copied([chunk], Clones()), {"inputs": [["float32", 2]]}))
+    image = read_image(packed("state", copied_state([chunk], Clones()), {"inputs": [["float32", 2]]}))
     assert image is not None and image.note == {"inputs": [["float32", 2]]}
     states = {name: image.state(name, about) for name, about in needed(chunk, 0).items()}
-    load(other, states, NAME, is_stepping=True)
+    apply_states(other, states, NAME, is_stepping=True)
     assert other.applied == 7 and other.is_part_of_run
     assert all(
         torch.equal(a, b) for a, b in zip(chunk.module.parameters(), other.module.parameters(), strict=True)

@@ -26,7 +26,7 @@ class Seen(NamedTuple):
 def train_plainly(
     steps: int, per_step: int, seed: int = 0, switch: int = 1_000_000, *, loads: bool = False
 ) -> list[Seen]:
-    """What the script of `loop.py` should see; with other data from step `switch` on, or a DataLoader."""
+    """Expected record of `loop.py`; with other data from step `switch` on, or a DataLoader."""
     loaded = _epochs(loop.loader(0)) if loads else iter(())
     torch.manual_seed(seed_of(seed, 0))
     layers = [module for _, module in loop.layers()]

@@ -1,4 +1,4 @@
-"""What a script may still do with the model that it has given to its trainer, and what it is told."""
+"""Uses of a model that a script has given to its trainer, and the messages about them."""
 
 import copy
 import io

@@ -1,4 +1,4 @@
-"""What scripts keep travels as plain values, and nothing else does."""
+"""Values that scripts keep travel as plain values, and nothing else does."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Which steps the loops of a script are given, by themselves and where a worker joins."""
+"""Steps that the loops of a script are given, by themselves and where a worker joins."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What an evaluation is given, and how many micro-batches of it count."""
+"""Data of an evaluation, and how many micro-batches of it count."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a script saves over processes is the model of a plain loop, whoever fails meanwhile."""
+"""The model that a script saves over processes is that of a plain loop, whoever fails meanwhile."""
 
 from pathlib import Path
 

@@ -43,7 +43,7 @@ def run(
 
 
 def records(folder: Path) -> list[list[dict[str, Any]]]:
-    """What the script of each process has seen."""
+    """Records that the script of each process has written."""
     return [list(map(json.loads, path.read_text().splitlines())) for path in folder.glob("seen-*.jsonl")]
 
 
@@ -93,7 +93,7 @@ def test_kills_and_joiners_at_awkward_moments(tmp_path: Path, square: str) -> No
 
 @pytest.mark.slow
 def test_a_coordinator_that_is_killed(tmp_path: Path, square: str) -> None:
-    """What scripts have asked the last one for, they ask the next one for."""
+    """The next coordinator is asked for the answers that scripts still wait for."""
     steps, killed = 14, {2, 6, 10}
     script = (LOOP, str(tmp_path), str(steps), "--evaluate-every", "1", "--sleep", "0.1")
     job = RunOptions(

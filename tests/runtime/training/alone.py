@@ -14,7 +14,7 @@ from recycle_runtime.program.loading import load_program
 
 
 class Alone(NamedTuple):
-    """What came of it."""
+    """Result of the run."""
 
     losses: list[float]
     states: list[dict[str, torch.Tensor]]

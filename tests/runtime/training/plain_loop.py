@@ -11,7 +11,7 @@ from recycle_runtime.program.layers import seed_of
 
 
 class Plain(NamedTuple):
-    """What came of it."""
+    """Result of the loop."""
 
     losses: list[float]
     model: dict[str, torch.Tensor]

@@ -61,7 +61,7 @@ def test_early_sums_wait_for_the_verdict_on_the_last_step(
 
 
 class Traffic:
-    """What holders of chunks send each other in a step."""
+    """Messages between holders of chunks in a step."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: Counter[tuple[int, int]] = Counter()

@@ -15,7 +15,7 @@ from recycle_compiler.ir.failure import failure_set
 from recycle_compiler.ir.job import JobSpec, Techniques
 from recycle_compiler.ir.streams import Claims, Streams
 from recycle_runtime.plan.isa import NONE, Instruction, Opcode
-from recycle_runtime.plan.worker_ids import Worker, worker_number
+from recycle_runtime.plan.worker_ids import Worker, cell_number
 from tests.compiler.test_sharded import sharded
 from tests.runtime.training.alone import train_alone
 from tests.runtime.training.compare import MLP, STEPS, changed, check
@@ -68,7 +68,7 @@ class Writer:
         stream = self.streams[self._worker(*unit)]
         neighbour = NONE
         if to != NONE:
-            neighbour = worker_number(self._worker(pipeline, microbatch, to), self.job.pipelines)
+            neighbour = cell_number(self._worker(pipeline, microbatch, to), self.job.pipelines)
         receives = opcode in (Opcode.RECV_ACTIVATION, Opcode.RECV_GRADIENT)
         buffer = NONE if receives else self.buffers.setdefault(unit, len(self.buffers))
         stream.append(Instruction(opcode, chunk, pipeline, microbatch, buffer, inbox, neighbour))

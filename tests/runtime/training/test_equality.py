@@ -49,7 +49,7 @@ def test_clipping(tmp_path: Path, clip: float) -> None:
 def test_values_that_are_not_contiguous(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is copied before it is sent is said once, by each chunk that hands something on."""
+    """A copy before sending is said once, by each chunk that hands something on."""
     # Other tests of the same process have run commands, which set up logs of their own.
     monkeypatch.setattr(logging.getLogger("recycle_runtime"), "propagate", True)
     turned = "_forward = Layer.forward\nLayer.forward = lambda *given: _forward(*given).t().contiguous().t()"

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from recycle_runtime.execution.chunk import Chunk, convert
-from recycle_runtime.execution.digest import digest_of
+from recycle_runtime.execution.digest import tensor_digest
 from recycle_runtime.execution.layer import Layer
 from recycle_runtime.execution.optimizer import FlatGradients
 from recycle_runtime.plan.bundle import Bundle
@@ -223,9 +223,9 @@ def test_peers_have_the_same_digest(tmp_path: Path) -> None:
     held = built(bundle, SCRIPTED)
     run(bundle, held, 0, 5)
     for stage in range(2):
-        one, other = (digest_of(held[pipeline, stage][stage].layers) for pipeline in range(2))
+        one, other = (tensor_digest(held[pipeline, stage][stage].layers) for pipeline in range(2))
         assert one == other
-    names = set(digest_of(held[0, 1][1].layers))
+    names = set(tensor_digest(held[0, 1][1].layers))
     assert {
         "blocks.3.linear.weight",
         "blocks.3.linear.weight exp_avg_sq",
@@ -235,12 +235,12 @@ def test_peers_have_the_same_digest(tmp_path: Path) -> None:
         "blocks.3: moves_with_steps/0 n_averaged",
     } <= names
     (layer, *_) = held[0, 1][1].layers
-    before = digest_of([layer])
+    before = tensor_digest([layer])
     assert layer.stepped is not None
     layer.stepped.optimizer.param_groups[0]["lr"] += 1e-12
     with torch.no_grad():
         layer.parameters[2].view(-1)[3] += 1e-15
-    after = digest_of([layer])
+    after = tensor_digest([layer])
     assert {name for name in before if before[name] != after[name]} == {
         "blocks.3: param_groups 0 lr",
         layer.parameter_names[2],

@@ -15,7 +15,7 @@ from recycle_compiler.ir.job import Techniques
 from recycle_runtime.coordinator.peer_digests import PeerDigests
 from recycle_runtime.execution import session
 from recycle_runtime.execution.chunk import Chunk, build_chunks
-from recycle_runtime.execution.digest import digest_of
+from recycle_runtime.execution.digest import tensor_digest
 from recycle_runtime.plan.chrome_trace import chrome_trace
 from recycle_runtime.plan.worker_ids import Worker
 from recycle_runtime.protocol.messages.members import Member
@@ -74,7 +74,7 @@ def test_a_skipped_step(tmp_path: Path, techniques: Techniques) -> None:
 
 
 def test_equal_to_whole_state_to_the_last_bit(tmp_path: Path) -> None:
-    """Where sums are in the same order, as in threads; and a bit that flips in one owner is found."""
+    """Sums must be in the same order, as in threads; and a bit that flips in one owner is found."""
     job = unit_job(2, 3, 2)
     _, whole = train_in_threads(plan_file(tmp_path, job, [(2, 1)]), MLP, 0, STEPS)
     _, shared = train_in_threads(plan_file(tmp_path, sharded(job), [(2, 1)]), MLP, 0, STEPS)
@@ -96,7 +96,7 @@ def _difference(workers: Mapping[Worker, FixedPlanWorker]) -> str | None:
     """Words of the coordinator on the digests of all of them."""
     digests = PeerDigests()
     said = [
-        digests.differs(Member(worker, 0), 1, PeerDigest(number, STEPS, digest_of(chunk.layers)))
+        digests.differs(Member(worker, 0), 1, PeerDigest(number, STEPS, tensor_digest(chunk.layers)))
         for worker, one in workers.items()
         for number, chunk in one.chunks.items()
     ]

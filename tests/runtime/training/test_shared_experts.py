@@ -266,7 +266,7 @@ def test_tokens_beyond_a_capacity_are_dropped_as_by_one_process(
         original = Ownership.gather
 
         def gather(self: Ownership) -> None:
-            """When a generation begins and after a step: places of the next one."""
+            """Places of the next generation, as known when one begins and after a step."""
             layers = (each for layer in self.chunk.layers for each in layer.experts.layers)
             for place, each in enumerate(layers):
                 found = placements.setdefault(

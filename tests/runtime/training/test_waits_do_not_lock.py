@@ -32,7 +32,7 @@ class Run:
         self._forwarded: set[tuple[int, int, int]] = set()
 
     def locked(self) -> dict[Worker, Instruction]:
-        """Who stands where when nothing moves any more, sums and barriers at the end left out."""
+        """Waiting workers when nothing moves any more, sums and barriers at the end left out."""
         while any([self._advance(worker) for worker in self._streams]):
             pass
         return {

@@ -55,7 +55,7 @@ class GivenUpError(Exception):
 
 
 class Room:
-    """Where the threads meet."""
+    """A place where the threads meet."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

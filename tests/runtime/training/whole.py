@@ -11,7 +11,7 @@ from recycle_runtime.program.loading import load_program
 
 
 class Whole(NamedTuple):
-    """What came of it."""
+    """Result of the whole model."""
 
     losses: list[float]
     state: dict[str, torch.Tensor]
@@ -48,6 +48,6 @@ def train_whole(program_file: str, per_step: int, steps: int, seed: int = 0) -> 
 
 
 def initial_state(program_file: str, seed: int) -> dict[str, torch.Tensor]:
-    """What the layers of a program are filled with, under the names of the whole model."""
+    """Initial values of the layers of a program, under the names of the whole model."""
     layers = build_layers(load_program(program_file), seed)
     return {name: value for _, layer in layers for name, value in layer.state_dict().items()}

@@ -1,4 +1,4 @@
-"""Which channels workers join, and what may wait for what on the GPU."""
+"""Channels that workers join, and what may wait for what on the GPU."""
 
 from collections import Counter
 from functools import cache
@@ -34,7 +34,7 @@ def _planned(failed: tuple[tuple[int, int], ...]) -> Lists:
 
 
 def waits(streams: Lists, pipelines: int) -> TopologicalSorter[object]:
-    """What waits for what if each worker had one queue for receives, one for sends and one for the rest."""
+    """Waits if each worker had one queue for receives, one for sends and one for the rest."""
     graph: TopologicalSorter[object] = TopologicalSorter()
     for worker, stream in streams.items():
         counts: Counter[NcclChannel] = Counter()

@@ -1,4 +1,4 @@
-"""Which errors may be the fault of another process."""
+"""Errors that may be the fault of another process."""
 
 import pytest
 import torch

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from recycle_runtime.transport import near_links
 from recycle_runtime.transport.gloo import GlooTransport
 from recycle_runtime.transport.interface import Grid, TensorSpec
-from recycle_runtime.transport.near_links import LARGEST, NearLink, are_small, connect_near, is_small
+from recycle_runtime.transport.near_links import LARGEST, NearLink, are_small, connect_near, is_small_message
 from recycle_runtime.transport.sockets import GroupSockets, making_group
 from recycle_runtime.transport.sparse_group import make_group
 from tests.runtime.transport.workers import in_threads
@@ -109,7 +109,7 @@ def test_nobody_waits_forever() -> None:
 def test_both_ends_agree_on_what_is_small() -> None:
     for count, small in ((LARGEST // 4, True), (LARGEST // 4 + 1, False)):
         tensors = [torch.zeros(1), torch.zeros(count - 1)]
-        assert are_small(tensors) is small and is_small(specs_of(tensors)) is small
+        assert are_small(tensors) is small and is_small_message(specs_of(tensors)) is small
 
 
 def linked(size: int) -> list[dict[int, NearLink]]:

@@ -18,7 +18,7 @@ OLD, NEW = "o" * 32, "n" * 32
 
 
 def proved(tokens: list[str], generations: list[int] | None = None) -> list[str | None]:
-    """What each process finds wrong, each with its own token."""
+    """The verdict of each process, each with its own token."""
     table, size = dist.HashStore(), len(tokens)
     found: list[str | None] = [None] * size
 

@@ -1,4 +1,4 @@
-"""Which sockets an order to leave shuts down, and which it must not."""
+"""Sockets that an order to leave shuts down, and those that it must not."""
 
 import os
 import select

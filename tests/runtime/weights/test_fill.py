@@ -8,7 +8,7 @@ import torch
 from recycle_runtime.execution.chunk import build_module
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.loading import load_program
-from recycle_runtime.weights.fill import fill
+from recycle_runtime.weights.fill import fill_layers
 from recycle_runtime.weights.safetensors import WeightsError, write_folder
 
 PROGRAM = """
@@ -62,7 +62,7 @@ def test_every_chunk_takes_its_own(tmp_path: Path, cut: tuple[int, ...]) -> None
 def test_the_type_of_the_model_is_kept_and_other_names_are_left_alone() -> None:
     layer = torch.nn.Linear(2, 1).double()
     given = {"x.weight": torch.ones(1, 2), "x.bias": torch.ones(1), "y.weight": torch.ones(9)}
-    fill(layer, "x", given)
+    fill_layers(layer, "x", given)
     assert layer.weight.dtype == torch.float64
     assert layer.weight.tolist() == [[1.0, 1.0]]
 
@@ -70,9 +70,9 @@ def test_the_type_of_the_model_is_kept_and_other_names_are_left_alone() -> None:
 def test_a_name_that_is_missing_and_a_shape_that_differs() -> None:
     layer = torch.nn.Linear(2, 1)
     with pytest.raises(WeightsError, match=r"the weights have no x\.weight; is it X\.weight\?"):
-        fill(layer, "x", {"X.weight": torch.ones(1, 2)})
+        fill_layers(layer, "x", {"X.weight": torch.ones(1, 2)})
     with pytest.raises(WeightsError, match=r"x\.weight has shape \(2, 1\) in the weights and \(1, 2\)"):
-        fill(layer, "x", {"x.weight": torch.ones(2, 1)})
+        fill_layers(layer, "x", {"x.weight": torch.ones(2, 1)})
 
 
 def test_a_program_whose_weights_are_not_there(tmp_path: Path) -> None:

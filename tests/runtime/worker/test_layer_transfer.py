@@ -138,7 +138,7 @@ def test_the_same_numbers(
 
 
 def test_a_state_after_some_steps(connect: Callable[[float | None], Ends]) -> None:
-    """What the optimizer keeps travels too; what settles twice is sent once."""
+    """The optimizer's entries travel too; what settles twice is sent once."""
     ends = connect(None)
     ends.chunk.on_settled = None
     for number in range(3):
@@ -170,7 +170,7 @@ def test_one_who_does_not_wait_any_more(connect: Callable[[float | None], Ends])
 
 
 def test_a_step_that_is_taken_back_ends_it(connect: Callable[[float | None], Ends]) -> None:
-    """What was sent cannot be taken back."""
+    """A layer that was sent cannot be taken back."""
     ends = connect(None)
     if not ends.chunk.stepper.options.staggered:
         pytest.skip("steps that wait for the norm are not taken back")

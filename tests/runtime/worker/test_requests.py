@@ -1,4 +1,4 @@
-"""Where a script and the engine meet: who waits for whom, and what the script sees of steps made again."""
+"""Meetings of a script and the engine: who waits for whom, and what the script sees of steps made again."""
 
 import threading
 from collections.abc import Callable
@@ -55,7 +55,7 @@ class Talk:
         return Call(call)
 
     def due(self, step: int) -> Next | Evaluation | Save:
-        """What the engine does, as soon as it need not wait."""
+        """The engine's turn, as soon as it need not wait."""
         while (found := self.requests.next(step)) is Next.WAIT:
             assert self.woken.acquire(timeout=WAITS)
         return found
@@ -270,7 +270,7 @@ def test_another_script_that_ended_earlier_is_an_error() -> None:
 
 
 def passed(talk: Talk) -> str:
-    """What is wrong with going on."""
+    """The error of going on, if any."""
     talk.script(lambda: talk.requests.make(4))
     while not any(isinstance(said, Failed) for said in talk.said):
         pass

@@ -36,7 +36,7 @@ def chunk_of(folder: Path) -> Chunk:
 
 
 def transferred(data: torch.Tensor, largest: int) -> torch.Tensor:
-    """What arrives when these bytes are sent."""
+    """The state that arrives when these bytes are sent."""
     store = dist.HashStore()
 
     async def meet(name: str, rank: int) -> StatePair:

@@ -74,7 +74,7 @@ def test_whoever_has_taken_it_can_lose_it_too() -> None:
 
 
 def failed_in(outcome: Outcome) -> list[str]:
-    """Who failed, as far as causes say; one recovery may have several."""
+    """Workers that failed, as far as causes say; one recovery may have several."""
     causes = [one for cause in outcome.causes for one in cause.split(", ")]
     return [one for one in causes if one != "start" and "lost its connection" not in one]
 

@@ -185,7 +185,7 @@ class SlowFiles:
             made.future.set_result(None)
 
     def close(self) -> None:
-        """What was asked for before is still done."""
+        """Requests from before are still carried out."""
         self._is_closed = True
 
 
@@ -315,7 +315,7 @@ class CoordinatorProcess:
             self._guarded(self._hear, connection, message)
 
     def hears_again(self, connection: ServerConnection, message: Any, seconds: float, times: int) -> None:
-        """What was said before: once more, and then in another generation than the one that it is about.
+        """Earlier messages once more, and then in another generation than the one that they are about.
 
         About one that was given up it changes nothing, and leads to nothing.
         """

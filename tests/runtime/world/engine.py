@@ -1,9 +1,9 @@
-"""What simulated worker processes train with, and meet other workers with: numbers, and wires."""
+"""Sessions of simulated worker processes, and their meetings with others: numbers, and wires."""
 
 import json
 import random
 import zlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -71,7 +71,7 @@ _BETWEEN_STEPS = (StepPhase.ACCUMULATING, StepPhase.UNSETTLED)
 
 
 class Job(NamedTuple):
-    """What all workers of a world have in common."""
+    """Facts that all workers of a world have in common."""
 
     bundle: Bundle
     path: str
@@ -433,11 +433,13 @@ class NumberSession:
             return StepReport(step, self.loss, self._process.now() - began, repeated)
 
     async def _stream(self) -> None:
-        position = 0
+        position, transport = 0, self._transport
         try:
             for position, instruction in enumerate(self._role.stream):
                 self._position = position
-                if not self._transport.takes_queued():
+                if transport.queued_left:
+                    transport.queued_left -= 1
+                else:
                     self._before(position)
                 under_way = self._handlers[instruction.opcode](instruction)
                 if under_way is not None:
@@ -554,7 +556,7 @@ class NumberSession:
         held.gradient = gradient
 
     async def _sum_over_ranks(self, own: list[int]) -> list[int]:
-        """What this worker's ranks have of each layer."""
+        """Sum over this worker's ranks of each layer."""
         return [sum(column) for column in zip(*await self._transport.gather(own), strict=True)]
 
     async def _backward_weight(self, instruction: Instruction) -> None:
@@ -565,10 +567,12 @@ class NumberSession:
         await self._backward_input(instruction)
         self._add(instruction)
 
-    async def _round(self, instruction: Instruction) -> None:
+    def _round(self, instruction: Instruction) -> Awaitable[None]:
         """Compute, with all other holders of the chunk where they share experts."""
-        if self._role.bundle.slots:
-            await self._transport.peer_sums(instruction.chunk, ())
+        return self._meet(instruction) if self._role.bundle.slots else self._compute()
+
+    async def _meet(self, instruction: Instruction) -> None:
+        await self._transport.peer_sums(instruction.chunk, ())
         await self._compute()
 
     _serve_forward = _serve_backward = _serve_backward_input = _round

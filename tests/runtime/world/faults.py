@@ -1,4 +1,4 @@
-"""What can go wrong in a simulated world, when, and in words."""
+"""Faults of a simulated world: each with its time, and in words."""
 
 import random
 from dataclasses import dataclass
@@ -70,7 +70,7 @@ class CutLine(WorkerFault):
 
 @dataclass(frozen=True, slots=True)
 class Echo(WorkerFault):
-    """What a worker process says about a generation is said again, as by a thread that wakes up too late."""
+    """A worker process's message about a generation, said again as by a thread that wakes up too late."""
 
     is_clean = True
     said = (

@@ -187,10 +187,12 @@ class RankGroup:
 
 
 class GroupTransport:
-    """What `transport.interface.Transport` is to tensors, for numbers."""
+    """A transport for numbers, as `transport.interface.Transport` is for tensors."""
 
     tensor_group = RankGroup()
     broken_sums: frozenset[int] = frozenset()
+    queued_left = 0
+    """Instructions that a device had queued when the group was aborted, and that have not been run."""
 
     def __init__(
         self, grid: Grid, worker: Worker, wires: dict[Worker, Wire], ranks: dict[int, Wire], far: list[Wire]
@@ -210,21 +212,15 @@ class GroupTransport:
     def waits_on_device(self) -> bool:
         return False
 
-    def takes_queued(self) -> bool:
-        """True if the next instruction runs because a device had queued it when the group was aborted; asked
-        once for each."""
-        return False
-
-    async def arrived(self, pending: Any) -> Any:
-        """A message, or a share of gradients."""
-        return await self.waited(pending)
-
     async def waited(self, pending: Any) -> Any:
         """For other workers, and shown to be so."""
         assert self.waits is not None
         if isinstance(pending, Pending) and pending.is_done and pending.error is None:
             return pending.value
         return await guarded_wait(pending, self.waits)
+
+    arrived = waited
+    """For a message, or a share of gradients."""
 
     def send(self, worker: Worker, value: Any) -> None:
         self._post([self.wires[worker]], None, value)
@@ -240,7 +236,7 @@ class GroupTransport:
         return self.wires[worker].receive()
 
     async def gather(self, own: Sequence[int]) -> list[Sequence[int]]:
-        """What every rank of this worker has: a collective of the user's program, which nobody guards."""
+        """Shares of all ranks of this worker: a collective of the user's program, which nobody guards."""
         key = self._start_gather(own)
         for wire in self._ranks.values():
             await wire.wait_for(key)
@@ -260,7 +256,7 @@ class GroupTransport:
         return GroupSum(self, key, own)
 
     async def peer_sums(self, chunk: int, sums: Sequence[float]) -> list[Sequence[float]]:
-        """What every live holder of a chunk adds, this one first; all holders ask in the same order."""
+        """Shares of all live holders of a chunk, this one first; all holders ask in the same order."""
         key, peers = self._start_peer_sum(chunk, sums)
         for wire in peers:
             await self.arrived(wire.wait_for(key))
@@ -329,7 +325,7 @@ class PeerSum:
 
 
 class GroupConnections:
-    """What a generation has opened: see `worker.connections`."""
+    """Connections that a generation has opened: see `worker.connections`."""
 
     def __init__(self) -> None:
         self._opened: list[Any] = []

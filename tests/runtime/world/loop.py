@@ -124,7 +124,7 @@ class LoopProcess:
 
 
 def _close(task: Task) -> None:
-    """What coroutines do on their way out, with nobody there to see it."""
+    """Close coroutines; errors on their way out are seen by nobody."""
     with suppress(Exception, TaskEnded):
         task.close()
 

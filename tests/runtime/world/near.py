@@ -73,7 +73,7 @@ class NearConnection:
 
 
 class SimulatedNearServer:
-    """Where worker processes of a node connect; see `agent.relay.NearServer`."""
+    """The server that worker processes of a node connect to; see `agent.relay.NearServer`."""
 
     def __init__(self, agent: Any, served: Any, descriptor: int, end: Callable[[], None]) -> None:
         """`end` is called when nobody listens here any more."""

@@ -34,7 +34,7 @@ class Node:
 
 
 class Network:
-    """Who reaches whom, and how long it takes."""
+    """Reachability of nodes, and how long messages take."""
 
     def __init__(self, loop: Loop, chance: random.Random) -> None:
         self.loop, self.chance = loop, chance

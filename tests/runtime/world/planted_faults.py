@@ -63,7 +63,7 @@ def take_the_newest_step(patch: pytest.MonkeyPatch) -> None:
 
 
 def old_reports(patch: pytest.MonkeyPatch) -> None:
-    """What a worker has reported for a generation that was given up counts for the next one."""
+    """A worker's report for a generation that was given up counts for the next one."""
 
     def have_reported(self: Roster, generation: int, *, with_new: bool) -> bool:
         return all(self.entries[member].report is not None for member in self.members())
@@ -125,7 +125,7 @@ def end_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def old_messages_count(patch: pytest.MonkeyPatch) -> None:
-    """What was said about an old generation counts for the one that runs."""
+    """A message about an old generation counts for the one that runs."""
 
     def is_current(self: StateMachine, member: Member, generation: int) -> bool:
         return member in self.roster and self.phase is Phase.RUNNING
@@ -146,18 +146,18 @@ def any_report_counts(patch: pytest.MonkeyPatch) -> None:
 
 
 def old_copies_count(patch: pytest.MonkeyPatch) -> None:
-    """What is read from a copy in memory is not the state of its step."""
-    real = neighbour_copies.load
+    """A copy in memory is read that is not the state of its step."""
+    real = neighbour_copies.apply_states
 
     def load(chunk: Chunk, states: Mapping[str, Any], source: str) -> None:
         older = {name: {**state, "value": state["value"] + 1} for name, state in states.items()}
         real(chunk, older, source)
 
-    patch.setattr(neighbour_copies, "load", load)
+    patch.setattr(neighbour_copies, "apply_states", load)
 
 
 def donors_of_any_rank(patch: pytest.MonkeyPatch) -> None:
-    """Who joins gets the state of a peer's first rank, whichever it is itself."""
+    """A joiner gets the state of a peer's first rank, whichever it is itself."""
 
     def donor(member: Member, holders: Mapping[Member, int]) -> Member | None:
         return min((other for other in holders if other.worker[1] == member.worker[1]), default=None)

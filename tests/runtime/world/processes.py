@@ -85,7 +85,7 @@ class SimulatedProcess(LoopProcess):
         return line
 
     def ends(self) -> Ends:
-        """Which nodes do not answer this process; only one that is in a group looks."""
+        """Nodes that do not answer this process; only one that is in a group looks."""
         others = [node for node in self.kernel.nodes if node is not self.node and node.is_on]
         missed = [node.name for node in others if not self.kernel.network.reaches(self.node, node)]
         return Ends(frozenset({self.node.name}), frozenset(missed))

@@ -32,7 +32,7 @@ from recycle_runtime.program.loading import Program
 from recycle_runtime.protocol.messages.checkpoints import CheckpointReply
 from recycle_runtime.state import ownership
 from recycle_runtime.state.image import packed, read_image
-from recycle_runtime.state.layer_state import SHARDS, Clones, load, needed, written_copies
+from recycle_runtime.state.layer_state import SHARDS, Clones, apply_states, needed, written_copies
 from recycle_runtime.state.names import CheckpointError, optimizers_of
 from recycle_runtime.state.ownership import Ownership, ShardCopy
 from recycle_runtime.transport.interface import PeerSum
@@ -238,7 +238,7 @@ class ShardedEngine(NumberEngine):
         states = {name: read(name) for name in needed(chunk, step)}
         for name in states:
             states[name][SHARDS] = [stored_shard(read(each)) for each in optimizers_of(name, manifest.shards)]
-        load(chunk, states, checkpoint)
+        apply_states(chunk, states, checkpoint)
         return []
 
 

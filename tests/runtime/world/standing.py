@@ -24,7 +24,7 @@ _MOST_QUEUED = 8
 
 
 class Queued(NamedTuple):
-    """What a device has queued when its group is aborted."""
+    """Work that a device has queued when its group is aborted."""
 
     instructions: int
     sums: frozenset[int]
@@ -118,8 +118,6 @@ class StandingTransport(GroupTransport):
         """True if each sum of gradients under way has come to its end, by chunk."""
         self.queued: Callable[[int], Queued] = lambda most: Queued(0, frozenset())
         """What the device has queued, at most so many instructions."""
-        self._left = 0
-        """Instructions of these that have not been run."""
 
     @property
     def waits_on_device(self) -> bool:
@@ -189,17 +187,13 @@ class StandingTransport(GroupTransport):
         while not self._is_over and (missing := [wire for wire in wires if key not in wire.sums]):
             await missing[0].wait_for(key)
 
-    def takes_queued(self) -> bool:
-        self._left -= 1
-        return self._left >= 0
-
     def abort(self) -> None:
-        """What is broken is decided before the first wait ends."""
+        """Broken sums are decided before the first wait ends."""
         if self._is_over:
             return
         self._is_over = True
         most = 0 if self._host_waits else self._chance.randint(0, _MOST_QUEUED)
-        self._left, queued = self.queued(most)
+        self.queued_left, queued = self.queued(most)
         cut_off = {chunk for chunk, is_whole in self._open_sums.items() if not is_whole()}
         self.broken_sums = queued | cut_off
         for wire in self.everybody:

@@ -28,7 +28,7 @@ from recycle_runtime.agent.relay import Relay
 from recycle_runtime.agent.watch import WatchLimits
 from recycle_runtime.checkpoint.checkpoint_folder import CheckpointFolder
 from recycle_runtime.checkpoint.manifest import SHARD_FILE, TENSORS_FILE
-from recycle_runtime.coordinator.neighbour_copies import CompleteCopy, prepare
+from recycle_runtime.coordinator.neighbour_copies import CompleteCopy, prepare_copies
 from recycle_runtime.coordinator.patience import Patience
 from recycle_runtime.coordinator.plans import Request
 from recycle_runtime.coordinator.service import JobOptions
@@ -132,7 +132,7 @@ class Scenario:
 
 
 class Outcome:
-    """What became of a world."""
+    """Result of a world."""
 
     def __init__(self) -> None:
         self.wrong: list[str] = []
@@ -444,7 +444,7 @@ class World:
         self.outcome.resumes += 1
         self._may_go_back = True
         self._goes_back_to = None if copy is None else copy.step
-        prepare(self._coordinators_folder, copy)
+        prepare_copies(self._coordinators_folder, copy)
         if copy is None:
             self._tear_newest()
 
@@ -795,7 +795,7 @@ class World:
 
 
 def _never_called(*_: object) -> int:
-    """What a real worker process would do."""
+    """A stand-in for a call that only a real worker process makes."""
     raise AssertionError("simulated workers are not forked")
 
 

@@ -24,8 +24,8 @@ from recycle_runtime.coordinator.fence import LeaderFence, stand_by
 from recycle_runtime.coordinator.hooks import CoordinatorHooks
 from recycle_runtime.coordinator.journal import FILE, JournalError
 from recycle_runtime.coordinator.leadership import Candidacy, Leadership
-from recycle_runtime.coordinator.neighbour_copies import prepare
-from recycle_runtime.coordinator.outlives import read
+from recycle_runtime.coordinator.neighbour_copies import prepare_copies
+from recycle_runtime.coordinator.outlives import read_journal
 from recycle_runtime.coordinator.outside import Outside
 from recycle_runtime.coordinator.patience import Patience
 from recycle_runtime.coordinator.plans import PlanGoneError
@@ -37,7 +37,7 @@ from recycle_runtime.files import FolderTakenError, write_whole
 from recycle_runtime.options.run import COORDINATOR, RunOptions, extended
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.protocol.access import Token
-from recycle_runtime.protocol.address import is_known, published
+from recycle_runtime.protocol.address import is_known_address, published
 from recycle_runtime.protocol.job_over import is_over, mark_over, unmark_over
 from recycle_runtime.protocol.messages.observers import JobEnded
 from recycle_runtime.protocol.server import Served, Server
@@ -124,7 +124,7 @@ def _coordinate(given: RunOptions, arguments: Namespace, output: Output, fence: 
     # Agents and observers stay when the job goes on from a checkpoint, and find the next coordinator here.
     # The parent process may keep the socket for the same reason.
     listener = _listener(listens_at, port) if arguments.listener is None else arguments.listener
-    if arguments.listener is None and arguments.advertise and not is_known(known_as):
+    if arguments.listener is None and arguments.advertise and not is_known_address(known_as):
         _LOGGER.warning(
             "--advertise %s: this machine does not know that name; agents look for it nevertheless", known_as
         )
@@ -186,13 +186,15 @@ def _run(
         else:
             unmark_over(state)
         folders = [_folder(state, each) for each in range(number + 1)]
-        watching.metrics.catch_up([told for folder in folders for told in told_since(read(folder / FILE), 0)])
+        watching.metrics.catch_up(
+            [told for folder in folders for told in told_since(read_journal(folder / FILE), 0)]
+        )
         service.watch(watching.take)
         end = service.run(requests.why)
         if not service.goes_on:
             return service, end
         # A coordinator that is started again from here on begins there.
-        prepare(_folder(state, number + 1), service.goes_on_from)
+        prepare_copies(_folder(state, number + 1), service.goes_on_from)
     raise AssertionError("a job goes on no more often than it may")
 
 
@@ -271,10 +273,10 @@ def _hooks(options: RunOptions) -> CoordinatorHooks:
     """Hooks that inject the requested faults; without any, nothing is loaded for it."""
     if not (options.faults or options.returns):
         return CoordinatorHooks()
-    from recycle_runtime.testing.timetable import parse_faults, parse_returns, timetable
+    from recycle_runtime.testing.timetable import fault_timetable, parse_faults, parse_returns
 
     try:
-        return timetable(parse_faults(options.faults), parse_returns(options.returns))
+        return fault_timetable(parse_faults(options.faults), parse_returns(options.returns))
     except ValueError as error:
         raise UsageError(str(error)) from None
 

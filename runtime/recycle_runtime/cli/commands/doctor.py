@@ -12,7 +12,7 @@ def add_arguments(parser: Arguments) -> None:
 
 def run(arguments: Namespace, output: Output) -> int:
     from recycle_runtime.doctor.devices import devices
-    from recycle_runtime.doctor.findings import as_json, package, table
+    from recycle_runtime.doctor.findings import as_json, findings_table, package
     from recycle_runtime.doctor.machine import machine
     from recycle_runtime.doctor.torch_build import torch_build
 
@@ -21,5 +21,5 @@ def run(arguments: Namespace, output: Output) -> int:
         package("safetensors", "reading weights needs it: `pip install 'recyclec[runtime]'`"),
     ]
     findings = [*machine(), *devices(), *packages, *torch_build()]
-    output.data(as_json(findings) if arguments.json else table(findings))
+    output.data(as_json(findings) if arguments.json else findings_table(findings))
     return DONE

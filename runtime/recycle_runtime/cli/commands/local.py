@@ -18,7 +18,7 @@ from recycle_runtime.cli.output import DONE, INPUT_ERROR, NO_PLAN, Output, Usage
 from recycle_runtime.cli.parser import Arguments, given_words
 from recycle_runtime.cli.signals import StopRequests, interrupts_ignored, stop_requests
 from recycle_runtime.files import naming
-from recycle_runtime.launcher.live_view import loss_text, summary, view
+from recycle_runtime.launcher.live_view import loss_text, view, view_summary
 from recycle_runtime.launcher.local import (
     RunError,
     RunResult,
@@ -119,7 +119,7 @@ def _signals(requests: StopRequests, debug: str | None) -> Generator[None]:
 def _report(options: RunOptions, result: RunResult, output: Output) -> None:
     """Print a summary of the run."""
     made = [step.step for step in result.steps]
-    if words := summary(result.recoveries, made, *result.totals, *result.begins):
+    if words := view_summary(result.recoveries, made, *result.totals, *result.begins):
         output.data(f"{words}\n")
     if not made:
         output.data(f"{options.script[0]} has ended without a step\n")

@@ -68,7 +68,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace, output: Output) -> int:
-    from recycle_runtime.profiler import Options, profile, table
+    from recycle_runtime.profiler import Options, profile, profile_table
     from recycle_runtime.profiler.crowd import crowd
     from recycle_runtime.profiler.report import UNSTEADY, WHOLE_LAYERS
     from recycle_runtime.program.errors import ProgramError
@@ -105,7 +105,7 @@ def run(arguments: Namespace, output: Output) -> int:
     write_whole(path, measured.to_text().encode("utf-8"))
     output.written.append(arguments.out)
     if not output.quiet:
-        output.words(f"{table(measured)}\n")
+        output.words(f"{profile_table(measured)}\n")
     if unsteady := measured.unsteady():
         numbers = ", ".join(map(str, unsteady))
         output.say(

@@ -8,7 +8,7 @@ from recycle_runtime.cli.output import DONE, Output, UsageError
 from recycle_runtime.cli.parser import Arguments
 from recycle_runtime.plan.assembly import Worker, disassemble
 from recycle_runtime.plan.bundle import Bundle
-from recycle_runtime.plan.plan_book import layout_of
+from recycle_runtime.plan.plan_book import layout_of_plan
 from recycle_runtime.plan.plan_choice import parse_workers
 from recycle_runtime.plan.worker_ids import worker_text
 
@@ -75,7 +75,7 @@ def _is_of_a_layout(bundle: Bundle) -> bool:
 
 def _placed(bundle: Bundle, plan: int, split: int = 1) -> str:
     live = len(bundle.workers(plan))
-    return f"{live} worker{'s' if live > 1 else ''} as {layout_of(bundle, plan, split)}"
+    return f"{live} worker{'s' if live > 1 else ''} as {layout_of_plan(bundle, plan, split)}"
 
 
 def _cut_argument(word: str) -> str:

@@ -12,7 +12,7 @@ import torch
 from recycle_runtime.execution.optimizer.masters import Masters
 from recycle_runtime.execution.optimizer.moving import Moving
 from recycle_runtime.execution.optimizer.plain_state import plain
-from recycle_runtime.execution.optimizer.undo import Copies, Undo, groups_of
+from recycle_runtime.execution.optimizer.undo import Copies, Undo, option_groups
 
 
 class LayerOptimizer:
@@ -43,7 +43,7 @@ class LayerOptimizer:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        return groups_of(self.optimizer)
+        return option_groups(self.optimizer)
 
     @property
     def bytes_held(self) -> int:

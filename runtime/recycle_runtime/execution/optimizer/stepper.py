@@ -34,7 +34,7 @@ from recycle_runtime.execution.optimizer.undo import (
     apply_changes,
     changes_since,
     copied_options,
-    groups_of,
+    option_groups,
 )
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.transport.interface import PeerSum, Pending
@@ -64,7 +64,7 @@ def check_optimizer(optimizer: torch.optim.Optimizer, trainable: Sequence[torch.
             "use an optimizer whose step() needs no closure, such as AdamW",
         )
     known = set(trainable)
-    held = [parameter for group in groups_of(optimizer) for parameter in group["params"]]
+    held = [parameter for group in option_groups(optimizer) for parameter in group["params"]]
     foreign = sum(parameter.requires_grad and parameter not in known for parameter in held)
     if foreign:
         raise ProgramError(

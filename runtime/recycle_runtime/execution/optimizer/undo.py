@@ -102,7 +102,7 @@ class Copies:
                 target.copy_(source, non_blocking=True)
 
 
-def keep(value: Any, before: Any, copies: Copies) -> Any:
+def keep_for_undo(value: Any, before: Any, copies: Copies) -> Any:
     """Copy for `give_back` to restore the value from; tensors of the last copy (`before`) are used again."""
     if isinstance(value, torch.Tensor):
         return _keep_tensor(value, before, copies)
@@ -111,11 +111,11 @@ def keep(value: Any, before: Any, copies: Copies) -> Any:
             cast("dict[Any, Any]", value),
             cast("dict[Any, Any]", before if type(before) is dict else {}),
         )
-        return {name: keep(item, old.get(name), copies) for name, item in named.items()}
+        return {name: keep_for_undo(item, old.get(name), copies) for name, item in named.items()}
     if type(value) is list or type(value) is tuple:
         items = cast("list[Any] | tuple[Any, ...]", value)
         olds = _items(before, len(items))
-        return type(items)(keep(item, old, copies) for item, old in zip(items, olds, strict=True))
+        return type(items)(keep_for_undo(item, old, copies) for item, old in zip(items, olds, strict=True))
     return value if isinstance(value, (*_PLAIN, KeptReference)) else KeptObject(_deep_copy(value))
 
 
@@ -144,14 +144,14 @@ def give_back(kept: Any, current: Any, copies: Copies) -> Any:
     return kept
 
 
-def bytes_of(kept: Any) -> int:
+def undo_bytes(kept: Any) -> int:
     """Of the tensors in it."""
     if isinstance(kept, KeptTensor):
         return kept.copy.numel() * kept.copy.element_size()
     if type(kept) is dict:
-        return sum(bytes_of(item) for item in cast("dict[Any, Any]", kept).values())
+        return sum(undo_bytes(item) for item in cast("dict[Any, Any]", kept).values())
     if type(kept) is list or type(kept) is tuple:
-        return sum(bytes_of(item) for item in cast("list[Any]", kept))
+        return sum(undo_bytes(item) for item in cast("list[Any]", kept))
     return 0
 
 
@@ -192,18 +192,19 @@ class HasGroups(Protocol):
     def param_groups(self) -> list[Options]: ...
 
 
-def groups_of(optimizer: HasGroups) -> list[Options]:
+def option_groups(optimizer: HasGroups) -> list[Options]:
     return optimizer.param_groups
 
 
-def options_of(group: Options) -> Options:
+def group_options(group: Options) -> Options:
     """The options of a group, as they are, not copied."""
     return {name: value for name, value in group.items() if name not in _NOT_OPTIONS}
 
 
 def copied_options(optimizer: HasGroups) -> list[Options]:
     return [
-        {name: _copied(value) for name, value in options_of(group).items()} for group in groups_of(optimizer)
+        {name: _copied(value) for name, value in group_options(group).items()}
+        for group in option_groups(optimizer)
     ]
 
 
@@ -220,7 +221,7 @@ def changes_since(earlier: list[Options], optimizer: HasGroups) -> list[Options]
 
 
 def apply_changes(changes: list[Options], optimizer: HasGroups) -> None:
-    for change, group in zip(changes, groups_of(optimizer), strict=False):
+    for change, group in zip(changes, option_groups(optimizer), strict=False):
         for name, value in change.items():
             current = group.get(name)
             if isinstance(current, torch.Tensor) and isinstance(value, torch.Tensor):
@@ -315,7 +316,7 @@ class Undo:
 
     @property
     def bytes_held(self) -> int:
-        return bytes_of(
+        return undo_bytes(
             [
                 list(self._parameters.values()),
                 list(self._state.values()),
@@ -343,12 +344,12 @@ class Undo:
         if not self._versions or self._versions != self._large.versions():
             collected.take(self._large)
         self._versions = []
-        self._groups = keep(
-            [options_of(group) for group in groups_of(self._optimizer)], self._groups, collected
+        self._groups = keep_for_undo(
+            [group_options(group) for group in option_groups(self._optimizer)], self._groups, collected
         )
-        self._attributes = keep(self._own_attributes(), self._attributes, collected)
+        self._attributes = keep_for_undo(self._own_attributes(), self._attributes, collected)
         if self._beside is not None:
-            self._beside_state = keep(self._beside.state_dict(), self._beside_state, collected)
+            self._beside_state = keep_for_undo(self._beside.state_dict(), self._beside_state, collected)
         if copies is None:
             collected.run()
         self._why_not = ""
@@ -375,9 +376,11 @@ class Undo:
         self._large = Copies(on_host=self._on_host)
         routine = _Routine(parameters, state)
         for parameter in self._changing:
-            self._parameters[parameter] = keep(parameter, self._parameters.get(parameter), self._large)
+            self._parameters[parameter] = keep_for_undo(
+                parameter, self._parameters.get(parameter), self._large
+            )
         for key in self._changing_state:
-            self._state[key] = keep(state[key], self._state.get(key), self._large)
+            self._state[key] = keep_for_undo(state[key], self._state.get(key), self._large)
             routine.watch(key, state[key], self._state[key])
         return routine
 
@@ -386,14 +389,14 @@ class Undo:
         """Everything is as it was at the last `save`."""
         if self._why_not:
             raise UndoError(f"cannot undo: {self._why_not}")
-        if len(self._groups) != len(groups_of(self._optimizer)):
+        if len(self._groups) != len(option_groups(self._optimizer)):
             raise UndoError("cannot undo: the optimizer's groups have changed since the step")
         copies = Copies()
         for parameter in self._changing:
             copies.add(parameter, self._parameters[parameter].copy)
         self._undo_state(copies)
-        for group, kept in zip(groups_of(self._optimizer), self._groups, strict=True):
-            _replace(group, options_of(group), kept, copies)
+        for group, kept in zip(option_groups(self._optimizer), self._groups, strict=True):
+            _replace(group, group_options(group), kept, copies)
         _replace(vars(self._optimizer), self._own_attributes(), self._attributes, copies)
         if self._beside is not None:
             # A copy, since it may keep what it is given.
@@ -421,7 +424,7 @@ class Undo:
                 state[key] = restored
 
     def _all_parameters(self) -> list[torch.Tensor]:
-        return [parameter for group in groups_of(self._optimizer) for parameter in group["params"]]
+        return [parameter for group in option_groups(self._optimizer) for parameter in group["params"]]
 
     def _own_attributes(self) -> dict[str, Any]:
         """Those that a step may change, in containers of which copies can be made."""
@@ -471,7 +474,7 @@ def _is_data(value: Any) -> bool:
 
 
 def _with_references(value: Any, parameters: set[torch.Tensor]) -> Any:
-    """The same in containers that `keep` knows; parameters are kept elsewhere."""
+    """The same in containers that `keep_for_undo` knows; parameters are kept elsewhere."""
     if isinstance(value, dict):
         named = cast("dict[Any, Any]", value)
         return {name: _with_references(item, parameters) for name, item in named.items()}

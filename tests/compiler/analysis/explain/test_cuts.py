@@ -1,4 +1,4 @@
-"""What other cuts would bring, against plans of these cuts."""
+"""Periods of other cuts, against plans of these cuts."""
 
 from recycle_compiler.analysis.explain.cuts import CutFacts, cut_facts
 from recycle_compiler.analysis.explain.document import explanation_document

@@ -1,4 +1,4 @@
-"""Why a plan is in groups of pipelines, and where the time of such a plan goes."""
+"""Reasons for a plan in groups of pipelines, and where the time of such a plan goes."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Where the time goes: counted by hand, and adding up for random plans."""
+"""Shares of the time: counted by hand, and adding up for random plans."""
 
 from hypothesis import given, settings
 
@@ -20,7 +20,7 @@ from tests.support.jobs import NONE, SLOT, figure3, small_targets
 
 
 def slots(time: StageTime) -> dict[str, int]:
-    """What there is of busy, idle and slack, in slots of all workers together."""
+    """Busy, idle and slack time, in slots of all workers together."""
     named = {"busy": time.busy, **dict(zip(CAUSES, time.idle, strict=True)), "slack": time.slack}
     return {cause: ticks // SLOT for cause, ticks in named.items() if ticks}
 

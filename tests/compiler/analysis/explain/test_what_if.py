@@ -1,4 +1,4 @@
-"""What changes would bring: which are tried, and what is told of them."""
+"""Suggested changes: which are tried, and what is told of them."""
 
 from dataclasses import replace
 
@@ -126,7 +126,7 @@ def test_bounds_alone_never_promise_less_than_plans() -> None:
 
 
 def test_a_plan_that_stopped_near_its_bound_is_planned_again() -> None:
-    """What can be had without any change is not to the credit of a change."""
+    """A gain that can be had without any change is not to the credit of a change."""
     found = what_if(hand_made(ONE_PIPELINE), 0, PLANS)
     outcomes = named(found.outcomes)
     again = outcomes["as it is, planned again with `gap = 0%`"]

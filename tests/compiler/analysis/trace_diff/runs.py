@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from recycle_compiler.analysis.trace_diff.matching import op_name
+from recycle_compiler.analysis.trace_diff.matching import traced_op_name
 from recycle_compiler.analysis.trace_diff.trace_file import Ran, RunTrace
 from recycle_compiler.ir.failure import Worker, worker_at
 from recycle_compiler.ir.ops import Op, OpKind
@@ -17,7 +17,7 @@ def as_planned(schedule: Schedule, tick: float, steps: int = 3) -> RunTrace:
     return RunTrace(
         tuple(
             Ran(
-                op_name(op),
+                traced_op_name(op),
                 step,
                 worker_at(op.worker, schedule.job.pipelines),
                 begin * tick,
@@ -51,7 +51,7 @@ def simulated(schedule: Schedule, steps: int, duration: Durations, latency: floa
             entered = free[worker]
             begin = max(entered, ready(schedule, op, ends, latency))
             free[worker] = ends[key(op, op.chunk)] = begin + duration(step, op)
-            found.append(Ran(op_name(op), step, worker, entered, free[worker], 0.0))
+            found.append(Ran(traced_op_name(op), step, worker, entered, free[worker], 0.0))
         for stage in range(schedule.job.stages):
             finish(stage, step, free, last, duration, found)
     return RunTrace(tuple(found), schedule.failed)

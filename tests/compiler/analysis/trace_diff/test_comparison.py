@@ -111,7 +111,7 @@ def test_waiting_that_the_trace_sets_apart_is_no_work(plan: Schedule) -> None:
 
 
 def test_waiting_for_data_is_a_column_of_its_own(plan: Schedule) -> None:
-    """Where there was any; it lies between ops."""
+    """It stands where there was any waiting, between ops."""
     bare = simulated(plan, 3, lambda step, op: microseconds(op))
     without = compare_with_run(plan, bare)
     assert "for data" not in comparison_text(without, "run.json")

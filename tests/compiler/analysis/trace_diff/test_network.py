@@ -1,4 +1,4 @@
-"""How long a step takes when its ops take as long as they are told to."""
+"""Time of a step when its ops take as long as they are told to."""
 
 from dataclasses import replace
 

@@ -7,7 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recycle_compiler.analysis.trace_diff.trace_file import Ran, TraceError, begins_like_a_trace, parse_trace
+from recycle_compiler.analysis.trace_diff.trace_file import (
+    Ran,
+    TraceError,
+    begins_like_a_trace,
+    parse_run_trace,
+)
 from recycle_compiler.ir.failure import Worker
 from recycle_runtime.plan.chrome_trace import chrome_trace
 
@@ -23,7 +28,7 @@ def event(**changes: Any) -> bytes:
 
 
 def test_what_a_run_has_written_is_read() -> None:
-    trace = parse_trace(GOOD.encode())
+    trace = parse_run_trace(GOOD.encode())
     assert trace.ops == (
         Ran("F0.0", 0, Worker(0, 0), 0.0, 2.0, 0.0),
         Ran("R", 0, Worker(0, 0), 4.0, 4.0, 0.0),
@@ -40,22 +45,22 @@ def test_waits_for_data_are_added_up_apart_from_ops() -> None:
         ("data", 0, 7_000, 9_500),
         ("R", 0, 9_500, 9_500),
     ]
-    trace = parse_trace(chrome_trace({(0, 0): rows}).encode())
+    trace = parse_run_trace(chrome_trace({(0, 0): rows}).encode())
     assert [op.name for op in trace.ops] == ["F0.0", "R"]
     assert trace.data == {(Worker(0, 0), 0): 3.5}
-    assert parse_trace(GOOD.encode()).data == {}
+    assert parse_run_trace(GOOD.encode()).data == {}
 
 
 def test_a_bare_list_of_events_is_a_trace_that_does_not_say_who_failed() -> None:
     rows = json.dumps(json.loads(GOOD)["traceEvents"]).encode()
-    assert parse_trace(rows).ops == parse_trace(GOOD.encode()).ops
-    assert parse_trace(rows).failed is None
+    assert parse_run_trace(rows).ops == parse_run_trace(GOOD.encode()).ops
+    assert parse_run_trace(rows).failed is None
 
 
 def test_events_that_take_no_time_are_passed_over() -> None:
     whole = json.loads(GOOD)
     whole["traceEvents"].append({"ph": "C", "name": "memory", "args": {"bytes": 1}})
-    assert parse_trace(json.dumps(whole).encode()).ops == parse_trace(GOOD.encode()).ops
+    assert parse_run_trace(json.dumps(whole).encode()).ops == parse_run_trace(GOOD.encode()).ops
 
 
 @pytest.mark.parametrize(
@@ -96,7 +101,7 @@ def test_events_that_take_no_time_are_passed_over() -> None:
 )
 def test_what_is_wrong_is_said_in_a_sentence(content: bytes, words: str) -> None:
     with pytest.raises(TraceError) as refused:
-        parse_trace(content)
+        parse_run_trace(content)
     assert words in str(refused.value)
     assert len(str(refused.value)) < 200
 
@@ -105,7 +110,7 @@ def test_what_is_wrong_is_said_in_a_sentence(content: bytes, words: str) -> None
 def test_damage_is_refused_or_harmless(start: int, length: int, instead: bytes) -> None:
     content = GOOD.encode()
     try:
-        parse_trace(content[:start] + instead + content[start + length % 20 :])
+        parse_run_trace(content[:start] + instead + content[start + length % 20 :])
     except TraceError:
         return
 

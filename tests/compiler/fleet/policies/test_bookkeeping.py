@@ -1,4 +1,4 @@
-"""Who gets which stage."""
+"""Assignment of stages to workers."""
 
 from hypothesis import given
 from hypothesis import strategies as st

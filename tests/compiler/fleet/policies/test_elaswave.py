@@ -7,14 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recycle_compiler.fleet.policies.elaswave import Elaswave, Resized
-from recycle_compiler.fleet.policies.layers import layers_of
+from recycle_compiler.fleet.policies.layers import layer_costs_of
 from recycle_compiler.fleet.setting import ChangeCosts, FleetSetting, Known, make_setting
 from tests.compiler.fleet.policies.settings import comeback, failure, unit_setting
 from tests.support.jobs import unit_job
 
 
 def resized(setting: FleetSetting) -> Resized:
-    return Resized(setting.job, layers_of(setting))
+    return Resized(setting.job, layer_costs_of(setting))
 
 
 @pytest.mark.parametrize("capacity", [None, 2, 4])

@@ -3,7 +3,7 @@
 import pytest
 
 from recycle_compiler.diagnostics import CompileError
-from recycle_compiler.fleet.policies.layers import MOST_BLOCKS, layers_of
+from recycle_compiler.fleet.policies.layers import MOST_BLOCKS, layer_costs_of
 from recycle_compiler.fleet.policies.oobleck import Oobleck
 from recycle_compiler.fleet.setting import Known, make_setting, read_said
 from recycle_compiler.frontend.gpt_model import MOST_LAYERS
@@ -23,12 +23,12 @@ MODEL = """job big {
 
 def test_few_layers_stay_as_they_are() -> None:
     setting = make_setting(unit_job(4, 3, 6), (), Known(layers=(2, 3, 4, 5)))
-    assert len(layers_of(setting)) == 14
+    assert len(layer_costs_of(setting)) == 14
 
 
 def test_many_layers_become_blocks_within_stages() -> None:
     job = unit_job(3, 2, 4)
-    row = layers_of(make_setting(job, (), Known(layers=(MOST_LAYERS - 8, 7, 1))))
+    row = layer_costs_of(make_setting(job, (), Known(layers=(MOST_LAYERS - 8, 7, 1))))
     assert len(row) == MOST_BLOCKS // 3 + 7 + 1
     assert sum(row.forward) == pytest.approx(sum(job.forward))
     first = MOST_BLOCKS // 3

@@ -37,7 +37,7 @@ def test_a_failure_where_the_bundle_has_it() -> None:
 
 
 def test_failures_that_lie_badly_are_planned_for_and_moved_a_step_later() -> None:
-    """How long a step takes is known from the time before them."""
+    """The length of a step is known from the time before the failures."""
     course = run('{"at": 1000, "failed": ["0:2", "1:2"]}', '{"at": 9000}')
     assert [(at, pause, why) for at, pause, _, why in log(course)] == [
         (1000, 7.0, "0:2, 1:2 failed: waits for a plan for these failures"),

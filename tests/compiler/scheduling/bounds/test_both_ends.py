@@ -1,4 +1,4 @@
-"""How long all workers of a stage idle together: never more than the truth, and no less where it matters."""
+"""Time that all workers of a stage idle together: never more than the truth, and no less where it matters."""
 
 from dataclasses import replace
 from pathlib import Path

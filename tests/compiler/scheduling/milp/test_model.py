@@ -11,7 +11,7 @@ from recycle_compiler.scheduling.milp.groups import (
     WEIGHT,
     GrainSpan,
     groups_by_route,
-    lay_out,
+    lay_out_groups,
     pooled_group,
 )
 from recycle_compiler.scheduling.milp.model import Model, build_model, pyo
@@ -34,7 +34,7 @@ def two_stages(capacity: tuple[int, int] = (2, 2), *, staggered: bool = False) -
 
 def stated(problem: Problem, target: int) -> Model:
     groups = groups_by_route(problem)
-    return build_model(problem, groups, lay_out(problem, groups, target))
+    return build_model(problem, groups, lay_out_groups(problem, groups, target))
 
 
 def broken_groups(model: Model, start: Ints, opens: tuple[int, ...] = (0, 0)) -> set[str]:
@@ -91,11 +91,11 @@ def test_staggered_windows_open_with_the_first_forward_and_close_in_time() -> No
 
 def test_spans_of_a_lone_microbatch_close_on_its_chain() -> None:
     problem = routed_problem(unit_job(3, 1, 1, None, DECOUPLED, optimizer=2))
-    layout = lay_out(problem, groups_by_route(problem), 7 + 2)
+    layout = lay_out_groups(problem, groups_by_route(problem), 7 + 2)
     assert layout.spans[0] == (GrainSpan(0, 0), GrainSpan(5, 5), GrainSpan(6, 6))
     assert layout.spans[2] == (GrainSpan(2, 2), GrainSpan(3, 3), GrainSpan(4, 6))
     assert not layout.is_empty
-    assert lay_out(problem, groups_by_route(problem), 6 + 2).is_empty
+    assert lay_out_groups(problem, groups_by_route(problem), 6 + 2).is_empty
 
 
 def test_microbatches_with_one_route_are_one_group() -> None:

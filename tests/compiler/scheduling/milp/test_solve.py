@@ -63,7 +63,7 @@ def small_entries() -> list[Optimum]:
 
 
 def check_against_optimum(entry: Optimum) -> None:
-    """What is found is a schedule, and no proof denies a schedule that exists."""
+    """A schedule that is found is valid, and no proof denies a schedule that exists."""
     problem = problem_of_entry(entry)
     for target in (entry.best, entry.best - problem.grain):
         outcome = solve(problem, target, LIMITS, AMPLE)

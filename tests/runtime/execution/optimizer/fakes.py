@@ -38,7 +38,7 @@ class Summation:
 
 
 class Arriving:
-    """What a member holds of a sum."""
+    """A member's part of a sum."""
 
     def __init__(self, summation: Summation, tensor: torch.Tensor) -> None:
         self._summation, self._tensor = summation, tensor

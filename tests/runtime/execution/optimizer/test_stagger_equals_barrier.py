@@ -217,7 +217,7 @@ def test_memory_does_not_grow(name: str) -> None:
 
 
 def live_tensors() -> tuple[int, int]:
-    """How many there are, and the bytes behind them."""
+    """Number of live tensors, and the bytes behind them."""
     gc.collect()
     tensors = [thing for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor)]
     storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}

@@ -1,4 +1,4 @@
-"""What undoes a step may be in another memory, copied ahead of the step: nothing else changes."""
+"""The tensors that undo a step may be in another memory, copied ahead of the step: nothing else changes."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What a micro-batch keeps alive: after its input gradient what the weights need, after those nothing."""
+"""Memory of a micro-batch: after its input gradient what the weights need, after those nothing."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -47,7 +47,7 @@ def bytes_of(*shapes: Sequence[int]) -> list[int]:
 
 
 def halves(stage: nn.Module, value: Tensor, warm: int = 0) -> tuple[list[int], int, list[int]]:
-    """What is alive after each half, and what is said to be held between them."""
+    """Bytes that are alive after each half, and what is said to be held between them."""
     split = prepare(stage)
     for _ in range(warm):
         split.backward_input([stage(value).sum()], [None]).run()

@@ -197,7 +197,7 @@ def test_which_wait_as_products(use: str, waits: bool) -> None:
 
 
 def test_matrices_of_others_do_not_wait() -> None:
-    """Where they belong to, another kind of wait may be for them."""
+    """Another kind of wait may be for them in the model that they belong to."""
     foreign = nn.Parameter(torch.randn(IN, OUT, dtype=torch.float64))
     stage = Matrices(lambda module, value: value @ module.turned + value @ foreign).double()
     split = prepare(stage)

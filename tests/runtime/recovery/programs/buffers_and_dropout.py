@@ -1,4 +1,4 @@
-"""What a step that is run again must not do twice: running statistics and random numbers."""
+"""Effects that a step made again must not have twice: running statistics and random numbers."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""What is added to a program so that a job takes its time; its numbers stay the same."""
+"""Code that is added to a program so that a job takes its time; its numbers stay the same."""
 
 SLOW = """
 import time

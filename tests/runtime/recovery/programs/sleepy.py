@@ -47,7 +47,7 @@ def build_stage(stage, stages):
 
 
 def sleepy_program(folder: Path, slots: list[int], slot: float = 0.01) -> str:
-    """What it trains is what `mlp.py` trains, parameter by parameter."""
+    """The program trains what `mlp.py` trains, parameter by parameter."""
     path = folder / "sleepy.py"
     path.write_text(_SLEEPY.format(path=MLP, slots=slots, slot=slot))
     return str(path)

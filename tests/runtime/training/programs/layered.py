@@ -1,4 +1,4 @@
-"""What can be odd about a layer: dropout, running statistics, tied weights, tuples, and nothing to train."""
+"""Oddities of layers: dropout, running statistics, tied weights, tuples, and nothing to train."""
 
 from collections.abc import Iterator
 

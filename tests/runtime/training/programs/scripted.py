@@ -1,4 +1,4 @@
-"""What a training script has: decay by name, warm-up and decay of the rate, an average of the weights."""
+"""Parts of a training script: decay by name, warm-up and decay of the rate, an average of the weights."""
 
 import math
 from collections.abc import Iterator
