@@ -56,7 +56,7 @@ class SimulatedRun:
     """Standard deviation of the time from end to end; 0 without jitter."""
     makespan: int
     """Of the first iteration: from the start of its first work on a micro-batch to the end of the last."""
-    streams_peak_memory: tuple[tuple[Worker, int], ...]
+    peak_memory: tuple[tuple[Worker, int], ...]
     """The most of activations that each worker holds."""
     busy: tuple[tuple[Worker, float], ...]
     """Time that each worker works in an iteration, sums over peers and optimizer steps included."""
