@@ -33,7 +33,7 @@ class Messages(NamedTuple):
 
 
 class MessageTicks(NamedTuple):
-    """What they take."""
+    """The ticks that these messages take."""
 
     sum: int = 0
     gather: int = 0
