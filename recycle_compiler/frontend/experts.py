@@ -12,9 +12,9 @@ from recycle_compiler.frontend.diagnostics import Mistakes
 from recycle_compiler.frontend.shape import GivenShape
 from recycle_compiler.frontend.syntax import Name
 from recycle_compiler.frontend.values import read_whole
+from recycle_compiler.ir.expert_messages import MOST_SLOTS
 from recycle_compiler.ir.job import Techniques
 
-_MOST_SLOTS = 1 << 12
 _MOST_STEPS = 1_000_000
 PLACED_EVERY = 1
 """Steps between placements, where the job does not say."""
@@ -40,7 +40,7 @@ def read_experts(
     if section is None:
         return ExpertRules()
     slots, every = (section.settings.get(key) for key in ("slots", "every"))
-    count = read_whole(slots, report, 1, _MOST_SLOTS) if slots else None
+    count = read_whole(slots, report, 1, MOST_SLOTS) if slots else None
     steps = read_whole(every, report, 0, _MOST_STEPS) if every else PLACED_EVERY
     good = count is not None and steps is not None
     for message, span, hint in _conflicts(sections, section.span, owners, techniques):

@@ -21,8 +21,10 @@ _MOST_DRAWS, _LEAST_DRAWS, _SLOTS = 64, 4, 4096
 """About so many slots are filled for one answer."""
 
 
-MOST_EXPERTS = 1 << 12
-"""Of a mixture layer. Where a profile has more, it is not known how they travel."""
+MOST_EXPERTS = MOST_SLOTS = 1 << 12
+"""Of a mixture layer. Where a profile has more experts, it is not known how they travel."""
+MOST_TICKS = 1 << 63
+"""Of one message."""
 
 
 class Messages(NamedTuple):

@@ -33,7 +33,7 @@ from itertools import accumulate
 from operator import add, ge, sub
 from typing import Any
 
-from recycle_compiler.ir.expert_messages import MOST_EXPERTS, message_ticks
+from recycle_compiler.ir.expert_messages import MOST_EXPERTS, MOST_SLOTS, MOST_TICKS, message_ticks
 from recycle_compiler.ir.layers import MORE, PER_LAYER, LayerCosts, parse_layers, print_layers
 from recycle_compiler.ir.sharding import LINES, Sharding, parse_sharding, print_sharding
 
@@ -329,8 +329,13 @@ class JobSpec:
         if {stage for stages in self.holders for stage in stages} != set(range(self.stages)):
             yield f"chunks {self.groups or self.chunk_stages} do not lie on each of {self.stages} stages"
         yield from self._verify_groups()
-        yield from self._verify_costs()
-        yield from self._verify_experts()
+        broken = [*self._verify_costs()]
+        if self.sharding is not None:
+            broken += self.sharding.verify(self.chunks, self.stages)
+        yield from broken
+        # What is said of experts is counted from these.
+        if not broken:
+            yield from self._verify_experts()
         if any(kept > whole for kept, whole in zip(self.kept_for_weight, self.activation, strict=False)):
             yield "kept_for_weight exceeds activation"
         if self.unit not in TICKS_PER_UNIT or self.memory_unit not in MEMORY_SCALE:
@@ -339,8 +344,6 @@ class JobSpec:
             yield f"failures must be between {self.vacant} and {self.workers}, got {self.failures}"
         if self.counts and len(self.counts) != self.chunks:
             yield f"counts needs {self.chunks} values, got {len(self.counts)}"
-        if self.sharding is not None:
-            yield from self.sharding.verify(self.chunks, self.stages)
         yield from self._verify_layers()
 
     def _verify_costs(self) -> Iterator[str]:
@@ -362,12 +365,22 @@ class JobSpec:
                 yield f"{name} needs {self.chunks} values of at least 0, got {values}"
         if bool(self.slot_transfer) != bool(self.expert_counts) or (self.slot_transfer and not self.slots):
             yield "expert_counts and slot_transfer belong together, in a job with slots for experts"
-        if max(self.expert_counts, default=0) > MOST_EXPERTS:
-            yield f"expert_counts must be at most {MOST_EXPERTS}, got {max(self.expert_counts)}"
+        if not self.slot_transfer:
+            return
+        shards = max(self.sharding.shards) if self.sharding is not None else 0
+        for name, most, value in (
+            ("expert_counts", MOST_EXPERTS, max(self.expert_counts, default=0)),
+            ("slot_transfer", MOST_TICKS, max(self.slot_transfer)),
+            ("experts", MOST_SLOTS, self.slots),
+            ("shards", self.workers, shards),
+        ):
+            if value > most:
+                yield f"{name} must be at most {most}, got {value}"
 
     def _verify_experts(self) -> Iterator[str]:
         if min(self.slots, self.placed_every) < 0 or self.slots < min(1, self.placed_every):
             yield f"{self.slots} slots for experts cannot be placed every {self.placed_every} steps"
+            return
         if wrong := next(self._verify_of_experts(), ""):
             yield wrong
             return

@@ -95,11 +95,13 @@ def place_ahead(job: JobSpec, costs: FailureCosts, failures: int, run: Run, guar
     totals = [failures * part // _PLACED for part in range(1, _PLACED + 1)]
     # Processes return them in any order.
     found = [each for each in run(_placed, [(job, total, costs, guard) for total in totals]) if each]
-    return costs._replace(placed=((0,) * job.stages, *sorted(found, key=sum)))
+    return costs._replace(placed=((0,) * job.stages, *sorted(found, key=sum)) if found else ())
 
 
 def _placed(task: tuple[JobSpec, int, FailureCosts, Guard]) -> Counts | None:
     job, failures, costs, guard = task
+    if guard.strikes():
+        return None
     climb = _climb(job, failures, costs, Budget(guard, _WORK_AHEAD))
     best = climb.best(_begins(job, failures, costs), _TRIES)
     return None if best is None else best.counts
@@ -114,8 +116,8 @@ def ranked_placements(
     """
     large = costs.measured == costs.bounds
     climbed = _climbed(job, failures, costs, effort, guard)
-    if large and climbed:
-        return [(climbed[0], _bound(job, costs, climbed[0]))]
+    if large and climbed and (bound := _bound(job, costs, climbed[0])) < NO_ROOM:
+        return [(climbed[0], bound)]
     candidates = list(dict.fromkeys([*climbed, *_candidates(job, failures, costs, effort.placements)]))
     bounds = {counts: _bound(job, costs, counts) for counts in candidates}
     # Where state is sharded, so many failures may leave a stage no room for a micro-batch.
@@ -138,9 +140,12 @@ def ranked_placements(
 
 
 def _climbed(job: JobSpec, failures: int, costs: FailureCosts, effort: Effort, guard: Guard) -> list[Counts]:
-    """The placement that rules lead to; none where they say too little."""
+    """The placement that rules lead to, none where they say too little; where no time is left for them, that
+    between known ones."""
     if not can_climb(job, costs.healthy):
         return []
+    if guard.strikes():
+        return _nearby(failures, costs)
     budget = Budget(guard, effort.work // _CLIMBING)
     tries = _TRIES_AFTER if costs.placed else _TRIES
     best = _climb(job, failures, costs, budget).best(_begins(job, failures, costs), tries)
@@ -156,11 +161,18 @@ def _begins(job: JobSpec, failures: int, costs: FailureCosts) -> list[Counts]:
     """Placements to begin with: between those of a little fewer and a little more failures, and the even one;
     where none are known, between the even one and that with the least bound."""
     even = _even_spread(failures, job.stages)
-    for fewer, more in pairwise(costs.placed):
-        if sum(fewer) <= failures <= sum(more):
-            return [between(fewer, more, failures - sum(fewer), sum(more) - sum(fewer)), even]
+    if nearby := _nearby(failures, costs):
+        return [*nearby, even]
     least = [counts for _, counts in place_failures(costs.bounds, failures, 1)]
     return blends(even, least[0]) if least else [even]
+
+
+def _nearby(failures: int, costs: FailureCosts) -> list[Counts]:
+    """The placement between those of a little fewer and a little more failures, where these are known."""
+    for fewer, more in pairwise(costs.placed):
+        if sum(fewer) <= failures <= sum(more):
+            return [between(fewer, more, failures - sum(fewer), sum(more) - sum(fewer))]
+    return []
 
 
 def _candidates(job: JobSpec, failures: int, costs: FailureCosts, most: int) -> list[Counts]:

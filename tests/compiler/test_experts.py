@@ -20,7 +20,7 @@ from recycle_compiler.frontend.gpt_model import DEVICES, GptModel, ModelRun, est
 from recycle_compiler.frontend.optimizer_state import StateRules
 from recycle_compiler.ir.expert_messages import message_ticks
 from recycle_compiler.ir.failure import failure_set, normal_form
-from recycle_compiler.ir.job import JobSpec, parse_job, print_job
+from recycle_compiler.ir.job import JobSpec, TextError, parse_job, print_job
 from recycle_compiler.ir.ops import OpKind
 from recycle_compiler.ir.streams import Streams
 from recycle_compiler.ir.target import Target
@@ -235,6 +235,33 @@ def test_fewer_peers_send_other_messages_of_experts() -> None:
     forged = replace(plan, job=replace(left, reduce=known.reduce))
     found = verify_bundle(Bundle.parse(bundle_bytes(source="", plans=[forged])))
     assert found
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("experts 4 1", "experts 1000000000 1"),
+        ("experts 4 1", "experts -1 1"),
+        ("expert_counts 8 8 8 0", "expert_counts 8 8 8"),
+        ("expert_counts 8 8 8 0", "expert_counts 8 8 100000000000000000000 0"),
+        ("slot_transfer 1000 1000 100 0", ""),
+        ("slot_transfer 1000 1000 100 0", "slot_transfer -1 1000 100 0"),
+        ("slot_transfer 1000 1000 100 0", f"slot_transfer {'9' * 400} 1000 100 0"),
+        ("owners 2", "owners 0"),
+        ("shards 3 3 3 3", "shards 3 3 3"),
+        ("shards 3 3 3 3", "shards 3 3 1000000000 3"),
+        ("reduce 6594 6594 660 0", "reduce 6594 6594 660"),
+        ("reduce 6594 6594 660 0", "reduce 6594 6594 100 0"),
+    ],
+)
+def test_text_whose_messages_of_experts_cannot_be_is_refused(old: str, new: str) -> None:
+    """At once, whatever it would take to count them."""
+    job = with_experts(figure3(6), slots=4)
+    known = replace(job, expert_counts=(8, 8, 8, 0), slot_transfer=(SLOT, SLOT, 100, 0)).with_messages()
+    text = print_job(known)
+    assert old in text
+    with pytest.raises(TextError):
+        parse_job(text.replace(old, new).splitlines())
 
 
 def test_w_is_computed_while_rounds_exchange_tokens() -> None:

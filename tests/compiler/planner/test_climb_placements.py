@@ -2,15 +2,23 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.planner.climb_placements import Climb, between, blends, can_climb
-from recycle_compiler.planner.placement import measure_costs, place_ahead, place_failures, ranked_placements
+from recycle_compiler.planner.placement import (
+    NO_ROOM,
+    measure_costs,
+    place_ahead,
+    place_failures,
+    ranked_placements,
+)
 from recycle_compiler.scheduling.budget import Budget, Guard
 from recycle_compiler.scheduling.search import Effort
-from tests.support.jobs import routed_problem, unit_job
+from tests.compiler.test_sharded import sharded
+from tests.support.jobs import SLOT, routed_problem, unit_job
 
 AMPLE = Guard(10**15)
 COUNTS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), min_size=1, max_size=8)
@@ -75,3 +83,29 @@ def test_placements_made_ahead_are_begun_with() -> None:
     assert all(sum(counts) == 13 for counts, _ in ranked)
     # Few plans begin with blends: nothing is made ahead for them.
     assert place_ahead(job, costs, 23, map, AMPLE).placed == ()
+
+
+def test_once_the_time_is_up_nothing_more_is_placed_by_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Placements are those between known ones, or those of bounds, where some are known or none."""
+    job = replace(uneven(16), failures=24)
+    costs = measure_costs(job, 24, map, AMPLE)
+    ahead = place_ahead(job, costs, 24, map, AMPLE)
+    monkeypatch.setattr(Climb, "best", None)
+    over = Guard(-1)
+    assert place_ahead(job, costs, 24, map, over).placed == ()
+    for known in (costs, ahead, ahead._replace(placed=ahead.placed[:4])):
+        for failures in (1, 13, 24):
+            ((counts, bound),) = ranked_placements(job, failures, known, Effort(), over)
+            assert sum(counts) == failures and bound < NO_ROOM
+    assert ranked_placements(job, 6, ahead, Effort(), over)[0][0] == ahead.placed[3]
+
+
+def test_known_placements_without_room_for_a_micro_batch_are_passed_over() -> None:
+    job = replace(sharded(uneven(16), owners=4, state=8 * SLOT), failures=24)
+    costs = measure_costs(job, 24, map, AMPLE)
+    full = (15, 0, 0, 0)
+    assert can_climb(job, costs.healthy) and place_failures(costs.bounds, 15, 1)[0][1] != full
+    known = costs._replace(measured=costs.bounds, placed=((0, 0, 0, 0), full))
+    for guard in (AMPLE, Guard(-1)):
+        ranked = ranked_placements(job, 15, known, Effort(), guard)
+        assert ranked and all(counts != full and bound < NO_ROOM for counts, bound in ranked)
