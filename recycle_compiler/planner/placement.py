@@ -158,12 +158,12 @@ def _climb(job: JobSpec, failures: int, costs: FailureCosts, budget: Budget) -> 
 
 
 def _begins(job: JobSpec, failures: int, costs: FailureCosts) -> list[Counts]:
-    """Placements to begin with: between those of a little fewer and a little more failures, and the even one;
-    where none are known, between the even one and that with the least bound."""
+    """Placements to begin with: the even one, that with the least bound, and those between them; where they
+    are known for a little fewer and a little more failures, what lies between these instead."""
     even = _even_spread(failures, job.stages)
-    if nearby := _nearby(failures, costs):
-        return [*nearby, even]
     least = [counts for _, counts in place_failures(costs.bounds, failures, 1)]
+    if nearby := _nearby(failures, costs):
+        return [*nearby, *least, even]
     return blends(even, least[0]) if least else [even]
 
 
