@@ -29,8 +29,8 @@ from recycle_runtime.execution.split_backward.deferred import (
     Owner,
     Titled,
     add,
-    are_transforms_active,
     deferred,
+    is_transformed,
     refuse_changed,
     wait,
 )
@@ -376,7 +376,7 @@ class Products:
     def _found(
         self, call: _Call, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Tensor, _Product] | None:
-        if not torch.is_grad_enabled() or are_transforms_active() or not self.owner.waits(saving_hook()):
+        if not torch.is_grad_enabled() or is_transformed() or not self.owner.waits(saving_hook()):
             return None
         try:
             found = call(self, *args, **kwargs)
