@@ -277,6 +277,15 @@ class _Matrix(Tensor):
         matrix.made, matrix.whole = made, real
         return matrix
 
+    def __getattr__(self, name: str) -> Any:
+        """Marks that somebody has set on the parameter."""
+        return getattr(self.whole, name)
+
+    @property
+    def _is_param(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Asked by `isinstance(..., nn.Parameter)`."""
+        return isinstance(self.whole, nn.Parameter)
+
     @property
     def device(self) -> torch.device:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.whole.device
