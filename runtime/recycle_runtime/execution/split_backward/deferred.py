@@ -240,7 +240,8 @@ class Unit(ABC):
         if weight is not self._own[0] or bias is not self._own[1] or is_transformed():
             # Others are there for this call only, as torch.func.functional_call has it.
             return self.original(input)
-        if not self.owner.waits(saving_hook()):
+        if input.is_nested or not self.owner.waits(saving_hook()):
+            # Rows of nested tensors cannot be counted.
             return self.at_once(input)
         if not input.requires_grad:
             return deferred(input, self.owner.anchor, self)

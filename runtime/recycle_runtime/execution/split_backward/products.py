@@ -398,7 +398,8 @@ class Products:
         if any(id(each) not in self._own for each in product.trained):
             return None
         weight = product.weight.parameter
-        is_plain = type(value) in (Tensor, nn.Parameter) and value.dim() > 1 and value.device == weight.device
+        is_plain = type(value) in (Tensor, nn.Parameter) and not value.is_nested and value.dim() > 1
+        is_plain = is_plain and value.device == weight.device
         if not is_plain or (value.dtype != weight.dtype and _autocast_dtype(value) is None):
             return None
         return found

@@ -114,6 +114,15 @@ def test_calls_that_are_left_to_autograd(use: Use, grad: bool) -> None:
         twins.check(*twice(numbers(3, 5, grad=grad)))
 
 
+@pytest.mark.parametrize("layout", [torch.jagged, torch.strided])
+def test_nested_tensors(layout: torch.layout) -> None:
+    def rows_of_different_numbers(stage: Two, value: Tensor) -> Tensor:
+        nested: Any = torch.nested.as_nested_tensor([value[0], value[1, :2]], layout=layout)
+        return torch.nested.to_padded_tensor(stage.second(stage.first(nested)), 0.0)
+
+    Twins(two(rows_of_different_numbers)).check(*twice(numbers(2, 3, 5)))
+
+
 class Again(nn.Module):
     """Layers that backward computes again, in a backward of its own."""
 
