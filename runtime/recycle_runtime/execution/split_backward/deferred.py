@@ -237,8 +237,7 @@ class Unit(ABC):
         # What torch.compile traces has one kernel for all gradients.
         if not is_trained or not torch.is_grad_enabled() or torch.compiler.is_compiling():
             return self.original(input)
-        if weight is not self._own[0] or bias is not self._own[1] or is_transformed():
-            # Others are there for this call only, as torch.func.functional_call has it.
+        if not self.has_own(weight, bias) or is_transformed():
             return self.original(input)
         if input.is_nested or not self.owner.waits(saving_hook()):
             # Rows of nested tensors cannot be counted.
@@ -246,6 +245,10 @@ class Unit(ABC):
         if not input.requires_grad:
             return deferred(input, self.owner.anchor, self)
         return self.waiting(input)
+
+    def has_own(self, weight: Tensor | None, bias: Tensor | None) -> bool:
+        """False if others are there, perhaps for one call only, as torch.func.functional_call has it."""
+        return weight is self._own[0] and bias is self._own[1]
 
     def waiting(self, input: Tensor) -> Tensor:
         """The output, of an input that wants a gradient, where weights wait."""

@@ -1,5 +1,6 @@
 """Layers whose output is changed in place, or that are called in unusual ways."""
 
+import copy
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -84,6 +85,10 @@ def weight_of_another(stage: Two, value: Tensor) -> Tensor:
     return functional_call(stage.first, {"weight": stage.other}, (stage.second(value),))
 
 
+def weight_and_weight_of_another(stage: Two, value: Tensor) -> Tensor:
+    return functional_call(stage.first, {"weight": stage.other}, (stage.first(value),))
+
+
 def each_row(stage: Two, value: Tensor) -> Tensor:
     return vmap(lambda row: stage.first(row).relu_())(stage.second(value))  # pyright: ignore
 
@@ -121,6 +126,26 @@ def test_nested_tensors(layout: torch.layout) -> None:
         return torch.nested.to_padded_tensor(stage.second(stage.first(nested)), 0.0)
 
     Twins(two(rows_of_different_numbers)).check(*twice(numbers(2, 3, 5)))
+
+
+def test_a_weight_of_another_under_autocast() -> None:
+    """Where no weights wait, those in low precision are the layer's own."""
+    stage = two(weight_and_weight_of_another).float()
+    plain = copy.deepcopy(stage)
+    split = prepare(stage)
+    split.defer_weights(False)
+    split.lower_weights(True)
+    for module in (stage, plain):
+        for parameter in module.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+    split.refresh()
+    value = numbers(3, 5).float()
+    for module in (stage, plain):
+        with torch.autocast("cpu", torch.bfloat16):
+            made: Tensor = module(value)
+        split.backward([made.float().sum()], [None])
+    for own, other in zip(stage.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(own.grad, other.grad, rtol=0.01, atol=0.05)
 
 
 class Again(nn.Module):
