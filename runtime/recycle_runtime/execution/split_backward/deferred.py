@@ -7,8 +7,9 @@
 The parameters are no inputs of the node, so autograd accumulates nothing for them. For a product the node is
 autograd's own, of a weight that wants no gradient, and a hook on it (`wait`) takes the gradient of the
 output: that is quicker than a node in Python. Other layers, and products of a value that wants no gradient,
-have a node in Python (`deferred`). What is kept is refused if it was changed in place before its weights
-used it.
+have a node in Python (`deferred`). Calls inside of vmap, torch.func or forward-mode derivatives, and calls
+with other parameters than the layer's own, are left to autograd. What is kept is refused if it was changed in
+place before its weights used it.
 
 Weights of what torch.utils.checkpoint computes again do not wait: to keep it until `run` would cost more than
 it was asked to save.
@@ -24,11 +25,13 @@ from typing import Any, NoReturn, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from recycle_runtime.program.copies import has_hooks
 from recycle_runtime.program.errors import ProgramError
 from recycle_runtime.program.second_forward import saving_hook
 
+_unsafe_view: Callable[[Tensor, Sequence[int]], Tensor] = torch.ops.aten._unsafe_view.default
 _walk_now: Callable[[], int] = torch._C._current_graph_task_id
 """Number of the backward that calls this, -1 outside of any."""
 Hooked = dict[nn.Parameter, Tensor]
@@ -152,9 +155,6 @@ class Owner:
         weights nothing in some of those, and they cannot be told apart."""
         if torch.is_grad_enabled():
             raise ProgramError(f"{unit.title}: {NO_SECOND_DERIVATIVE}", WITHOUT_SPLIT)
-        if self.is_own and self._walk < 0:
-            # The hook of an output's own node, which comes before `_begin` on that node.
-            self._begin(None)
         if _walk_now() != self._walk if self.is_own else self.is_computing:
             raise ProgramError(
                 f"{unit.title}: the model asks for a gradient by itself (torch.autograd.grad, backward), and "
@@ -180,7 +180,7 @@ class Owner:
         Not if it is computed again in backward, or is that second time: they would hold what checkpointing
         has been asked to drop.
         """
-        return self.defers and self.collecting is None and hook is None
+        return self.defers and not self.is_own and hook is None
 
 
 NO_SECOND_DERIVATIVE = (
@@ -210,6 +210,7 @@ class Unit(ABC):
         self.original: Callable[[Tensor], Tensor] = module.forward
         # Faster than asking the module for its attributes, and the same dictionary for its whole life.
         self.parameters: dict[str, nn.Parameter | None] = vars(module)["_parameters"]
+        self._own = self.parameters["weight"], self.parameters.get("bias")
 
     @property
     def title(self) -> str:
@@ -236,13 +237,18 @@ class Unit(ABC):
         # What torch.compile traces has one kernel for all gradients.
         if not is_trained or not torch.is_grad_enabled() or torch.compiler.is_compiling():
             return self.original(input)
-        if not self.owner.waits(saving_hook()):
+        if not self.has_own(weight, bias) or is_transformed():
+            return self.original(input)
+        if input.is_nested or not self.owner.waits(saving_hook()):
+            # Rows of nested tensors cannot be counted.
             return self.at_once(input)
         if not input.requires_grad:
             return deferred(input, self.owner.anchor, self)
-        if are_transforms_active():
-            return deferred(input, None, self)
         return self.waiting(input)
+
+    def has_own(self, weight: Tensor | None, bias: Tensor | None) -> bool:
+        """False if others are there, perhaps for one call only, as torch.func.functional_call has it."""
+        return weight is self._own[0] and bias is self._own[1]
 
     def waiting(self, input: Tensor) -> Tensor:
         """The output, of an input that wants a gradient, where weights wait."""
@@ -277,7 +283,9 @@ class _Deferred(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, value: Tensor, anchor: Tensor | None, unit: Deferrable) -> Tensor:
         ctx.unit = unit
-        return unit.compute(ctx, value)
+        output = unit.compute(ctx, value)
+        # Autograd lets nobody change a view in place that such a node has made.
+        return _unsafe_view(output, output.shape) if output._is_view() else output
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
@@ -289,7 +297,7 @@ class _Deferred(torch.autograd.Function):
 
 
 class _Waiting:
-    """Hook on the node of a product: its weights get what they need when the gradient of its output comes."""
+    """Hook on the node of a product: its weights get what they need when its output's gradient is there."""
 
     __slots__ = ("_unit", "_value", "_version")
 
@@ -297,7 +305,7 @@ class _Waiting:
         self._unit, self._value = unit, value
         self._version = 0 if value is None else value._version
 
-    def __call__(self, gradients: tuple[Tensor | None]) -> None:
+    def __call__(self, _: Any, gradients: tuple[Tensor | None]) -> None:
         (gradient,) = gradients
         if gradient is None:
             return
@@ -310,21 +318,25 @@ class _Waiting:
 
 def wait(output: Tensor, unit: Deferrable, value: Tensor | None) -> None:
     """Let the weights of a unit, which has made this of the value, get their gradients from the output's."""
-    node = output.grad_fn
+    # Whoever changes a view in place gives it another node: that of its base stays.
+    base: Any = output._base if output._is_view() else output
+    node = base.grad_fn
     assert node is not None
-    # Behind the hooks that a user sets on the output: those may change the gradient.
-    node.register_prehook(_Waiting(unit, value))
+    # Behind the hooks that a user sets on the output or on the node: those may change the gradient.
+    node.register_hook(_Waiting(unit, value))
 
 
 _Apply = Callable[[Tensor, Tensor | None, Deferrable], Tensor]
-_transformed: _Apply = _Deferred.apply  # pyright: ignore[reportUnknownMemberType]
-_plain: _Apply = super(torch.autograd.Function, _Deferred).apply  # pyright: ignore
-are_transforms_active: Callable[[], bool] = torch._C._are_functorch_transforms_active
+_apply: _Apply = super(torch.autograd.Function, _Deferred).apply  # pyright: ignore
+"""`Function.apply` does the same, after a look at arguments that only matter to transforms."""
+_are_transforms_active: Callable[[], bool] = torch._C._are_functorch_transforms_active
+
+
+def is_transformed() -> bool:
+    """True inside of vmap and torch.func, and where forward-mode derivatives are computed."""
+    return _are_transforms_active() or forward_ad._current_level >= 0
 
 
 def deferred(value: Tensor, anchor: Tensor | None, unit: Deferrable) -> Tensor:
     """Its output, from this value; the anchor makes it need a gradient where the value needs none."""
-    # `Function.apply` does the same, after a look at arguments that only matter to transforms.
-    if are_transforms_active():
-        return _transformed(value, anchor, unit)
-    return _plain(value, anchor, unit)
+    return _apply(value, anchor, unit)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from recycle_runtime.execution.split_backward.borders import Border, find_borders, gradients_at
-from recycle_runtime.execution.split_backward.deferred import Owner, refuse_changed, title_of
+from recycle_runtime.execution.split_backward.deferred import Owner, is_transformed, refuse_changed, title_of
 from recycle_runtime.execution.split_backward.products import Products, is_known
 from recycle_runtime.program.second_forward import saving_hook
 
@@ -190,7 +190,7 @@ class GeneralUnit:
         """The tensors that want a gradient, each once; None if nothing is to be deferred."""
         if self.closed is False or not torch.is_grad_enabled():
             return None
-        if torch.compiler.is_compiling() or not self.owner.waits(saving_hook()):
+        if torch.compiler.is_compiling() or is_transformed() or not self.owner.waits(saving_hook()):
             return None
         try:
             tensors = tensors_of((args, kwargs))
@@ -200,12 +200,14 @@ class GeneralUnit:
 
     def _trained(self) -> Sequence[nn.Parameter]:
         """Parameters that want a gradient; none if a module inside has hooks on its backward, which two walks
-        would call twice."""
+        would call twice, or if something computed stands for a parameter."""
         found: dict[int, nn.Parameter] = {}
         for module in self.module.modules():
             if module is not self.module and (module._backward_hooks or module._backward_pre_hooks):
                 return ()
             for parameter in module._parameters.values():
+                if parameter is not None and parameter.grad_fn is not None:
+                    return ()
                 if parameter is not None and parameter.requires_grad:
                     found[id(parameter)] = parameter
         return list(found.values())

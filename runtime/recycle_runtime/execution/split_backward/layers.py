@@ -146,7 +146,7 @@ class LinearUnit(Unit):
         if torch.compiler.is_compiling() or not self.owner.lowers or not torch.is_grad_enabled():
             return self.original(input)
         weight, bias, kind = self.weight, self.parameters["bias"], input.device.type
-        if not torch.is_autocast_enabled(kind) or not _has_sum(weight):
+        if not torch.is_autocast_enabled(kind) or not _has_sum(weight) or not self.has_own(weight, bias):
             return self.original(input)
         dtype = torch.get_autocast_dtype(kind)
         if bias is None:

@@ -29,8 +29,8 @@ from recycle_runtime.execution.split_backward.deferred import (
     Owner,
     Titled,
     add,
-    are_transforms_active,
     deferred,
+    is_transformed,
     refuse_changed,
     wait,
 )
@@ -277,6 +277,15 @@ class _Matrix(Tensor):
         matrix.made, matrix.whole = made, real
         return matrix
 
+    def __getattr__(self, name: str) -> Any:
+        """Marks that somebody has set on the parameter."""
+        return getattr(self.whole, name)
+
+    @property
+    def _is_param(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Asked by `isinstance(..., nn.Parameter)`."""
+        return isinstance(self.whole, nn.Parameter)
+
     @property
     def device(self) -> torch.device:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.whole.device
@@ -376,7 +385,7 @@ class Products:
     def _found(
         self, call: _Call, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Tensor, _Product] | None:
-        if not torch.is_grad_enabled() or are_transforms_active() or not self.owner.waits(saving_hook()):
+        if not torch.is_grad_enabled() or is_transformed() or not self.owner.waits(saving_hook()):
             return None
         try:
             found = call(self, *args, **kwargs)
@@ -389,7 +398,8 @@ class Products:
         if any(id(each) not in self._own for each in product.trained):
             return None
         weight = product.weight.parameter
-        is_plain = type(value) in (Tensor, nn.Parameter) and value.dim() > 1 and value.device == weight.device
+        is_plain = type(value) in (Tensor, nn.Parameter) and not value.is_nested and value.dim() > 1
+        is_plain = is_plain and value.device == weight.device
         if not is_plain or (value.dtype != weight.dtype and _autocast_dtype(value) is None):
             return None
         return found

@@ -85,6 +85,20 @@ def hooked_below(module: Any, value: Tensor) -> Tensor:
     return value @ expert.t()
 
 
+def by_what_it_is(module: Any, value: Tensor) -> Tensor:
+    """Asks what a forward may ask of its parameter."""
+    module.weight.scale = 3.0
+    assert module.weight.scale == 3.0
+    assert isinstance(module.weight, nn.Parameter) and not isinstance(module.experts[0], nn.Parameter)
+    assert not hasattr(module.weight, "another")
+    return value @ module.weight.t()
+
+
+def marked(module: Any, value: Tensor) -> Tensor:
+    """Its parameter was marked before the forward."""
+    return value @ module.turned * module.turned.mark
+
+
 USES: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "addmm": lambda module, value: torch.addmm(module.bias, value, module.turned),
     "addmm, computed bias": lambda module, value: torch.addmm(module.bias * 2, value, module.turned),
@@ -106,6 +120,7 @@ USES: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "a bias of one": lambda module, value: F.linear(value, module.weight, module.bias[:1]),
     "first operand": lambda module, value: (module.weight @ value.t()).t(),
     "checkpointed": checkpointed,
+    "asked what it is": by_what_it_is,
     "without gradient": lambda module, value: value @ module.turned + (value @ module.weight.detach().t()),
 }
 
@@ -121,6 +136,14 @@ def test_products(use: str, grad: bool) -> None:
     twins = Twins(Matrices(USES[use]).double())
     for _ in range(3):
         twins.check(batch(1, grad), batch(2, grad))
+
+
+def test_marks_on_parameters() -> None:
+    twins = Twins(Matrices(marked).double())
+    for module in (twins.plain, twins.other):
+        cast(Any, module).turned.mark = 3.0
+    for _ in range(3):
+        twins.check(batch(1), batch(2))
 
 
 @pytest.mark.parametrize("frozen", ["turned", "bias"])
