@@ -190,7 +190,7 @@ WITHOUT_SPLIT = "leave `decouple` out of the techniques of the job"
 
 
 def refuse_changed(unit: Titled) -> NoReturn:
-    """What the weights of a layer need is not there any more."""
+    """The input of a layer, or its output's gradient, is not what it was: its weights cannot wait."""
     raise ProgramError(
         f"{unit.title}: its input, or the gradient of its output, was changed in place before the gradients "
         "of its weights were computed, which wait in plans with decoupled backwards",
