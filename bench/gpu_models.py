@@ -7,8 +7,9 @@
 
 Each variant (eager, compiled by layer, gradient checkpointing, both) is compared with the plain loop of the
 same variant. All contestants of a variant are in one process, have their own model with the same numbers, and
-compute the same steps; a turn is a few steps of one while the others wait, and ratios are medians over
-rounds, with the least and the most of them beside. `--minutes` begins no variant after so long.
+compute the same steps; a turn is two steps of one while the others wait, and who is first changes with every
+round. Ratios are medians over rounds, with the least and the most of them beside. `--minutes` begins no
+variant after so long.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from typing import Any, NamedTuple
 from bench.gpu_profile import Recording, difference, record, text
 from bench.gpu_step import MICROBATCHES, PLANS, Contestant, OfPlan, compile_plans
 
-WARM_UP, ROUNDS, STEPS = 4, 3, 3
+WARM_UP, ROUNDS, STEPS = 4, 7, 2
 VARIANTS = ("eager", "compiled", "checkpointing", "compiled and checkpointing")
 HEAD = "| model | variant | contestant | ms a step | of the plain loop | least to most | losses apart |"
 
@@ -296,8 +297,9 @@ def race(task: Trained, folder: Path, device: str) -> list[str]:
             if "graphs" in name and not own.has_graphs:
                 raise RuntimeError("was not captured")
             plain.seconds.clear()
-            for _ in range(ROUNDS):
-                for each in dict.fromkeys((plain, own)):
+            for number in range(ROUNDS):
+                turns = list(dict.fromkeys((plain, own)))
+                for each in turns[:: -1 if number % 2 else 1]:
                     each.turn(STEPS)
         except Exception as error:
             print(f"{task.name}, {task.variant}: {name}: {type(error).__name__}: {error}", flush=True)
