@@ -268,7 +268,7 @@ class _Matrix(Tensor):
 
     made: "Products"
     whole: Tensor
-    """What it stands for."""
+    """The matrix that it stands for."""
 
     @classmethod
     def of(cls, made: "Products", real: Tensor) -> "_Matrix":
