@@ -22,7 +22,6 @@ from recycle_compiler.frontend.load import parse_job_text
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.layout import Layout, job_of_layout, parse_layout
 
-cp_model: Any = import_module("ortools.sat.python.cp_model")
 _FEW = 3
 """Ways to share out the micro-batches of a stage up to which each is a case."""
 _WIDE = 8
@@ -100,6 +99,7 @@ def case_of(job: JobSpec, layout: Layout, period: int) -> Case:
 
 def refuted(case: Case, shares: dict[int, Shares], seconds: float) -> bool | None:
     """True if there are no such times, False if there are, None if that is not known in time."""
+    cp_model: Any = import_module("ortools.sat.python.cp_model")
     model = cp_model.CpModel()
     before: tuple[list[Any], list[Any]] | None = None
     for stage in range(case.stages):
