@@ -10,7 +10,6 @@ from recycle_compiler.frontend.check import Sections
 from recycle_compiler.frontend.cut import setting_of
 from recycle_compiler.frontend.diagnostics import Mistakes
 from recycle_compiler.frontend.shape import GivenShape
-from recycle_compiler.frontend.syntax import Name
 from recycle_compiler.frontend.values import read_whole
 from recycle_compiler.ir.expert_messages import MOST_SLOTS
 from recycle_compiler.ir.job import Techniques
@@ -19,7 +18,6 @@ _MOST_STEPS = 1_000_000
 PLACED_EVERY = 1
 """Steps between placements, where the job does not say."""
 _NOT_WITH = (
-    ("parallel", "workers", "a job that leaves its cut to the compiler", "give `pipeline` and `data`"),
     ("parallel", "tied", "stages that share parameters", "remove `tied`, or the block `experts`"),
     ("batch", "split", "micro-batches that are split in two", "remove `split`"),
 )
@@ -63,10 +61,6 @@ def _conflicts(
     for name, key, what, hint in _NOT_WITH:
         if setting := setting_of(sections, name, key):
             found.append((f"experts cannot be combined with {what}", setting.key.span, hint))
-    recut = setting_of(sections, "parallel", "recut")
-    if recut and isinstance(recut.value, Name) and recut.value.text == "on":
-        message = "a job with experts keeps its cut"
-        found.append((message, recut.value.span, "write `recut = off`, or remove it"))
     return found
 
 

@@ -130,8 +130,6 @@ def _place(
 ) -> _Placed | None:
     """The job on its workers; None when the report says why not."""
     recut, grouping = read_recut(sections, report), read_grouping(sections, report)
-    # The workers of a stage have experts in their slots: other cuts would be of other stages.
-    recut = False if "experts" in sections else recut
     setting = capacity_setting(sections)
     if isinstance(source, ChunkCosts) or _has_profile_block(sections):
         refuse_layer_settings(sections, report)
@@ -153,7 +151,9 @@ def _place(
     if placed is None:
         return None
     said = {} if split is None else {"split_ppm": split}
-    said |= {} if grouping or recut is False else {"grouping": False}
+    # Workers of several stages would hold a chunk, and have to meet in its rounds.
+    has_groups = grouping and not state.slots
+    said |= {} if has_groups or recut is False else {"grouping": False}
     return replace(placed, layered=placed.layered | said)
 
 
