@@ -140,7 +140,8 @@ class MeasuredLayers:
         sent = workers - 1 + max(0, min(self.owners, workers) - 1)
         whole = tuple(time * workers // sent for time in given.reduce)
         gather, exchange = (
-            tuple(time * workers // (workers - 1) for time in times) for times in (given.gather, given.exchange)
+            tuple(time * workers // (workers - 1) for time in times)
+            for times in (given.gather, given.exchange)
         )
         return replace(given, reduce=whole, gather=gather, exchange=exchange)
 

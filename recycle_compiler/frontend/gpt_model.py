@@ -428,7 +428,7 @@ def read_model(
     overhead = _read_overhead(sections.get("device"), report)
     micro = _require_micro(sections, shape, report)
     known = {key: size for key, size in sizes.items() if size is not None}
-    experts = _read_experts(section, sections, shape, state, report)
+    experts = _read_experts(section, sections, report)
     if len(known) < len(sizes) or experts is None:
         return None
     model = GptModel(**known, **experts)
@@ -447,9 +447,7 @@ def _size(section: Section, key: str, report: Mistakes) -> int | None:
     return read_whole(setting, report, 1, most) if setting else None
 
 
-def _read_experts(
-    section: Section, sections: Sections, shape: GivenShape, state: StateRules, report: Mistakes
-) -> dict[str, int] | None:
+def _read_experts(section: Section, sections: Sections, report: Mistakes) -> dict[str, int] | None:
     """Experts of the model; nothing where it has none. None when the report says what is wrong."""
     settings = section.settings
     if "experts" not in settings:
@@ -471,12 +469,6 @@ def _read_experts(
     if "experts" not in sections:
         message = "the model has experts, and the job does not say how many a worker has room for"
         report.error("missing", message, settings["experts"].key.span, "add `experts { slots = 2 }`")
-        return None
-    room = state.slots * (shape.pipelines or 0)
-    if state.slots and shape.pipelines and experts > room:
-        slots = f"{quantity(room, 'slot')} of {shape.pipelines:,} workers"
-        message = f"{quantity(experts, 'expert')} do not fit into {slots}"
-        report.error("range", message, settings["experts"].value.span, "raise `slots` or `data`")
         return None
     return {"experts": experts, "active": active, "imbalance_ppm": imbalance.floor_of(10_000)}
 

@@ -62,8 +62,6 @@ def resolve(job: Job, folder: Path, report: Mistakes) -> JobSpec | None:
     ties = read_ties(sections, source, report) if source else None
     if ties is None or experts is None:
         return None
-    if isinstance(source, ModelLayers):
-        check_room(source.model.experts, experts, failures, shape, sections, report)
     if costs.exchange and not experts.slots:
         setting = _costs_of(sections).settings.get("exchange")
         message = "`exchange` is given, and the job has no experts that peers share"
@@ -100,8 +98,17 @@ def resolve(job: Job, folder: Path, report: Mistakes) -> JobSpec | None:
         message = "`gather` is given, and every worker has the whole state of the optimizer"
         hint = "write `optimizer { state = sharded }`, or remove it"
         report.error("conflict", message, setting.key.span, hint)
+    if spec.expert_counts and not spec.is_free:
+        check_room(max(spec.expert_counts), experts, spec, _span_of_experts(sections), sections, report)
     check_totals(spec, costs.span, report)
     return spec
+
+
+def _span_of_experts(sections: Sections) -> Span:
+    """Place that says how many experts there are."""
+    section = _costs_of(sections)
+    setting = section.settings.get("experts")
+    return setting.value.span if setting else section.span
 
 
 @dataclass(frozen=True, slots=True)

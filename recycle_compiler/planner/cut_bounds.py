@@ -201,7 +201,9 @@ class ShareTable:
         self.first, self.end = (index.astype(np.int64) for index in np.triu_indices(costs.count + 1, 1))
         self.units = job.pipelines * job.microbatches
         self._stagger = job.techniques.stagger
-        self._of = _ranges(job, costs, self.first, self.end, np.ones(1, dtype=np.int64), np.array([job.workers]))
+        self._of = _ranges(
+            job, costs, self.first, self.end, np.ones(1, dtype=np.int64), np.array([job.workers])
+        )
         self._fits = _holdable(self._of, self.units) >= 1
 
     def finish(self, holders: Ints) -> Ints:

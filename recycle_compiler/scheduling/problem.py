@@ -203,7 +203,12 @@ def problem_of(graph: Graph) -> Problem:
         window=barriers,
         grain=int(
             np.gcd.reduce(
-                [np.gcd.reduce(tasks.duration), np.gcd.reduce(tasks.edges.lag), *finish, *times_of_overlap(job)]
+                [
+                    np.gcd.reduce(tasks.duration),
+                    np.gcd.reduce(tasks.edges.lag),
+                    *finish,
+                    *times_of_overlap(job),
+                ]
             )
         ),
         is_uniform=False,

@@ -145,7 +145,9 @@ def _wrong_costs(costs: LayerCosts, other: JobSpec, workers: Sequence[int]) -> I
         ring = sum(workers[stage] for stage in other.holders[chunk])
         expected["optimizer"] = part_of_all(step, other.owners, ring) if other.owners and ring > 0 else step
         if ring > 0:
-            messages = message_time(sum(costs.slot_transfer[first:end]), costs.expert_counts[first:end], other, ring)
+            messages = message_time(
+                sum(costs.slot_transfer[first:end]), costs.expert_counts[first:end], other, ring
+            )
             expected["reduce"] = reduce_time(whole, ring, other.owners) + messages.sum
             gathered = reduce_time(sum(costs.gather[first:end]), ring, 0) + messages.gather
             expected["gather"] = gathered if other.owners else 0

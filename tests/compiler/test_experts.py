@@ -244,7 +244,7 @@ def test_fewer_peers_send_other_messages_of_experts() -> None:
         ("experts 4 1", "experts -1 1"),
         ("expert_counts 8 8 8 0", "expert_counts 8 8 8"),
         ("expert_counts 8 8 8 0", "expert_counts 8 8 100000000000000000000 0"),
-        ("slot_transfer 1000 1000 100 0", ""),
+        ("expert_counts 8 8 8 0", ""),
         ("slot_transfer 1000 1000 100 0", "slot_transfer -1 1000 100 0"),
         ("slot_transfer 1000 1000 100 0", f"slot_transfer {'9' * 400} 1000 100 0"),
         ("owners 2", "owners 0"),
