@@ -232,7 +232,7 @@ def _work(model: GptModel, run: ModelRun, part: _Part) -> Work:
 
 
 def _layer(model: GptModel, run: ModelRun, part: _Part) -> EstimatedCosts:
-    """One layer, its gradients reduced, its weights gathered and its tokens exchanged by very many workers."""
+    """One layer; very many workers sum its gradients, gather its weights and exchange its tokens."""
     parameters = _parameters(model, run, part, run.state.slots)
     sent = GRADIENT_BYTES * parameters * (1 if run.state.owners else 2)
     reduce = _divide(sent * 10**9, run.device.network_bandwidth)

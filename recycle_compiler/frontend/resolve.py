@@ -17,7 +17,7 @@ from recycle_compiler.frontend.cut import (
 )
 from recycle_compiler.frontend.diagnostics import Mistakes, quantity, quote
 from recycle_compiler.frontend.experts import check_room, read_experts
-from recycle_compiler.frontend.gpt_model import ModelLayers, read_model
+from recycle_compiler.frontend.gpt_model import read_model
 from recycle_compiler.frontend.layers import read_layers_block
 from recycle_compiler.frontend.optimizer_state import StateRules, read_owners
 from recycle_compiler.frontend.profile import read_profile_block

@@ -153,8 +153,7 @@ class JobSpec:
     state_counts: tuple[int, ...] = ()
     """Parameters of each chunk whose state is shared out, where workers have fewer: not all experts."""
     expert_counts: tuple[int, ...] = ()
-    """Experts of each mixture layer of a chunk, as many slots of its workers at least; empty where that is not
-    known."""
+    """Experts of each mixture layer of a chunk, which need as many slots; empty where that is not known."""
     slot_transfer: tuple[int, ...] = ()
     """Ticks of one expert of each mixture layer of a chunk to another worker: of such messages are parts of
     `reduce` and `gather` (`ir.expert_messages`). Empty where that is not known."""

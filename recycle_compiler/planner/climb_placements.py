@@ -164,7 +164,7 @@ def between(one: Counts, other: Counts, part: int, parts: int) -> Counts:
 
 
 def can_run(left: JobSpec, problem: Problem) -> bool:
-    """True if the workers of every stage that are left can hold a micro-batch, and have slots for all experts."""
+    """True if the workers that are left on every stage can hold a micro-batch and all experts."""
     return left.short_of_slots is None and all(
         room == UNLIMITED or room >= needed
         for room, needed in zip(problem.capacity, problem.activation, strict=True)

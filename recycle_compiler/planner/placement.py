@@ -33,8 +33,8 @@ _PROMISING = 998
 
 
 NO_ROOM = 1 << 60
-"""The period of a plan that cannot be: no micro-batch fits into the memory of some stage, or its workers have too
-few slots for its experts."""
+"""The period of a plan that cannot be: workers of some stage have no room for a micro-batch, or too few slots
+for its experts."""
 _CLIMBED_ALONE = 10_000
 """Ops beyond which failures are only moved, where they can be: other ways to place them cost up to ten times
 as much in all."""

@@ -88,8 +88,8 @@ def _too_few_slots(plan: CheckedPlan) -> Iterator[Violation]:
     for chunk, experts in enumerate(job.expert_counts):
         workers = int(here[list(job.holders[chunk])].sum())
         if workers * job.slots < experts:
-            message = f"the {experts} experts of {plan.chunk_text(chunk)} need as many slots, and {workers} workers "
-            message += f"with {job.slots} each have {workers * job.slots}"
+            message = f"the {experts} experts of {plan.chunk_text(chunk)} need as many slots, and {workers} "
+            message += f"workers with {job.slots} each have {workers * job.slots}"
             yield plan.overall(VerifierRule.ROUND_SLOTS, message)
 
 

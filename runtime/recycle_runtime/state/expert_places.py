@@ -40,8 +40,8 @@ class ExpertPlaces:
         return self._chunk.expert_counts.layers
 
     def agree(self, able: Sequence[int], go_on: Callable[[], None]) -> None:
-        """All peers are here, and go on with what the first of those that work knows of the popularity in each
-        layer: under another cut, layers that have travelled have taken none along."""
+        """All peers are here, and go on with what the first of those that work, and know it, says of the
+        popularity in each layer: under another cut, layers that have travelled have taken none along."""
         if not self.layers:
             return
         told = torch.zeros(self._peers, len(self.layers), 1 + self._most, dtype=torch.float64)

@@ -50,8 +50,8 @@ from recycle_runtime.protocol.messages.generations import (
     HeldState,
     Hold,
     Holding,
-    Leave,
     LayerExperts,
+    Leave,
     LeftGroup,
     Move,
 )
