@@ -168,8 +168,9 @@ def test_the_example(capsys: pytest.CaptureFixture[str]) -> None:
     assert parse_job(print_job(job).splitlines()) == job
     plan = plan_failed(job, (), effort=Effort().least())
     assert plan.claims.status == "optimal"
-    assert main(["plan", "examples/mixture.job", "--slow", "1:2=3"]) == 1
-    assert "meet in rounds" in capsys.readouterr().err
+    for slow in (["--slow", "1:2=3"], ["--workers", "124", "--slow", "3"]):
+        assert main(["plan", "examples/mixture.job", *slow]) == 1
+        assert "meet in rounds" in capsys.readouterr().err
     assert main(["check", "examples/mixture.job"]) == 0
 
 
