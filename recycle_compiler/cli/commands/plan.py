@@ -8,7 +8,7 @@ of them are slow, they may get fewer layers too, and the plan says where they st
 
 import json
 from argparse import Namespace
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from pathlib import Path
 
