@@ -9,7 +9,7 @@ keeps them valid. Where the optimizer's state is sharded, more workers keep and 
 stage imposes is then counted for the most workers that a column stands for. Where peers share experts, fewer
 workers exchange fewer tokens, and more of them hide more of W behind that: so a column counts the exchanges
 of the fewest, and what those of the most hide. A stage with too few slots for the experts of its layers is
-none.
+none, nor is one that has them only while nobody fails.
 
 Bounds that look at the workers of other stages (crowds, both ends) are not used here: they depend on the rest
 of the layout.
@@ -68,7 +68,7 @@ class _Ranges:
     reduce: Ints
     gather: Ints
     fewest: Ints
-    """Workers with enough slots for the experts of the range."""
+    """Workers with enough slots for the experts of the range, also after a failure that loses no state."""
     activation: Ints
     kept: Ints
     capacity: Ints
@@ -106,8 +106,10 @@ def _useful_counts(units: int, least: int, most: int, needed: Ints) -> Ints:
 
 
 def _workers_for_experts(job: JobSpec, costs: LayerCosts) -> Ints:
-    """Of each layer, the fewest workers with as many slots as it has experts."""
-    return -(-np.array(costs.expert_counts, dtype=np.int64) // max(1, job.slots)) * min(1, job.slots)
+    """Of each layer, the fewest workers of which as many may fail as of its holders, and the others still have
+    as many slots as it has experts."""
+    experts = np.array(costs.expert_counts, dtype=np.int64) * min(1, job.slots)
+    return np.where(experts > 0, -(-experts // max(1, job.slots)) + job.redundancy - 1, 0)
 
 
 def _ranges(

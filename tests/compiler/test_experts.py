@@ -19,7 +19,7 @@ from recycle_compiler.frontend import load_job
 from recycle_compiler.frontend.gpt_model import DEVICES, GptModel, ModelRun, estimate_stages
 from recycle_compiler.frontend.optimizer_state import StateRules
 from recycle_compiler.ir.expert_messages import message_ticks
-from recycle_compiler.ir.failure import failure_set, normal_form
+from recycle_compiler.ir.failure import failed_per_stage, failure_set, normal_form
 from recycle_compiler.ir.job import JobSpec, TextError, parse_job, print_job
 from recycle_compiler.ir.ops import OpKind
 from recycle_compiler.ir.streams import Streams
@@ -28,7 +28,10 @@ from recycle_compiler.ir.text import parse_graph, parse_schedule, print_graph, p
 from recycle_compiler.passes.add_worker import AddWorker
 from recycle_compiler.passes.assign_slots import AssignSlots
 from recycle_compiler.passes.standard import GRAPH_PASSES, LOWERING_PASSES
-from recycle_compiler.planner.compile import compile_job, plan_failed
+from recycle_compiler.planner.compile import NoPlanError, compile_job, plan_failed
+from recycle_compiler.planner.recut import plan_recuts
+from recycle_compiler.planner.start import NoStartError, started
+from recycle_compiler.scheduling.budget import Guard
 from recycle_compiler.scheduling.search import Effort
 from recycle_compiler.simulator.engine import simulate
 from recycle_compiler.verifier.report import VerifierRule
@@ -37,6 +40,7 @@ from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import SERVES, Opcode
 from tests.compiler.test_sharded import sharded
 from tests.support.jobs import SLOT, figure3, small_targets
+from tests.support.layers import layer_costs, layered_job
 
 
 def with_experts(job: JobSpec, slots: int = 2) -> JobSpec:
@@ -111,6 +115,14 @@ def test_bounds_and_plans_against_all_sizes_and_orders_of_rounds() -> None:
         optimum = optimum_in_rounds(job, failed, claims.period + SLOT, shorten_over_orders)
         assert optimum is not None, f"seed {seed}: too many orders"
         assert claims.lower_bound <= optimum == claims.period, f"seed {seed}"
+
+
+def test_without_time_there_is_a_plan_that_fits_memory() -> None:
+    """One worker holds two micro-batches, and the three of the next stage would wait for one more."""
+    job = replace(with_experts(figure3(6)), microbatches=2, capacity=(2 * SLOT, None, None, None))
+    plan = plan_failed(job, failure_set([(1, 0), (2, 0)]), guard=Guard(0))
+    bundle = Bundle.parse(bundle_bytes(source="", plans=[plan]))
+    assert [str(violation) for violation in verify_bundle(bundle)] == []
 
 
 def test_rounds_that_peers_do_not_share() -> None:
@@ -289,3 +301,39 @@ def test_w_is_computed_while_rounds_exchange_tokens() -> None:
         forged = replace(plan, job=replace(job, exchange=()))
         found = verify_bundle(Bundle.parse(bundle_bytes(source="", plans=[forged])))
         assert VerifierRule.CLAIM_PERIOD in {violation.rule for violation in found}
+
+
+def test_every_stage_of_every_cut_has_slots_for_its_experts() -> None:
+    """Three workers have them, two have not. Failures lie elsewhere, and a layout has one worker more, so that
+    it survives a failure."""
+    costs = replace(layer_costs((1000,) * 4), expert_counts=(0, 0, 0, 6), exchange=(0, 0, 0, 200))
+    job = layered_job(costs, (2, 2), 4, 2, failures=2, owners=2, slots=2)
+    own = compile_job(job)
+    assert all(failed_per_stage(plan.failed, 2)[1] < 2 for plan in own)
+    with pytest.raises(NoPlanError, match="stage 1 has too few slots: its 6 experts need as many"):
+        plan_failed(job, failure_set([(0, 1), (1, 1)]))
+    found = plan_recuts(job, dict(enumerate(own)), map, Guard(10**15))
+    assert found.made
+    for recut in found.made:
+        for (_, end), workers in zip(recut.layout.ranges, recut.layout.workers, strict=True):
+            assert end < 4 or workers > 3
+    bundle = Bundle.parse(bundle_bytes(source="", plans=own, recuts=[recut.plans for recut in found.made]))
+    assert [str(violation) for violation in verify_bundle(bundle)] == []
+    # A plan that says nothing of how many experts there are may be of two workers.
+    quiet = replace(job, expert_counts=(), layer_costs=replace(costs, expert_counts=()))
+    plan = plan_failed(quiet, failure_set([(0, 1), (1, 1)]))
+    forged = replace(plan, job=job)
+    rules = {one.rule for one in verify_bundle(Bundle.parse(bundle_bytes(source="", plans=[forged])))}
+    assert rules == {VerifierRule.ROUND_SLOTS}
+
+
+def test_a_job_with_experts_may_leave_its_cut_to_the_compiler() -> None:
+    """Of eight workers with two slots each a stage of six experts needs three, and one more for a failure."""
+    costs = replace(layer_costs((1000,) * 4), expert_counts=(6,) * 4)
+    job = layered_job(costs, (4,), 8, 1, failures=1, owners=2, slots=2)
+    free = replace(job, free_workers=8)
+    start = started(free)
+    assert start.pipelines >= 4 and start.expert_counts == (6,) * start.stages
+    crowded = replace(free, layer_costs=replace(costs, expert_counts=(15,) * 4))
+    with pytest.raises(NoStartError, match="with slots for all experts"):
+        started(crowded)

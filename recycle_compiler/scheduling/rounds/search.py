@@ -126,7 +126,8 @@ class _Shapes:
         """The best of those that are alike everywhere, and then of those that differ on some chunk."""
         for shape in self._plain():
             self._try(shape)
-            if self._is_done():
+            # However little time is left: memory may be too tight for all but rounds of one size.
+            if self._best is not None and self._is_done():
                 break
         assert self._best is not None, "rounds of one size are those of one pipeline: any memory will do"
         if self._effort.rounds:

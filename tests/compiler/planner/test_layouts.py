@@ -110,7 +110,7 @@ def fits(job: JobSpec, layout: Layout) -> bool:
     derived = job_of_layout(job, layout)
     rooms = zip(derived.capacity, derived.activation, strict=True)
     has_slots = all(
-        workers * job.slots >= experts
+        experts == 0 or (workers - job.redundancy + 1) * job.slots >= experts
         for workers, experts in zip(layout.workers, derived.expert_counts, strict=False)
     )
     return has_slots and all(room is None or room >= needed for room, needed in rooms)

@@ -23,16 +23,26 @@ EXPERT_LAYERS = str(PROGRAMS / "expert_layers.py")
 FIVE = "4x3,2x2"
 PER_STEP = 9
 EXPERTS = (0, 4, 4, 4, 4, 0)
-"""Of each layer. Two workers with two slots each have room for them, one alone has not."""
+"""Of each layer."""
 
 
 @pytest.fixture(scope="session")
 def recuttable_with_experts(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("recut") / "experts.plan"
+    """Two workers of a stage have slots for its experts, one alone has not."""
+    return bundle_with_slots(tmp_path_factory.mktemp("recut") / "experts.plan", 2)
+
+
+@pytest.fixture(scope="session")
+def with_slots_to_spare(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Every worker has room for all experts."""
+    return bundle_with_slots(tmp_path_factory.mktemp("recut") / "spare.plan", 4)
+
+
+def bundle_with_slots(path: Path, slots: int) -> str:
     exchange = tuple(100 * (count > 0) for count in EXPERTS)
     costs = replace(layer_costs((1000,) * 6), expert_counts=EXPERTS, exchange=exchange)
-    job = layered_job(costs, (3, 3), 3, PER_STEP // 3, owners=2, slots=2)
-    return write_bundle(path, job, {FIVE: [(1, 0)]}, [(0, 0), (0, 1), (1, 0), (1, 1)])
+    job = layered_job(costs, (3, 3), 3, PER_STEP // 3, owners=2, slots=slots)
+    return write_bundle(path, job, {FIVE: [(1, 0), (0, 1)]}, [(0, 0), (0, 1), (1, 0), (1, 1)])
 
 
 def test_a_failure_is_rerouted_and_then_recut(tmp_path: Path, recuttable_with_experts: str) -> None:
@@ -67,12 +77,10 @@ def test_the_coordinator_is_killed_while_layers_travel(tmp_path: Path, recuttabl
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_a_second_failure_around_the_switch(
-    tmp_path: Path, recuttable_with_experts: str, moment: str
-) -> None:
+def test_a_second_failure_around_the_switch(tmp_path: Path, with_slots_to_spare: str, moment: str) -> None:
     faults = ["kill=1:1@5", f"kill={moment}"]
     run_until(
-        tmp_path, recuttable_with_experts, faults, [], is_run_by_four,
+        tmp_path, with_slots_to_spare, faults, [], is_run_by_four,
         program=EXPERT_LAYERS, per_step=PER_STEP,
     )  # fmt: skip
 
@@ -81,11 +89,11 @@ def test_a_second_failure_around_the_switch(
 @pytest.mark.parametrize("position", range(0, 40, 3))
 @pytest.mark.parametrize("worker", ["0:1", "0:0"])
 def test_a_second_failure_at_an_instruction(
-    tmp_path: Path, recuttable_with_experts: str, worker: str, position: int
+    tmp_path: Path, with_slots_to_spare: str, worker: str, position: int
 ) -> None:
     """The first failure is in step 5, and layers travel from step 6 on; the switch is some steps later."""
     faults = ["kill=1:1@5", f"kill={worker}@{7 + position % 4}.{position}"]
     run_until(
-        tmp_path, recuttable_with_experts, faults, [], is_run_by_four,
+        tmp_path, with_slots_to_spare, faults, [], is_run_by_four,
         program=EXPERT_LAYERS, per_step=PER_STEP,
     )  # fmt: skip
