@@ -106,8 +106,7 @@ def _useful_counts(units: int, least: int, most: int, needed: Ints) -> Ints:
 
 
 def _workers_for_experts(job: JobSpec, costs: LayerCosts) -> Ints:
-    """Of each layer, the fewest workers of which as many may fail as of its holders, and the others still have
-    as many slots as it has experts."""
+    """Of each layer: workers with slots for all of its experts, and as many more as may fail on any stage."""
     experts = np.array(costs.expert_counts, dtype=np.int64) * min(1, job.slots)
     return np.where(experts > 0, -(-experts // max(1, job.slots)) + job.redundancy - 1, 0)
 

@@ -304,8 +304,8 @@ def test_w_is_computed_while_rounds_exchange_tokens() -> None:
 
 
 def test_every_stage_of_every_cut_has_slots_for_its_experts() -> None:
-    """Three workers have them, two have not. Failures lie elsewhere, and a layout has one worker more, so that
-    it survives a failure."""
+    """Three workers have them, two have not. Failures lie elsewhere, and a layout has one worker more for a
+    failure."""
     costs = replace(layer_costs((1000,) * 4), expert_counts=(0, 0, 0, 6), exchange=(0, 0, 0, 200))
     job = layered_job(costs, (2, 2), 4, 2, failures=2, owners=2, slots=2)
     own = compile_job(job)
