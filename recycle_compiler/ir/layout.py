@@ -162,7 +162,7 @@ def _experts_of(
     exchange: tuple[int, ...],
     summed: Callable[[tuple[int, ...]], tuple[int, ...]],
 ) -> dict[str, tuple[int, ...]]:
-    """What a job with experts knows of each chunk, by field; nothing where that is known of no layer."""
+    """Fields of a job with experts, of each chunk; empty where nothing is known of any layer."""
     most = tuple(max(costs.expert_counts[first:end]) for first, end in chunks)
     found = {
         "exchange": exchange,

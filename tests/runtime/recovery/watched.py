@@ -191,7 +191,7 @@ def check_saved(
     whole: Mapping[str, torch.Tensor],
     within: float = 1e-9,
 ) -> None:
-    """What a worker has saved is as in the whole state, of which it has the experts of its slots alone."""
+    """A worker has saved what the whole state has, but of experts those in its slots alone."""
     here: dict[str, list[int]] = torch.load(path, weights_only=True).get("experts", {})
     parts = {name: whole[name][rows] for name, rows in here.items()}
     check_close(state, {**whole, **parts}, within)
