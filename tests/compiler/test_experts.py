@@ -30,7 +30,7 @@ from recycle_compiler.passes.add_worker import AddWorker
 from recycle_compiler.passes.assign_slots import AssignSlots
 from recycle_compiler.passes.standard import GRAPH_PASSES, LOWERING_PASSES
 from recycle_compiler.planner.compile import NoPlanError, compile_job, plan_failed
-from recycle_compiler.planner.recut import plan_recuts
+from recycle_compiler.planner.recut import fastest_layouts, plan_layout
 from recycle_compiler.planner.start import NoStartError, started
 from recycle_compiler.scheduling.budget import Guard
 from recycle_compiler.scheduling.search import Effort
@@ -313,17 +313,15 @@ def test_every_stage_of_every_cut_has_slots_for_its_experts() -> None:
     """Three workers have them, two have not. Failures lie elsewhere, and a layout has one worker more for a
     failure."""
     costs = replace(layer_costs((1000,) * 4), expert_counts=(0, 0, 0, 6), exchange=(0, 0, 0, 200))
-    job = layered_job(costs, (2, 2), 4, 2, failures=2, owners=2, slots=2)
-    own = compile_job(job)
+    job = layered_job(costs, (2, 2), 4, 1, failures=2, owners=2, slots=2)
+    own = compile_job(job, guard=Guard(0))
     assert all(failed_per_stage(plan.failed, 2)[1] < 2 for plan in own)
     with pytest.raises(NoPlanError, match="stage 1 has too few slots: its 6 experts need as many"):
         plan_failed(job, failure_set([(0, 1), (1, 1)]))
-    found = plan_recuts(job, dict(enumerate(own)), map, Guard(10**15))
-    assert found.made
-    for recut in found.made:
-        for (_, end), workers in zip(recut.layout.ranges, recut.layout.workers, strict=True):
-            assert end < 4 or workers > 3
-    bundle = Bundle.parse(bundle_bytes(source="", plans=own, recuts=[recut.plans for recut in found.made]))
+    layouts = [one for workers in (8, 7, 6) for one in fastest_layouts(job, workers, Guard(10**15))]
+    assert layouts and all(one.workers[-1] > 3 for one in layouts)
+    recut = plan_layout(job, layouts[0], Guard(0))
+    bundle = Bundle.parse(bundle_bytes(source="", plans=own, recuts=[recut.plans]))
     assert [str(violation) for violation in verify_bundle(bundle)] == []
     # A plan that says nothing of how many experts there are may be of two workers.
     quiet = replace(job, expert_counts=(), layer_costs=replace(costs, expert_counts=()))

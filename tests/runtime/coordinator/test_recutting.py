@@ -156,7 +156,7 @@ def test_halves_count_only_if_nobody_has_seen_a_micro_batch_that_cannot_be_split
 
 @pytest.mark.parametrize(("experts", "found"), [(12, 1), (13, 0)])
 def test_a_cut_whose_stages_have_too_few_slots_is_left_out(experts: int, found: int) -> None:
-    """Of the last layer, as whoever holds it has told; of other cuts one has a stage of six workers, which is the most."""
+    """Of the last layer, as whoever holds it has told; one other cut has a stage of six workers."""
     job = settled_job()
     slower(job)
     for book in job.book.family:
