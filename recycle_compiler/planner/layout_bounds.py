@@ -165,7 +165,7 @@ def _widest(layouts: Layouts, workers: int, least: int, known: int) -> tuple[int
 def layout_bound(job: JobSpec, layout: Layout) -> int:
     """A period below which no plan of this layout goes, by all bounds; its graph is not made."""
     derived = job_of_layout(job, layout)
-    return lower_bound(_problem(derived, layout)).period if has_room(derived) else FAR
+    return lower_bound(problem_of_layout(derived, layout)).period if has_room(derived) else FAR
 
 
 def has_room(job: JobSpec) -> bool:
@@ -176,7 +176,8 @@ def has_room(job: JobSpec) -> bool:
     )
 
 
-def _problem(job: JobSpec, layout: Layout) -> Problem:
+def problem_of_layout(job: JobSpec, layout: Layout) -> Problem:
+    """What bounds are made of; `job` is that of the layout."""
     split, staggered = job.techniques.decouple, job.techniques.stagger
     # The best case: what may be computed in exchanges takes no time.
     left = tuple(always_left(job, chunk) for chunk in range(job.stages))

@@ -223,4 +223,4 @@ class Recuts:
             return self._with_shards(job, way, book.ranges)
 
         with suppress(HoldersGoneError):
-            return best_layout(quicker, way_to)
+            return best_layout(quicker, ticks, way_to)
