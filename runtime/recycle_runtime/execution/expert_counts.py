@@ -6,7 +6,7 @@ mixtures that balance without a loss, at once, and the next placement of experts
 """
 
 from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import cast
 
 import torch
@@ -16,8 +16,6 @@ from recycle_runtime.experts.among_peers import AmongPeers, Arrivals
 from recycle_runtime.experts.mixture import MixtureOfExperts
 from recycle_runtime.experts.shared import SharedExperts
 from recycle_runtime.transport.interface import Pending
-
-_NOTHING_TO_KEEP = nullcontext()
 
 
 class ExpertCounts:
@@ -47,12 +45,9 @@ class ExpertCounts:
         for mixture in self._mixtures.values():
             mixture.loss_scale = share
 
-    def keeping(self, arrivals: Arrivals) -> AbstractContextManager[None]:
-        """Around a forward or a backward of the micro-batch that these belong to."""
-        return self._keeping(arrivals) if self.layers else _NOTHING_TO_KEEP
-
     @contextmanager
-    def _keeping(self, arrivals: Arrivals) -> Generator[None]:
+    def keeping(self, arrivals: Arrivals) -> Generator[None]:
+        """Around a forward or a backward of the micro-batch that these belong to."""
         exchanges = [layer.exchange for layer in self.layers if isinstance(layer.exchange, AmongPeers)]
         for each in exchanges:
             each.arrivals = arrivals

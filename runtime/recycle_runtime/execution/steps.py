@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from recycle_runtime.execution.chunk import Chunk
-from recycle_runtime.execution.optimizer import StartSum, Stepper, StepPhase, Verdict
+from recycle_runtime.execution.optimizer import StartSum, StepPhase, Verdict
 from recycle_runtime.transport.interface import Pending, Transport
 
 _BETWEEN_STEPS = (StepPhase.ACCUMULATING, StepPhase.UNSETTLED)
@@ -109,6 +109,7 @@ class WorkerSteps:
         self._is_settled = False
         """The last step was found to stand before the first REDUCE of this one."""
         self._sums = sums
+        self._steppers = [each.stepper for chunk in chunks.values() for each in chunk.of_ranks]
         for number, chunk in chunks.items():
             for each in chunk.of_ranks:
                 each.stepper.norm.first_peer = answers_for[number]
@@ -266,10 +267,6 @@ class WorkerSteps:
         for chunk in self._chunks.values():
             chunk.settled()
         return stands
-
-    @property
-    def _steppers(self) -> list[Stepper]:
-        return [each.stepper for chunk in self._chunks.values() for each in chunk.of_ranks]
 
     def _sum_of_chunks(self) -> StartSum:
         steppers = len(self._steppers)
