@@ -177,8 +177,12 @@ class Chunk:
         if is_whole and setting.program.has_parallelize:
             _log.warning("chunk %d: parallelize distributes nothing of it, so every rank does all", number)
         self.buffers = LayerBuffers([layer.buffers for layer in self.layers])
-        self.statistics = NormStatistics(self.module)
-        self.expert_counts = ExpertCounts(self.module)
+        statistics, self.expert_counts = NormStatistics(self.module), ExpertCounts(self.module)
+        self.step_counts = [
+            *([statistics] if statistics.norms else []),
+            *([self.expert_counts] if self.expert_counts.layers else []),
+        ]
+        """Counted by forwards here and summed over peers, if there is anything."""
         options = StepOptions(
             clip_norm=setting.program.clip_norm,
             clip_value=setting.program.clip_value,

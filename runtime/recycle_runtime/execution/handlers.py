@@ -240,8 +240,8 @@ class OpHandlers:
         """Forget what a broken run of a step has left, and be ready for this one."""
         for chunk in self._chunks.values():
             chunk.buffers.begin(step)
-            chunk.statistics.begin(self._job.pipelines * self._job.microbatches)
-            chunk.expert_counts.begin()
+            for counts in chunk.step_counts:
+                counts.begin(self._job.pipelines * self._job.microbatches)
             chunk.split.refresh()
         self._now = step
         self._current.clear()
@@ -334,22 +334,17 @@ class OpHandlers:
             tensor.requires_grad_(not chunk.is_first and tensor.is_floating_point())
         index, graphs = self._index(instruction), self._graphs.get(chunk.number)
         buffer.graph = None if graphs is None else self._graph_for(graphs, instruction, buffer)
-        chunk.statistics.before_forward(index)
-        if chunk.expert_counts.layers:
-            chunk.expert_counts.before_forward(self._loss_share(index))
+        for counts in chunk.step_counts:
+            counts.before_forward(index, self._loss_share(index))
         if buffer.graph is not None:
-            if chunk.number not in self._current:
-                self._current.add(chunk.number)
-                chunk.arrive(None)
-                chunk.split.refresh()
-            buffer.graph.forward(buffer.inputs, buffer.target, self._now, index)
-            buffer.outputs, buffer.share = buffer.graph.outputs, None
+            buffer.outputs, buffer.share = self._replayed(buffer.graph, chunk, index, buffer), None
         elif graphs is not None:
             with graphs.watching():
                 buffer.outputs = self._eagerly(chunk, index, buffer)
         else:
             buffer.outputs = self._eagerly(chunk, index, buffer)
-        chunk.statistics.after_forward(index)
+        for counts in chunk.step_counts:
+            counts.after_forward(index)
         buffer.target = None
         for name, experts in chunk.routers:
             if experts.router_sum is not None:
@@ -359,6 +354,17 @@ class OpHandlers:
             self._add_loss(buffer.outputs[0].detach(), 1.0 if buffer.share is None else buffer.share)
         else:
             self._shapes[chunk.number].show(self._signature(index), buffer.outputs)
+
+    def _replayed(
+        self, graph: GraphedWork, chunk: Chunk, index: int, buffer: Buffer
+    ) -> tuple[torch.Tensor, ...]:
+        """The outputs of a forward that was captured."""
+        if chunk.number not in self._current:
+            self._current.add(chunk.number)
+            chunk.arrive(None)
+            chunk.split.refresh()
+        graph.forward(buffer.inputs, buffer.target, self._now, index)
+        return graph.outputs
 
     def _eagerly(self, chunk: Chunk, index: int, buffer: Buffer) -> tuple[torch.Tensor, ...]:
         """The outputs of a forward: the loss, where the chunk is the last."""

@@ -154,8 +154,8 @@ class WorkerSteps:
         sums = partial(self._transport.start_peer_sums, chunk) if self._ownership else None
         self._start_counts(chunk)
         # Before gradients are there, with which the step may be made without this group.
-        held.statistics.sum.take()
-        held.expert_counts.finish()
+        for each in held.step_counts:
+            each.finish()
         for rank, each in enumerate(held.of_ranks):
             more = rank * self._sums
             tied = None if self._tied_sum is None else partial(start, self._tied_sum + more)
@@ -166,8 +166,8 @@ class WorkerSteps:
         """Sums of what forwards have counted come before those of gradients: peers must begin all sums of a
         chunk in the same order, however many gradients are summed before REDUCE here."""
         held, start = self._chunks[chunk], partial(self._start_for_all, chunk)
-        held.statistics.start(start)
-        held.expert_counts.start(start)
+        for each in held.step_counts:
+            each.start(start)
         for each in held.of_ranks:
             each.stepper.expect_sums()
 
@@ -249,8 +249,8 @@ class WorkerSteps:
         self._due.clear()
         self._gathers.clear()
         for chunk in self._chunks.values():
-            chunk.statistics.sum.drop()
-            chunk.expert_counts.sum.drop()
+            for each in chunk.step_counts:
+                each.sum.drop()
         for stepper in self._steppers:
             stepper.norm.drop()
             stepper.drop_sums()

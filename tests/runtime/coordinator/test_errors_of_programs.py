@@ -1,7 +1,7 @@
 """News of a worker whose work raises: told once, and as what it turns out to be."""
 
 from recycle_runtime.coordinator.events import Order, Said, Tell
-from recycle_runtime.coordinator.program_faults import ProgramFaults
+from recycle_runtime.coordinator.programs import ProgramFaults
 from recycle_runtime.options.run import AdaptationOptions
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.protocol.messages.generations import Failed
