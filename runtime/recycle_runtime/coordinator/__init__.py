@@ -9,7 +9,7 @@ participant         a part of the job beside its generations; `participants` has
                     checkpoints, saves, last_save, layer_moves
 outlives            what is written down, said again or not needed after the coordinator was killed
 journal             the file; `last_generation` is what a restarted coordinator reads there first
-regrouping          a new generation: the step to go on from, moves, the orders to each process
+regrouping          a new generation: the step to go on from, moves, the orders to each process, its times
 membership          the worker processes, their reports and where they wait
 connections, agents, reach      who is connected, which node runs what, who reaches whom
 relays              connections of workers that go through their agents
@@ -17,6 +17,5 @@ reconfiguration     which plan runs next on which workers: the best of all candi
 candidates          their form; moves of workers, and re-cuts
 measured_plans      plans for measured op times as candidates; `drift`, `measured_job`, `replanning` serve it
 plans               plans on demand and ahead, and their files
-recovery            how long each change of generation took
 hooks               where tests inject faults; empty in production
 """

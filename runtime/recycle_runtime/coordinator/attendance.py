@@ -26,11 +26,10 @@ from recycle_runtime.coordinator.events import (
 from recycle_runtime.coordinator.hooks import CoordinatorHooks
 from recycle_runtime.coordinator.journal import Lines
 from recycle_runtime.coordinator.last_generation import Remembered
-from recycle_runtime.coordinator.lost_starts import LostStarts
 from recycle_runtime.coordinator.patience import AttentiveClock
 from recycle_runtime.coordinator.programs import Programs
 from recycle_runtime.coordinator.reach import Reachability
-from recycle_runtime.coordinator.refill import Refill, host_of
+from recycle_runtime.coordinator.refill import LostStarts, Refill, host_of
 from recycle_runtime.coordinator.state_machine import Phase, StateMachine
 from recycle_runtime.plan.node_layout import placement_order
 from recycle_runtime.plan.worker_ids import Worker, worker_text
@@ -260,7 +259,8 @@ class Attendance:
         now, names = self._clock.now(), self._agents.names()
         taken = {*self._job.roster.whole(), *self._job.members.moves.values(), *self._away}
         missing = set(self._book.grid) - taken
-        for worker in placement_order(self._refill.due(missing, now)):
+        due = self._refill.due(missing, now)
+        for worker in placement_order(due) if due else ():
             if (started := self._start_failed(worker, names, fewer)) is not None:
                 node, ranks = started
                 self._refill.started(worker, node, now)

@@ -11,7 +11,7 @@ from typing import Any
 from recycle_runtime.checkpoint.manifest import Manifest
 from recycle_runtime.checkpoint.script_state import ScriptState
 from recycle_runtime.coordinator.layer_move import LayerMove
-from recycle_runtime.coordinator.recovery import Recovery
+from recycle_runtime.coordinator.regrouping import Recovery
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.plan_book import Assignment
 from recycle_runtime.protocol.messages.members import Member

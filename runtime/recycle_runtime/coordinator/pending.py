@@ -1,12 +1,16 @@
-"""Pending changes of a job: a stop between two steps, a missing plan, an end, and what was left undone by the
-coordinator before this one. Needs no torch.
+"""Pending changes of a job: a stop between two steps, a missing plan, a generation that has not begun, an
+end, and what was left undone by the coordinator before this one. Needs no torch.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from recycle_runtime.coordinator.events import WantPlan
+from recycle_runtime.plan.bundle import Bundle
+from recycle_runtime.plan.work import Share, chunks_amiss
 from recycle_runtime.plan.worker_ids import Worker
-from recycle_runtime.protocol.messages.generations import Hold, Holding
+from recycle_runtime.protocol.messages.generations import Hold, Holding, WorkShare
+from recycle_runtime.protocol.messages.members import Member
 
 
 class BoundaryStop:
@@ -97,6 +101,42 @@ class SlotWait:
         if self._lack is None or now - self._since < self._seconds:
             return None
         return f"{self._lack}{f', and no worker came back in {self._seconds:g} s' if self._seconds else ''}"
+
+
+class GroupStart:
+    """Processes that have not begun with the generation. One of each worker says what it will do; there is a
+    verdict once all have."""
+
+    def __init__(self) -> None:
+        self.missing: set[Member] = set()
+        """Processes that have not begun."""
+        self._silent: set[Member] = set()
+        self._shares: list[Share] = []
+
+    def begin(self, members: Iterable[Member], bundle: Bundle, plan: str) -> None:
+        """With a plan of this bundle."""
+        self.missing = set(members)
+        self._silent = {member for member in self.missing if member.tp_rank == 0}
+        self._shares, self._bundle, self._plan = [], bundle, plan
+
+    def hear(self, member: Member, said: tuple[WorkShare, ...] | None) -> str | None:
+        """A process has begun: why the plan must not be trained with, once the last has said what it does."""
+        self.missing.discard(member)
+        if said is None or member not in self._silent:
+            return None
+        self._silent.discard(member)
+        self._shares += [Share(*each) for each in said]
+        return None if self._silent else self._mistake()
+
+    def _mistake(self) -> str | None:
+        bundle = self._bundle
+        amiss = chunks_amiss(self._shares, len(bundle.chunk_stages), bundle.pipelines * bundle.microbatches)
+        if not amiss:
+            return None
+        return (
+            f"the plan {self._plan} of the bundle does not run every micro-batch once on chunk {amiss[0]}: "
+            "it would train something else; recyclec verify says more"
+        )
 
 
 @dataclass(slots=True)

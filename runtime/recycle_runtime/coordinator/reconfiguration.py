@@ -32,7 +32,7 @@ from recycle_runtime.coordinator.journal import Lines
 from recycle_runtime.coordinator.measured_job import JobText
 from recycle_runtime.coordinator.measured_plans import MeasuredPlans
 from recycle_runtime.coordinator.plans import FailedWorkers, PlanFiles, Request, request_for
-from recycle_runtime.coordinator.recovery import Recovery
+from recycle_runtime.coordinator.regrouping import Recovery
 from recycle_runtime.coordinator.replanning import Replanner
 from recycle_runtime.coordinator.state_machine import StateMachine
 from recycle_runtime.options.run import AdaptationOptions

@@ -9,6 +9,14 @@ A node on which a worker has died twice in a row, or on which several have died 
 long as another one has room: the machine may be at fault, and the log names it. If no other has, and the
 program can run with fewer tensor-parallel ranks, the worker is started there with the next smaller number of
 them, and with fewer still after two more deaths: a device may have failed, and the others be well.
+
+A worker that an agent was ordered to start may never have been:
+
+    ordered              the agent has ended, or its connection has, before it has said what runs
+    half ordered         the agent, or the coordinator, has ended between two ranks of a worker
+
+Its processes may run all the same: they come by themselves, and the next agent of the node says that it has
+them. So there is a pause before the order is given again.
 """
 
 from collections import Counter
@@ -96,6 +104,28 @@ class Refill:
             return False
         of_all = [deaths for (other, _), deaths in self._deaths.items() if other == node]
         return len(of_all) > 1 and sum(of_all) >= _MOST_DEATHS_OF_ALL
+
+
+class LostStarts:
+    """Workers that may have to be started again, and when."""
+
+    def __init__(self, pause: float) -> None:
+        """In seconds: for agents to come back, and for processes to come without them."""
+        self._pause = pause
+        self._due: dict[Worker, float] = {}
+
+    def note(self, workers: Iterable[Worker], now: float) -> None:
+        """Nobody says any more that all processes of these run."""
+        for worker in workers:
+            self._due.setdefault(worker, now + self._pause)
+
+    def due(self, now: float) -> list[Worker]:
+        """Those to be looked at now."""
+        return [worker for worker, at in self._due.items() if at <= now]
+
+    def forget(self, worker: Worker) -> None:
+        """It has come, or has been started, or is nobody's business any more."""
+        self._due.pop(worker, None)
 
 
 def host_of(node: str) -> str:

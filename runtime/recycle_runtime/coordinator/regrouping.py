@@ -10,6 +10,7 @@ into it is added up here. Needs no torch.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from recycle_runtime.plan.assembly import Worker
@@ -17,6 +18,7 @@ from recycle_runtime.plan.plan_book import Assignment
 from recycle_runtime.protocol.messages.checkpoints import CheckpointOrder
 from recycle_runtime.protocol.messages.generations import Go, HeldState, LayerShards, Sums
 from recycle_runtime.protocol.messages.members import Member
+from recycle_runtime.protocol.messages.observers import Recovered
 
 
 class Standing(NamedTuple):
@@ -246,3 +248,44 @@ def _can_spare(worker: Worker, here: Collection[Worker], reports: Mapping[Member
         elif member.worker in here:
             kept |= found
     return owned <= kept
+
+
+@dataclass(slots=True)
+class Recovery:
+    """One change of generation; times in seconds of the machine's monotonic clock."""
+
+    generation: int
+    causes: list[str] = field(default_factory=list[str])
+    began: float = 0.0
+    """Time at which the coordinator learned of it."""
+    fault_at: float | None = None
+    """Time of the injected fault, if that is known."""
+    left: float = 0.0
+    """Time at which all had left the old group and reported their step."""
+    going: float = 0.0
+    """Time at which all run in the new group; 0 until then."""
+    step: int = 0
+    """Step from which training goes on."""
+    undone: int = 0
+    """Count of workers that took a step back."""
+    repeated: float = 0.0
+    """Seconds of training that are run again."""
+    plan: str = ""
+    reason: str = ""
+    """The error of the first worker whose own work failed."""
+
+    def told(self) -> Recovered:
+        """Message to observers about the change, with the time of each phase."""
+        start = self.began if self.fault_at is None else self.fault_at
+        return Recovered(
+            generation=self.generation,
+            causes=tuple(self.causes),
+            step=self.step,
+            undone=self.undone,
+            repeated=self.repeated,
+            plan=self.plan,
+            detection=round(self.began - start, 6),
+            leaving=round(self.left - self.began, 6),
+            regroup=round(self.going - self.left, 6),
+            total=round(self.going - start, 6),
+        )

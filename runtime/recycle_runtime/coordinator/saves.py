@@ -141,7 +141,7 @@ class Saves(Participant):
         return self._with_scripts(())
 
     def take(self) -> list[SaveClosed]:
-        return [] if self._files is None else self._files.take()
+        return self._files.take() if self._files is not None and self._open else []
 
     def close(self) -> None:
         if self._files is not None:

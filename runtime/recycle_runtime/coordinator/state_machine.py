@@ -55,7 +55,6 @@ from recycle_runtime.coordinator.events import (
     WorkerFailed,
     WorkerStuck,
 )
-from recycle_runtime.coordinator.group_start import GroupStart
 from recycle_runtime.coordinator.journal import Lines
 from recycle_runtime.coordinator.last_generation import Remembered
 from recycle_runtime.coordinator.members import Members
@@ -63,12 +62,19 @@ from recycle_runtime.coordinator.membership import Roster
 from recycle_runtime.coordinator.participant import Asked, Participant, View
 from recycle_runtime.coordinator.participants import Participants
 from recycle_runtime.coordinator.patience import Patience, Standstill
-from recycle_runtime.coordinator.pending import BoundaryStop, Ending, PlanWait, Predecessor, SlotWait
-from recycle_runtime.coordinator.program_faults import ProgramFaults, told_of
-from recycle_runtime.coordinator.recovery import Recovery
+from recycle_runtime.coordinator.pending import (
+    BoundaryStop,
+    Ending,
+    GroupStart,
+    PlanWait,
+    Predecessor,
+    SlotWait,
+)
+from recycle_runtime.coordinator.programs import ProgramFaults, told_of
 from recycle_runtime.coordinator.regrouping import (
     CannotAgreeError,
     GenerationStart,
+    Recovery,
     StageGone,
     Standing,
     go_order,

@@ -148,7 +148,8 @@ class MicroBatches:
         self._read_of = None
         for given in self._given:
             given.reader.forget(self._oldest(step))
-        everything = [self._number(step, index) for index in range(self._per_step)]
+        first = self._number(step, 0)
+        everything = range(first, first + self._per_step)
         # Nothing is opened that is not read: a script may not have given its data yet.
         if (reader := self._reader(step) if indices else self._opened(step)) is None:
             return
@@ -159,14 +160,15 @@ class MicroBatches:
         reader.hold(everything)
         if not indices:
             return
-        reader.mark(self._number(step, 0))
-        reader.mark(self._number(step + 1, 0))
+        reader.mark(first)
+        reader.mark(first + self._per_step)
         is_last = self.ends_at is not None and step + 1 >= self.ends_at
         # Before the user's code runs, its data may not be what it will be.
         crosses = reader.is_apart or not self._program.has_body or self._program.draws_ahead
-        steps = (step, step + 1) if crosses and not is_last else (step,)
-        from_here = [each for each in steps if self._reader(each) is reader]
-        reader.expect([self._number(each, index) for each in from_here for index in indices])
+        numbers = [first + index for index in indices]
+        if crosses and not is_last and self._reader(step + 1) is reader:
+            numbers += [first + self._per_step + index for index in indices]
+        reader.expect(numbers)
 
     def look(self, step: int, index: int) -> ItemSpec:
         """Shapes and types of a micro-batch; it is drawn if they are not known from another worker."""
@@ -276,14 +278,14 @@ class MicroBatches:
         """Asked for several times for every micro-batch."""
         given = self._given
         if self._read_of is None or self._read_of[0] != step or self._read_of[1] is not given:
-            self._read_of, self._read_items = (step, given), {}
+            self._reader(step).forget(self._oldest(step))
+            self._read_of, self._read_items = (step, self._given), {}
         if (item := self._read_items.get(index)) is None:
             item = self._read_items[index] = self._read_anew(step, index)
         return item
 
     def _read_anew(self, step: int, index: int) -> Item:
         number, reader = self._number(step, index), self._reader(step)
-        reader.forget(self._oldest(step))
         began = time.monotonic_ns()
         try:
             item = reader.item(number)

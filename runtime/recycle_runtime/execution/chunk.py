@@ -177,8 +177,12 @@ class Chunk:
         if is_whole and setting.program.has_parallelize:
             _log.warning("chunk %d: parallelize distributes nothing of it, so every rank does all", number)
         self.buffers = LayerBuffers([layer.buffers for layer in self.layers])
-        self.statistics = NormStatistics(self.module)
-        self.expert_counts = ExpertCounts(self.module)
+        statistics, self.expert_counts = NormStatistics(self.module), ExpertCounts(self.module)
+        self.step_counts = [
+            *([statistics] if statistics.norms else []),
+            *([self.expert_counts] if self.expert_counts.layers else []),
+        ]
+        """Counted by forwards here and summed over peers, if there is anything."""
         options = StepOptions(
             clip_norm=setting.program.clip_norm,
             clip_value=setting.program.clip_value,
@@ -211,7 +215,7 @@ class Chunk:
         """This one, and the same chunk of every further rank for which this process stands."""
         return (self, *self.beside)
 
-    @property
+    @cached_property
     def program(self) -> Program:
         return self.setting.program
 
@@ -223,11 +227,11 @@ class Chunk:
     def tp_rank(self) -> int:
         return self.setting.tp_rank
 
-    @property
+    @cached_property
     def is_first(self) -> bool:
         return self.number == 0
 
-    @property
+    @cached_property
     def is_last(self) -> bool:
         return self.number == self.count - 1
 
@@ -341,27 +345,27 @@ class Chunk:
     def forward(self, inputs: Sequence[torch.Tensor], step: int, index: int) -> Any:
         """Of one micro-batch, by its number among all of the step."""
         self.random.begin(step, index)
-        precision = self.program.precision
-        if precision is Precision.AS_BUILT:
-            return self._computed(inputs)
-        if self.is_first:
-            inputs = [precision.entering(tensor) for tensor in inputs]
-        with precision.computing(self.setting.device):
-            return self._computed(inputs)
+        program, is_layered = self.program, self.program.is_layered
+        if self.is_first and program.precision is not Precision.AS_BUILT:
+            inputs = [program.precision.entering(tensor) for tensor in inputs]
+        if not is_layered or self.count == 1:
+            # Nobody has looked at which parameters the code around the layers of a whole model uses.
+            self.arrive(None)
+        if not is_layered:
+            self.random.enter(self.number)
+            return self._compute(self.module, *inputs)
+        return self._compute(self.module, *map(as_computed, inputs))
 
     def _before_layer(self, number: int) -> None:
         self.arrive(number)
         self.random.enter(number)
 
-    def _computed(self, inputs: Sequence[torch.Tensor]) -> Any:
-        if not self.program.is_layered or self.count == 1:
-            # Nobody has looked at which parameters the code around the layers of a whole model uses.
-            self.arrive(None)
-        with self.split.computing():
-            if not self.program.is_layered:
-                self.random.enter(self.number)
-                return self.module(*inputs)
-            return self.module(*(as_computed(tensor) for tensor in inputs))
+    def _compute(self, code: Callable[..., Any], *arguments: Any) -> Any:
+        """Call the user's code, in the precision that it asks for."""
+        if self.program.precision is Precision.AS_BUILT:
+            return self.split.compute(code, *arguments)
+        with self.program.precision.computing(self.setting.device):
+            return self.split.compute(code, *arguments)
 
     @cached_property
     def routers(self) -> list[tuple[str, SharedExperts]]:
@@ -392,17 +396,10 @@ class Chunk:
         return self._loss(output, target)
 
     def _loss(self, output: Any, target: Any) -> torch.Tensor:
-        if self.program.precision is Precision.AS_BUILT:
-            return self._whole_loss(output, target)
-        with self.program.precision.computing(self.setting.device):
-            return self._whole_loss(output, target)
-
-    def _whole_loss(self, output: Any, target: Any) -> torch.Tensor:
         several: Any = output if isinstance(output, tuple | list) else (output,)
         if any(map(is_distributed, several)):
             take_losses_of_slices()
-        with self.split.computing():
-            return whole_number(self.program.loss(output, target))
+        return whole_number(self._compute(self.program.loss, output, target))
 
     def data_position(self) -> dict[str, Any] | None:
         """Position of a stream of data between these steps, for a worker that goes on from here; None where

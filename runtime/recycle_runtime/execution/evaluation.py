@@ -80,14 +80,15 @@ class EvaluationHandlers(OpHandlers):
         chunk = self._chunks[instruction.chunk]
         if instruction.inbox != NONE:
             buffer.inputs = tuple(self._inboxes.pop(instruction.inbox).wait())
-        output = chunk.forward(buffer.inputs, 0, self.first + self._index(instruction))
+        index = self._index(instruction)
+        output = chunk.forward(buffer.inputs, 0, self.first + index)
         buffer.inputs = ()
         if chunk.is_last:
             self._add_loss(chunk.loss(output, buffer.target))
             del self._buffers[instruction.buffer]
         else:
             buffer.outputs = as_tuple(output)
-            self._shapes[chunk.number].show(self._signature(instruction), buffer.outputs)
+            self._shapes[chunk.number].show(self._signature(index), buffer.outputs)
 
     def serve_forward(self, instruction: Instruction) -> None:
         self._chunks[instruction.chunk].serve()
@@ -97,9 +98,9 @@ class EvaluationHandlers(OpHandlers):
         # The transport holds what it sends until all is flushed: nobody waits for a receiver meanwhile.
         self._send(instruction, list(outputs), to_chunk=instruction.chunk + 1)
 
-    def _signature(self, instruction: Instruction) -> str:
+    def _signature(self, index: int) -> str:
         # What crosses may be something else than in training: a model can know which it is.
-        return f"evaluated {self.data.signature(self.first + self._index(instruction))}"
+        return f"evaluated {self.data.signature(self.first + index)}"
 
 
 def evaluate(

@@ -5,23 +5,20 @@ mixtures that balance without a loss, at once, and the next placement of experts
 (`state.expert_places`).
 """
 
-from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import cast
 
 import torch
 
-from recycle_runtime.execution.step_sum import StepSum
+from recycle_runtime.execution.step_sum import StartSum, StepCounts, StepSum
 from recycle_runtime.experts.among_peers import AmongPeers, Arrivals
 from recycle_runtime.experts.mixture import MixtureOfExperts
 from recycle_runtime.experts.shared import SharedExperts
-from recycle_runtime.transport.interface import Pending
-
-_NOTHING_TO_KEEP = nullcontext()
 
 
-class ExpertCounts:
-    """Those of a chunk's mixtures, within one step at a time; a chunk without any costs nothing."""
+class ExpertCounts(StepCounts):
+    """Those of a chunk's mixtures."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self.layers = [each for each in module.modules() if isinstance(each, SharedExperts)]
@@ -35,24 +32,22 @@ class ExpertCounts:
         self.sum = StepSum(self._balance)
         """Of what all peers have asked for."""
 
-    def begin(self) -> None:
-        """A step begins, or begins again."""
+    def begin(self, count: int) -> None:
         self.sum.drop()
         self._choices.clear()
         for layer in self.layers:
             layer.take_counts()
 
-    def before_forward(self, share: float) -> None:
-        """Of a micro-batch whose loss counts so much in the mean over the step."""
+    def before_forward(self, index: int, share: float) -> None:
         for mixture in self._mixtures.values():
             mixture.loss_scale = share
 
-    def keeping(self, arrivals: Arrivals) -> AbstractContextManager[None]:
-        """Around a forward or a backward of the micro-batch that these belong to."""
-        return self._keeping(arrivals) if self.layers else _NOTHING_TO_KEEP
+    def after_forward(self, index: int) -> None:
+        """Layers have counted by themselves."""
 
     @contextmanager
-    def _keeping(self, arrivals: Arrivals) -> Generator[None]:
+    def keeping(self, arrivals: Arrivals) -> Generator[None]:
+        """Around a forward or a backward of the micro-batch that these belong to."""
         exchanges = [layer.exchange for layer in self.layers if isinstance(layer.exchange, AmongPeers)]
         for each in exchanges:
             each.arrivals = arrivals
@@ -62,9 +57,8 @@ class ExpertCounts:
             for each in exchanges:
                 each.arrivals = None
 
-    def start(self, start_sum: Callable[[torch.Tensor], Pending | None]) -> None:
-        """Begin to sum over peers, when all forwards of the step are done."""
-        if not self.layers or self.sum.has_begun:
+    def start(self, start_sum: StartSum) -> None:
+        if self.sum.has_begun:
             return
         device = next(self.layers[0].parameters()).device
         most = max(layer.experts for layer in self.layers)
@@ -77,7 +71,6 @@ class ExpertCounts:
         self.sum.begin(table, start_sum)
 
     def finish(self) -> None:
-        """Take in the sum."""
         if (table := self.sum.take()) is not None:
             self.popularity = table
 

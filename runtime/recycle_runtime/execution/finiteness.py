@@ -20,29 +20,24 @@ class Finiteness:
 
     def __init__(self) -> None:
         self._steps: dict[int, list[tuple[str, int, torch.Tensor]]] = {}
+        self._now: list[tuple[str, int, torch.Tensor]] = []
+        """Of the step under way."""
 
     def begin(self, step: int) -> None:
         """A run of this step begins; sums of an earlier run of it are dropped."""
         self._steps.pop(step, None)
-        self._steps[step] = []
+        self._steps[step] = self._now = []
         for old in sorted(self._steps)[:-_KEPT]:
             del self._steps[old]
 
     def note(
-        self,
-        step: int,
-        what: str,
-        microbatch: int,
-        tensors: Iterable[torch.Tensor],
-        *,
-        stays: bool = False,
+        self, what: str, microbatch: int, tensors: Iterable[torch.Tensor], *, stays: bool = False
     ) -> None:
         """Record values of a micro-batch. `stays`: its data, which the host keeps for as many steps."""
-        at = self._steps.setdefault(step, [])
         for tensor in tensors:
             if tensor.is_floating_point():
                 value = tensor if stays and tensor.is_cpu else _sum(tensor.detach())
-                at.append((what, microbatch, value))
+                self._now.append((what, microbatch, value))
 
     def found(self, step: int) -> tuple[NotFinite, ...]:
         """Non-finite values (inf or NaN) of a step, in order of computation; waits for the device."""

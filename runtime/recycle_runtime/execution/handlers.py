@@ -13,8 +13,8 @@ the next, is handed over here and reaches no transport.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -45,9 +45,6 @@ _log = logging.getLogger(__name__)
 GRADIENTS_UNDER_WAY = 2
 """To each receiver, at most."""
 WhenHere = Callable[[Callable[[], None]], None]
-
-_NOTHING = nullcontext()
-"""Around what nobody has to know of."""
 
 
 class Steps(Protocol):
@@ -160,9 +157,10 @@ class OpHandlers:
         self._transport, self._steps, self._device = transport, steps, device
         self._has_loss = any(chunk.is_last for chunk in chunks.values())
         self._looks, self._loads = looks, frozenset[int]()
-        per_step = next(iter(chunks.values())).data.per_step
-        self._share = 1.0 / per_step
-        self._parts = job.pipelines * job.microbatches // per_step
+        self._data = next(iter(chunks.values())).data
+        """Of all chunks."""
+        self._share = 1.0 / self._data.per_step
+        self._parts = job.pipelines * job.microbatches // self._data.per_step
         """Into how many the plan splits every micro-batch."""
         self._buffers: dict[int, Buffer] = {}
         self._inboxes: dict[int, Arrival] = {}
@@ -182,9 +180,12 @@ class OpHandlers:
         self._gradients_sent: dict[Worker, deque[Pending]] = {}
         self._last_works: dict[int, Instruction] = {}
         """The last B or W of each chunk in a step: with it, gradients become complete."""
+        self._last_backwards: dict[int, int] = {}
+        """Of each chunk whose gradients become complete with a B, the micro-batch of that."""
         self._watches: dict[int, BackwardWatch] = {}
         """Of a backward that is the last."""
-        self._step: int | None = None
+        self._now = -1
+        """The step under way."""
         can_capture = device.type == "cuda" and self._parts == 1
         self._graphs = {
             number: ChunkGraphs(chunk)
@@ -225,7 +226,12 @@ class OpHandlers:
         )
         works = (each for each in stream if each.opcode in (Opcode.BACKWARD, Opcode.BACKWARD_WEIGHT))
         self._last_works = {each.chunk: each for each in works}
-        loads = (self._place(each)[0] for each in stream if each.opcode is Opcode.LOAD)
+        self._last_backwards = {
+            chunk: self._index(last)
+            for chunk, last in self._last_works.items()
+            if last.opcode is Opcode.BACKWARD and isinstance(self._chunks[chunk].module, Stage)
+        }
+        loads = (self._place(self._index(each))[0] for each in stream if each.opcode is Opcode.LOAD)
         found = list(dict.fromkeys(loads))
         self._loads = frozenset(found)
         return found
@@ -234,10 +240,10 @@ class OpHandlers:
         """Forget what a broken run of a step has left, and be ready for this one."""
         for chunk in self._chunks.values():
             chunk.buffers.begin(step)
-            chunk.statistics.begin(self._job.pipelines * self._job.microbatches)
-            chunk.expert_counts.begin()
+            for counts in chunk.step_counts:
+                counts.begin(self._job.pipelines * self._job.microbatches)
             chunk.split.refresh()
-        self._step = step
+        self._now = step
         self._current.clear()
         self.finiteness.begin(step)
         self.samples = self.tokens = 0
@@ -287,8 +293,8 @@ class OpHandlers:
 
     def load(self, instruction: Instruction) -> None:
         buffer = self._buffers.setdefault(instruction.buffer, Buffer())
-        chunk = self._chunks[instruction.chunk]
-        inputs, target = chunk.data.item(self._now, *self._place(instruction))
+        chunk, index = self._chunks[instruction.chunk], self._index(instruction)
+        inputs, target = self._data.item(self._now, *self._place(index))
         arguments = list(chunk.program.arguments(inputs)) if chunk.is_first else []
         moves_target = chunk.is_last and isinstance(target, torch.Tensor)
         texts = with_host_text(inputs, arguments)
@@ -296,9 +302,9 @@ class OpHandlers:
         if chunk.is_last:
             buffer.target = moved.pop() if moves_target else target
         if chunk.is_first:
-            self._tell_looks(chunk)
+            self._tell_looks()
             buffer.inputs = (*arguments[:texts], *moved)
-            self._note(instruction, "data", moved, stays=True)
+            self.finiteness.note("data", index, moved, stays=True)
             self._count(moved[0])
 
     def recv_activation(self, instruction: Instruction) -> None:
@@ -306,7 +312,7 @@ class OpHandlers:
         if neighbour == self._worker:
             self._inboxes[instruction.inbox] = self._delivered(instruction, is_gradient=False)
             return
-        specs = self._shapes[instruction.chunk].arriving(self._signature(instruction))
+        specs = self._shapes[instruction.chunk].arriving(self._signature(self._index(instruction)))
         self._inboxes[instruction.inbox] = self._transport.receive(neighbour, specs)
 
     def recv_gradient(self, instruction: Instruction) -> None:
@@ -314,7 +320,7 @@ class OpHandlers:
         if neighbour == self._worker:
             self._inboxes[instruction.inbox] = self._delivered(instruction, is_gradient=True)
             return
-        leaving = self._shapes[instruction.chunk].leaving(self._signature(instruction))
+        leaving = self._shapes[instruction.chunk].leaving(self._signature(self._index(instruction)))
         specs = [spec for spec in leaving if spec.dtype.is_floating_point]
         self._inboxes[instruction.inbox] = self._transport.receive(neighbour, specs)
 
@@ -326,68 +332,75 @@ class OpHandlers:
         for tensor in buffer.inputs:
             # What came from another chunk wants its gradient back; data does not.
             tensor.requires_grad_(not chunk.is_first and tensor.is_floating_point())
-        buffer.graph = self._graph_for(instruction, buffer)
-        index = self._index(instruction)
-        chunk.statistics.before_forward(index)
-        if chunk.expert_counts.layers:
-            chunk.expert_counts.before_forward(self._loss_share(chunk, instruction))
+        index, graphs = self._index(instruction), self._graphs.get(chunk.number)
+        buffer.graph = None if graphs is None else self._graph_for(graphs, instruction, buffer)
+        for counts in chunk.step_counts:
+            counts.before_forward(index, self._loss_share(index))
         if buffer.graph is not None:
-            if chunk.number not in self._current:
-                self._current.add(chunk.number)
-                chunk.arrive(None)
-                chunk.split.refresh()
-            buffer.graph.forward(buffer.inputs, buffer.target, self._now, index)
-            buffer.outputs, buffer.share = buffer.graph.outputs, None
+            buffer.outputs, buffer.share = self._replayed(buffer.graph, chunk, index, buffer), None
+        elif graphs is not None:
+            with graphs.watching():
+                buffer.outputs = self._eagerly(chunk, index, buffer)
         else:
-            buffer.outputs = self._computed(chunk, instruction, buffer)
-        chunk.statistics.after_forward(index)
+            buffer.outputs = self._eagerly(chunk, index, buffer)
+        for counts in chunk.step_counts:
+            counts.after_forward(index)
         buffer.target = None
         for name, experts in chunk.routers:
             if experts.router_sum is not None:
-                self._note(instruction, f"{ROUTER}{name}", (experts.router_sum,))
-        self._note(instruction, "loss" if chunk.is_last else "forward", buffer.outputs)
+                self.finiteness.note(f"{ROUTER}{name}", index, (experts.router_sum,))
+        self.finiteness.note("loss" if chunk.is_last else "forward", index, buffer.outputs)
         if chunk.is_last:
             self._add_loss(buffer.outputs[0].detach(), 1.0 if buffer.share is None else buffer.share)
         else:
-            self._shapes[chunk.number].show(self._signature(instruction), buffer.outputs)
+            self._shapes[chunk.number].show(self._signature(index), buffer.outputs)
 
-    def _computed(self, chunk: Chunk, instruction: Instruction, buffer: Buffer) -> tuple[torch.Tensor, ...]:
+    def _replayed(
+        self, graph: GraphedWork, chunk: Chunk, index: int, buffer: Buffer
+    ) -> tuple[torch.Tensor, ...]:
+        """The outputs of a forward that was captured."""
+        if chunk.number not in self._current:
+            self._current.add(chunk.number)
+            chunk.arrive(None)
+            chunk.split.refresh()
+        graph.forward(buffer.inputs, buffer.target, self._now, index)
+        return graph.outputs
+
+    def _eagerly(self, chunk: Chunk, index: int, buffer: Buffer) -> tuple[torch.Tensor, ...]:
         """The outputs of a forward: the loss, where the chunk is the last."""
-        graphs = self._graphs.get(chunk.number)
-        if graphs is not None:
-            with graphs.watching():
-                return self._eagerly(chunk, instruction, buffer)
-        return self._eagerly(chunk, instruction, buffer)
-
-    def _eagerly(self, chunk: Chunk, instruction: Instruction, buffer: Buffer) -> tuple[torch.Tensor, ...]:
-        with self._watching(chunk, instruction), chunk.expert_counts.keeping(buffer.arrivals):
-            output = chunk.forward(buffer.inputs, self._now, self._index(instruction))
+        stage: Any = chunk.module
+        if (watch := self._watch(chunk, index)) is not None:
+            stage.on_value = watch.before_layer
+        try:
+            output = self._among_peers(chunk, buffer, chunk.forward, buffer.inputs, self._now, index)
+        finally:
+            if watch is not None:
+                stage.on_value = None
         if not chunk.is_last:
             return self._looked_at(chunk, plain_outputs(chunk.program.path, as_tuple(output)))
         # The mean over the step has its place where backward begins: that is no work at all.
-        buffer.share = self._loss_share(chunk, instruction)
+        buffer.share = self._loss_share(index)
         loss = chunk.loss(output, buffer.target)
         if not loss.requires_grad:
             chunk.program.refuse_constant_loss()
         return self._looked_at(chunk, (loss,))
 
-    def _watching(self, chunk: Chunk, instruction: Instruction) -> AbstractContextManager[None]:
-        """Around a forward: if its backward is the last of the step, see how far that comes."""
-        last = self._last_works.get(chunk.number)
-        if last is None or last.opcode is not Opcode.BACKWARD or not _is_same(last, instruction):
-            return _NOTHING
-        groups = chunk.stepper.gradients.early_groups if isinstance(chunk.module, Stage) else []
-        return self._watched(chunk, groups) if groups else _NOTHING
-
-    @contextmanager
-    def _watched(self, chunk: Chunk, groups: list[list[torch.Tensor]]) -> Generator[None]:
-        stage: Any = chunk.module
+    def _watch(self, chunk: Chunk, index: int) -> BackwardWatch | None:
+        """Of a forward whose backward is the last of the step: it sees how far that comes."""
+        if self._last_backwards.get(chunk.number) != index:
+            return None
+        groups = chunk.stepper.gradients.early_groups
+        if not groups:
+            return None
         watch = self._watches[chunk.number] = BackwardWatch(chunk.layers, groups, self._device)
-        stage.on_value = watch.before_layer
-        try:
-            yield
-        finally:
-            stage.on_value = None
+        return watch
+
+    def _among_peers(self, chunk: Chunk, buffer: Buffer, compute: Callable[..., Any], *arguments: Any) -> Any:
+        """Compute what its mixtures of experts may exchange with those of peers for this micro-batch."""
+        if not chunk.expert_counts.layers:
+            return compute(*arguments)
+        with self._here(), chunk.expert_counts.keeping(buffer.arrivals):
+            return compute(*arguments)
 
     def _looked_at(self, chunk: Chunk, outputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         """The same; the first of a chunk are looked at."""
@@ -406,10 +419,8 @@ class OpHandlers:
             if chunk.setting.group is not None:
                 refuse_partial(chunk.program.path, chunk.layers, chunk.setting.group)
 
-    def _graph_for(self, instruction: Instruction, buffer: Buffer) -> GraphedWork | None:
-        graphs, target = self._graphs.get(instruction.chunk), buffer.target
-        if graphs is None:
-            return None
+    def _graph_for(self, graphs: ChunkGraphs, instruction: Instruction, buffer: Buffer) -> GraphedWork | None:
+        target = buffer.target
         is_tensor = isinstance(target, torch.Tensor)
         if not (is_tensor or target is None or (isinstance(target, tuple) and not target)):
             graphs.refuse("its targets are not tensors")
@@ -447,11 +458,10 @@ class OpHandlers:
             self._replay_backward(buffer.graph, buffer, chunk, arrived[1])
             buffer.work = buffer.graph
         else:
-            with self._here(chunk), chunk.expert_counts.keeping(buffer.arrivals):
-                buffer.work = chunk.split.backward_input(outputs, gradients)
+            buffer.work = self._among_peers(chunk, buffer, chunk.split.backward_input, outputs, gradients)
             buffer.arrivals.clear()
             self._keep_gradients(buffer, chunk)
-        self._note(instruction, "backward", buffer.gradients)
+        self.finiteness.note("backward", self._index(instruction), buffer.gradients)
 
     def send_gradient(self, instruction: Instruction) -> None:
         buffer = self._buffers[instruction.buffer]
@@ -487,8 +497,7 @@ class OpHandlers:
         if buffer.graph is not None and outputs:
             self._replay_backward(buffer.graph, buffer, chunk, arrived[1])
         else:
-            with self._here(chunk), chunk.expert_counts.keeping(buffer.arrivals):
-                chunk.split.backward(outputs, gradients)
+            self._among_peers(chunk, buffer, chunk.split.backward, outputs, gradients)
             buffer.arrivals.clear()
             self._keep_gradients(buffer, chunk)
         self._compare_ranks(chunk)
@@ -496,7 +505,7 @@ class OpHandlers:
             # Nothing has to be sent any more.
             del self._buffers[instruction.buffer]
         else:
-            self._note(instruction, "backward", buffer.gradients)
+            self.finiteness.note("backward", self._index(instruction), buffer.gradients)
         if instruction == self._last_works.get(chunk.number) and (
             watch := self._watches.pop(chunk.number, None)
         ):
@@ -509,14 +518,14 @@ class OpHandlers:
 
     def serve_backward(self, instruction: Instruction) -> None:
         chunk, served = self._chunks[instruction.chunk], self._buffers.pop(instruction.buffer).outputs
-        with self._here(chunk):
+        with self._here():
             for output in reversed(served):
                 chunk.split.backward([output], [torch.zeros_like(output)])
 
     def serve_backward_input(self, instruction: Instruction) -> None:
         buffer, chunk = self._buffers[instruction.buffer], self._chunks[instruction.chunk]
         served, buffer.outputs = buffer.outputs, ()
-        with self._here(chunk):
+        with self._here():
             buffer.served = [
                 chunk.split.backward_input([output], [torch.zeros_like(output)])
                 for output in reversed(served)
@@ -551,11 +560,12 @@ class OpHandlers:
     def validate(self, _: Instruction) -> None:
         self._steps.validate()
 
-    def _here(self, chunk: Chunk) -> AbstractContextManager[Any]:
-        """Around a backward: one that waits for peers does so in this thread, which another may have to take
+    def _here(self) -> AbstractContextManager[Any]:
+        """Around a backward that waits for peers: it does so in this thread, which another may have to take
         the place of, and not in one of autograd's."""
-        waits = self._device.type == "cuda" and bool(chunk.expert_counts.layers)
-        return torch.autograd.set_multithreading_enabled(False) if waits else _NOTHING
+        return (
+            torch.autograd.set_multithreading_enabled(False) if self._device.type == "cuda" else nullcontext()
+        )
 
     def _send(
         self, instruction: Instruction, tensors: list[torch.Tensor], *, to_chunk: int
@@ -639,43 +649,32 @@ class OpHandlers:
         """The worker at the other end of a message."""
         return numbered_worker(instruction.neighbour, self._job.pipelines)
 
-    def _signature(self, instruction: Instruction) -> str:
-        index = self._index(instruction)
+    def _signature(self, index: int) -> str:
         if (known := self._signatures.get(index)) is None:
-            known = self._signatures[index] = self._find_signature(instruction)
+            known = self._signatures[index] = self._find_signature(index)
         return known
 
-    def _find_signature(self, instruction: Instruction) -> str:
-        place, data = self._place(instruction), self._chunks[instruction.chunk].data
+    def _find_signature(self, index: int) -> str:
+        place, data = self._place(index), self._data
         whole = place[0]
         if self._looks is not None and whole not in self._loads and not data.is_known(self._now, whole):
-            data.tell(self._now, whole, self._looks.ask(self._now, whole, self._index(instruction)))
+            data.tell(self._now, whole, self._looks.ask(self._now, whole, index))
         return data.signature(self._now, *place)
 
-    def _tell_looks(self, chunk: Chunk) -> None:
+    def _tell_looks(self) -> None:
         if self._looks is not None:
-            known = (index for index in self._loads if chunk.data.is_known(self._now, index))
-            self._looks.tell(self._now, {index: chunk.data.look(self._now, index) for index in known})
+            known = (index for index in self._loads if self._data.is_known(self._now, index))
+            self._looks.tell(self._now, {index: self._data.look(self._now, index) for index in known})
 
-    @property
-    def _now(self) -> int:
-        assert self._step is not None, "no step has begun"
-        return self._step
-
-    def _place(self, instruction: Instruction) -> tuple[int, int, int]:
+    def _place(self, index: int) -> tuple[int, int, int]:
         """Whole micro-batch, part of it, and how many parts it has."""
-        return *divmod(self._index(instruction), self._parts), self._parts
+        return *divmod(index, self._parts), self._parts
 
-    def _loss_share(self, chunk: Chunk, instruction: Instruction) -> float:
+    def _loss_share(self, index: int) -> float:
         """Weight of the loss of a micro-batch, or of a part of one, in the mean over the step."""
         if self._parts == 1:
             return self._share
-        return self._share * chunk.data.weight(self._now, *self._place(instruction))
-
-    def _note(
-        self, instruction: Instruction, what: str, tensors: Sequence[torch.Tensor], *, stays: bool = False
-    ) -> None:
-        self.finiteness.note(self._now, what, self._index(instruction), tensors, stays=stays)
+        return self._share * self._data.weight(self._now, *self._place(index))
 
     def _count(self, inputs: torch.Tensor) -> None:
         """Samples lie along the first dimension; whole numbers in rows are tokens."""
@@ -686,11 +685,6 @@ class OpHandlers:
     def _index(self, instruction: Instruction) -> int:
         """Of the micro-batch among all of the step; half h of micro-batch u is number 2 u + h."""
         return instruction.pipeline * self._job.microbatches + instruction.microbatch
-
-
-def _is_same(one: Instruction, other: Instruction) -> bool:
-    """True if both work on the same micro-batch."""
-    return (one.pipeline, one.microbatch) == (other.pipeline, other.microbatch)
 
 
 def _gradient(tensor: torch.Tensor) -> torch.Tensor:

@@ -56,6 +56,8 @@ class _Waited(torch.autograd.Function):
 
 def whole_number(value: torch.Tensor) -> torch.Tensor:
     """A loss that is a DTensor, as every rank has it."""
+    if type(value) is torch.Tensor:
+        return value
     return settled(cast(Any, value).full_tensor() if is_distributed(value) else value)
 
 

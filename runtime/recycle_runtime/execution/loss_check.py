@@ -27,11 +27,8 @@ class LossCheck:
         self._path, self._loss, self._module = path, loss, module
         self._calls = 0
         self._is_told = False
-
-    @property
-    def is_over(self) -> bool:
+        self.is_over = False
         """True if everything has been looked at."""
-        return self._calls >= _CALLS
 
     def call(self, compute: Callable[[], Tensor]) -> Tensor:
         """The loss of a micro-batch; ProgramError if it has parameters of its own."""
@@ -48,6 +45,7 @@ class LossCheck:
             )
         if value.requires_grad:
             self._calls += 1
+            self.is_over = self._calls >= _CALLS
             self._check_parameters(value)
         return value
 

@@ -8,50 +8,45 @@ An update is linear in what was there before, so the sum is what one process has
 and in whatever order. Peers have equal statistics, and evaluation and checkpoints those of a plain loop.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.nn.modules.batchnorm import _NormBase  # pyright: ignore[reportPrivateUsage]
 
-from recycle_runtime.execution.step_sum import StepSum
+from recycle_runtime.execution.step_sum import StartSum, StepCounts, StepSum
 from recycle_runtime.program.errors import ProgramError
-from recycle_runtime.transport.interface import Pending
 
 _FIELDS = ("running_mean", "running_var")
 
 
-class NormStatistics:
-    """Those of a module, within one step at a time; a module without such norms costs nothing."""
+class NormStatistics(StepCounts):
+    """Those of a module."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         found = ((name, each) for name, each in module.named_modules() if isinstance(each, _NormBase))
-        self._norms = [_Norm(name, each) for name, each in found if each.track_running_stats]
+        self.norms = [_Norm(name, each) for name, each in found if each.track_running_stats]
         self._active: list[_Norm] = []
         """Those that learn in this step: a norm in evaluation mode stays as it is."""
         self._count = 0
         self.sum = StepSum(self._add, before_late=lambda: self.begin(self._count))
 
     def begin(self, count: int) -> None:
-        """A step of so many micro-batches begins, or begins again, with the buffers that it begins from."""
+        """With the buffers that the step begins from."""
         self.sum.drop()
-        self._active = [norm for norm in self._norms if norm.learns]
+        self._active = [norm for norm in self.norms if norm.learns]
         self._count = count
         for norm in self._active:
             norm.begin()
 
-    def before_forward(self, index: int) -> None:
-        """Of a micro-batch, by its number among all of the step."""
+    def before_forward(self, index: int, share: float) -> None:
         for norm in self._active:
             norm.clear(index)
 
     def after_forward(self, index: int) -> None:
-        """The same micro-batch, as soon as it is through."""
         for norm in self._active:
             norm.take(index, self._count)
 
-    def start(self, start_sum: Callable[[torch.Tensor], Pending | None]) -> None:
-        """Begin to sum over peers, when all forwards of the step are done."""
+    def start(self, start_sum: StartSum) -> None:
         if self._active and not self.sum.has_begun:
             self.sum.begin(torch.cat([part for norm in self._active for part in norm.parts()]), start_sum)
 

@@ -1,13 +1,43 @@
-"""Counts of a step's forwards, summed over peers, and the state that they change.
+"""Counts of a step's forwards, summed over peers, and the state that they change: statistics of norms, and
+requests for experts.
 
 The state may still be on its way here, as it was some steps ago: sums are kept then until it has come.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import torch
 
 from recycle_runtime.transport.interface import Pending
+
+StartSum = Callable[[torch.Tensor], Pending | None]
+
+
+class StepCounts(ABC):
+    """One kind of counts of a chunk, within one step at a time."""
+
+    sum: "StepSum"
+
+    @abstractmethod
+    def begin(self, count: int) -> None:
+        """A step of so many micro-batches begins, or begins again."""
+
+    @abstractmethod
+    def before_forward(self, index: int, share: float) -> None:
+        """Of a micro-batch, by its number among all of the step; `share`: of its loss in the mean over it."""
+
+    @abstractmethod
+    def after_forward(self, index: int) -> None:
+        """The same micro-batch, as soon as it is through."""
+
+    @abstractmethod
+    def start(self, start_sum: StartSum) -> None:
+        """Begin to sum over peers, when all forwards of the step are done."""
+
+    def finish(self) -> None:
+        """Take in the sum."""
+        self.sum.take()
 
 
 class StepSum:
@@ -28,7 +58,7 @@ class StepSum:
     def has_begun(self) -> bool:
         return self._sum is not None
 
-    def begin(self, counted: torch.Tensor, start_sum: Callable[[torch.Tensor], Pending | None]) -> None:
+    def begin(self, counted: torch.Tensor, start_sum: StartSum) -> None:
         """Begin the sum when all forwards of the step are done."""
         self._sum, self._under_way = counted, start_sum(counted)
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from recycle_runtime.execution.chunk import Chunk
-from recycle_runtime.execution.optimizer import StartSum, Stepper, StepPhase, Verdict
+from recycle_runtime.execution.optimizer import StartSum, StepPhase, Verdict
 from recycle_runtime.transport.interface import Pending, Transport
 
 _BETWEEN_STEPS = (StepPhase.ACCUMULATING, StepPhase.UNSETTLED)
@@ -109,6 +109,7 @@ class WorkerSteps:
         self._is_settled = False
         """The last step was found to stand before the first REDUCE of this one."""
         self._sums = sums
+        self._steppers = [each.stepper for chunk in chunks.values() for each in chunk.of_ranks]
         for number, chunk in chunks.items():
             for each in chunk.of_ranks:
                 each.stepper.norm.first_peer = answers_for[number]
@@ -153,8 +154,8 @@ class WorkerSteps:
         sums = partial(self._transport.start_peer_sums, chunk) if self._ownership else None
         self._start_counts(chunk)
         # Before gradients are there, with which the step may be made without this group.
-        held.statistics.sum.take()
-        held.expert_counts.finish()
+        for each in held.step_counts:
+            each.finish()
         for rank, each in enumerate(held.of_ranks):
             more = rank * self._sums
             tied = None if self._tied_sum is None else partial(start, self._tied_sum + more)
@@ -165,8 +166,8 @@ class WorkerSteps:
         """Sums of what forwards have counted come before those of gradients: peers must begin all sums of a
         chunk in the same order, however many gradients are summed before REDUCE here."""
         held, start = self._chunks[chunk], partial(self._start_for_all, chunk)
-        held.statistics.start(start)
-        held.expert_counts.start(start)
+        for each in held.step_counts:
+            each.start(start)
         for each in held.of_ranks:
             each.stepper.expect_sums()
 
@@ -248,8 +249,8 @@ class WorkerSteps:
         self._due.clear()
         self._gathers.clear()
         for chunk in self._chunks.values():
-            chunk.statistics.sum.drop()
-            chunk.expert_counts.sum.drop()
+            for each in chunk.step_counts:
+                each.sum.drop()
         for stepper in self._steppers:
             stepper.norm.drop()
             stepper.drop_sums()
@@ -266,10 +267,6 @@ class WorkerSteps:
         for chunk in self._chunks.values():
             chunk.settled()
         return stands
-
-    @property
-    def _steppers(self) -> list[Stepper]:
-        return [each.stepper for chunk in self._chunks.values() for each in chunk.of_ranks]
 
     def _sum_of_chunks(self) -> StartSum:
         steppers = len(self._steppers)

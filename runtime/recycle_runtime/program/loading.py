@@ -344,6 +344,8 @@ class Program:
             names = {**names, "loss": own_loss}
         self.gives = check_names(path, names)
         """Name in `MODEL` that the program defines."""
+        self.is_layered = self.gives != "build_stage"
+        """True if its model can be cut anywhere between two layers; if not, it comes in whole stages."""
         _refuse_parameters(path, names["loss"])
         self.path = path
         self.source_digest = source_digest(path)
@@ -394,11 +396,6 @@ class Program:
     def has_body(self) -> bool:
         """True if the user's code runs between two steps: the body of a script's loop, or `on_step`."""
         return self.data_comes_later or self.on_step is not None
-
-    @property
-    def is_layered(self) -> bool:
-        """True if its model can be cut anywhere between two layers; if not, it comes in whole stages."""
-        return self.gives != "build_stage"
 
     def build_stage(self, chunk: int, chunks: int, group: Any = None) -> torch.nn.Module:
         """One chunk of the model; the group reaches only a program that asks for it."""

@@ -120,7 +120,7 @@ class Joiner:
         self._catch_up = None if chunk.has_shards else CatchUp(chunk.stepper, progress)
         if self._catch_up is None:
             chunk.stepper.load_state_dict(progress)
-        self._late = chunk.statistics.sum, chunk.expert_counts.sum
+        self._late = [counts.sum for counts in chunk.step_counts]
         for late in self._late:
             late.record()
         self._states: dict[str, Any] = {}

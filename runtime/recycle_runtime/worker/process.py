@@ -69,10 +69,9 @@ from recycle_runtime.worker.layer_moves import LayerTransfers
 from recycle_runtime.worker.link import Link, Wake
 from recycle_runtime.worker.neighbour_copies import WorkerCopies
 from recycle_runtime.worker.options import ProcessOptions
-from recycle_runtime.worker.peer_check import PeerCheck
 from recycle_runtime.worker.reach import ReachReporter
 from recycle_runtime.worker.requests import Evaluation, Next, Requests, Save
-from recycle_runtime.worker.settled_steps import SettledSteps
+from recycle_runtime.worker.settled_steps import PeerCheck, SettledSteps
 from recycle_runtime.worker.takeover import ActiveThread
 from recycle_runtime.worker.warm_up import has_all_kernels, load_libraries
 
@@ -105,6 +104,7 @@ class WorkerProcess:
         """`requests` are those of the user's script, if this process runs one; `engine` is for tests."""
         self._around, self._other_engine = surroundings or Machine(), engine
         self._options, self._worker, self._tp_rank, self._heartbeat = options, worker, tp_rank, heartbeat
+        self._number = process_number(options.node, self._around.pid)
         self._hooks = hooks or Hooks()
         self._hooks.attach(self)
         self._left_behind: list[WorkerGeneration] = []
@@ -158,6 +158,7 @@ class WorkerProcess:
     async def live(self, program: Program | None = None, seed: int | None = None) -> int:
         """Until the job ends; the exit status. A program that is not given is loaded from its file."""
         self._program = load_program(self._options.program) if program is None else program
+        self._source = source_name(self._program.source_digest)
         if seed is not None:
             self._options = replace(self._options, seed=seed)
         engine = self._other_engine or self._torch_engine()
@@ -475,13 +476,13 @@ class WorkerProcess:
         """Leave the group at once; then report what it holds."""
         self._close()
         self._hooks.at("leave", self.link.step)
-        chunks, source = self._chunks, source_name(self._program.source_digest)
+        chunks = self._chunks
         fresh = (HeldState(0, is_fresh=True),) * self._stands_for
         report, *others = fresh if chunks is None else [held.report() for held in chunks.of_ranks]
         report = report._replace(layers_applied=self._layers.applied)
         plans, ranks = digest_of(self._bundles[0]), None if chunks is None else chunks.fewer_ranks
         seed, experts = self._options.seed, () if chunks is None else chunks.experts
-        self.link.say(LeftGroup(generation, report, source, seed, plans, tuple(others), ranks, experts))
+        self.link.say(LeftGroup(generation, report, self._source, seed, plans, tuple(others), ranks, experts))
 
     @property
     def _stands_for(self) -> int:
@@ -619,7 +620,7 @@ class WorkerProcess:
         generation = self._generation
         return Join(
             Member(self._worker, self._tp_rank),
-            pid=process_number(self._options.node, self._around.pid),
+            pid=self._number,
             generation=link.generation,
             asked=link.asked,
             is_training=generation is not None and generation.is_training,

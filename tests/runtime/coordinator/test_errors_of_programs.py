@@ -1,11 +1,14 @@
 """News of a worker whose work raises: told once, and as what it turns out to be."""
 
+import pytest
+
 from recycle_runtime.coordinator.events import Order, Said, Tell
-from recycle_runtime.coordinator.program_faults import ProgramFaults
+from recycle_runtime.coordinator.programs import ProgramFaults
 from recycle_runtime.options.run import AdaptationOptions
 from recycle_runtime.plan.assembly import Worker
-from recycle_runtime.protocol.messages.generations import Failed
+from recycle_runtime.protocol.messages.generations import Failed, GroupBroken
 from recycle_runtime.protocol.messages.members import Member
+from recycle_runtime.protocol.store_table import REGROUPING
 from tests.runtime.coordinator.fake_job import FakeJob
 
 WORDS = "step 5, forward of micro-batch 2: ValueError: too long"
@@ -68,3 +71,18 @@ def test_workers_that_hang_in_the_same_step() -> None:
     assert faults.stuck((0, 1), 4, [(0, 1)], "stuck") == "stuck"
     faults.made(3)
     assert faults.stuck((1, 1), 3, stage, "stuck") is None, "it was made since"
+
+
+@pytest.mark.parametrize(("why", "is_over"), [(REGROUPING, False), ("connection reset", True)])
+def test_a_refusal_of_the_coordinator_before_is_no_failed_meeting(why: str, is_over: bool) -> None:
+    """That one was about to regroup. This one knows of the generation alone, and regroups as often as it
+    must."""
+    job = ToldJob()
+    for _ in range(10):
+        job.deliver()
+        job.happen(Said(Member((1, 1), 0), GroupBroken(job.coordinator.number, why)))
+    if is_over:
+        assert job.result is not None and "could not talk to each other" in str(job.result[0])
+    else:
+        job.run(3)
+        assert job.result is None and job.rows[-1] > 5

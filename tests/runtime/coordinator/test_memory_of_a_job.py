@@ -45,6 +45,7 @@ from recycle_runtime.protocol.messages.generations import (
     End,
     Go,
     HeldState,
+    Hold,
     Leave,
     LeftGroup,
 )
@@ -126,6 +127,29 @@ def test_a_joiner_may_be_all_that_is_left_of_a_stage() -> None:
     for member in (here[0], here[2], late):
         orders = job.handle(Said(member, LeftGroup(4, HeldState(5, is_fresh=False))), 4.0)
     assert next(order for order in orders if isinstance(order, BeginGeneration)).step == 5
+
+
+@pytest.mark.parametrize(("training", "asked"), [(False, 3), (False, 6), (True, 6)])
+def test_a_change_that_the_coordinator_before_began_is_made(training: bool, asked: int) -> None:
+    """Processes obey nothing that is older than what they have heard of: it has a later number."""
+    book = PlanBook(fake_bundle(1, 2, [[], [(1, 0)]]))
+    job = StateMachine(book, 1, 30, set(book.grid), 0.0)
+    members = [Member(worker, 0) for worker in book.grid]
+    job.remember(Remembered(3, 4, tuple(book.grid)), up_to(5))
+    # It may have been told to stop before a step by the coordinator before.
+    assert job.handle(Returned(members[0], is_training=True, asked=3), 1.0) == [
+        Send(members[0], Recall(5)),
+        Send(members[0], Hold(30, 0)),
+    ]
+    assert job.handle(Returned(members[1], is_training=training, asked=asked), 1.0)
+    orders = job.handle(AllReturned(), 1.0)
+    number = max(4, asked + 1)
+    assert [order for order in orders if isinstance(order, Send)] == [
+        Send(member, Leave(number)) for member in members
+    ]
+    for member in members:
+        orders = job.handle(Said(member, LeftGroup(number, HeldState(5, is_fresh=False))), 2.0)
+    assert [(each.number, each.step) for each in orders if isinstance(each, BeginGeneration)] == [(number, 5)]
 
 
 def test_what_a_joiner_was_given_counts_though_all_are_asked_to_leave_again() -> None:

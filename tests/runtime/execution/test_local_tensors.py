@@ -38,9 +38,12 @@ from recycle_runtime.weights.fill import fill_layers
 
 
 @pytest.fixture(autouse=True)
-def mesh(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.setattr(rank_mesh._Ranks, "group", None)  # pyright: ignore[reportPrivateUsage]
+def mesh() -> Iterator[Any]:
+    ranks: Any = rank_mesh._Ranks  # pyright: ignore[reportPrivateUsage]
+    ranks.group = None
     yield recycle.mesh()
+    # Also the one that a test before may have left: torch forgets all groups.
+    ranks.group = None
     dist.destroy_process_group()
 
 

@@ -6,8 +6,6 @@ from typing import Any
 import pytest
 import torch
 
-from recycle_runtime.execution.expert_counts import ExpertCounts
-from recycle_runtime.execution.norm_statistics import NormStatistics
 from recycle_runtime.execution.optimizer import StepOptions, Stepper
 from recycle_runtime.execution.steps import WorkerSteps
 from recycle_runtime.transport.interface import Grid
@@ -67,8 +65,7 @@ def two_chunks(options: StepOptions) -> tuple[WorkerSteps, CutOff, dict[int, Any
             parameter=parameter,
             is_whole=True,
             settled=lambda: None,
-            statistics=NormStatistics(torch.nn.Module()),
-            expert_counts=ExpertCounts(torch.nn.Module()),
+            step_counts=[],
         )
         chunks[number].of_ranks = (chunks[number],)
     transport: Any = CutOff()

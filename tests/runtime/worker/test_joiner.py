@@ -14,7 +14,6 @@ from torch import nn
 
 from recycle_runtime.execution.expert_counts import ExpertCounts
 from recycle_runtime.execution.kept_buffers import BufferHistory
-from recycle_runtime.execution.norm_statistics import NormStatistics
 from recycle_runtime.execution.optimizer import StepOptions, Stepper, Totals, Verdict
 from recycle_runtime.experts.mixture import MixtureOfExperts
 from recycle_runtime.worker.joiner import CatchUp, Joiner
@@ -147,12 +146,12 @@ def test_gives_up() -> None:
 def test_a_step_that_was_written_down_can_be_taken_back() -> None:
     """Peers that have balanced their experts in it go back to where it began, and so does a joiner."""
     module = MixtureOfExperts(2, lambda: nn.Linear(2, 2), experts=2, active=1, balancing_rate=0.1)
+    counts = ExpertCounts(module)
     chunk: Any = SimpleNamespace(
         module=module,
         has_shards=True,
         stepper=MagicMock(),
-        statistics=NormStatistics(module),
-        expert_counts=ExpertCounts(module),
+        step_counts=[counts],
         buffers=BufferHistory(module),
         applied=7,
     )
@@ -162,11 +161,11 @@ def test_a_step_that_was_written_down_can_be_taken_back() -> None:
         def peers(table: torch.Tensor, popularity: list[int] = popularity) -> None:
             table.copy_(torch.tensor([popularity]))
 
-        chunk.expert_counts.start(peers)
-        chunk.expert_counts.finish()
+        counts.start(peers)
+        counts.finish()
     joiner._catch_up_buffers()  # pyright: ignore[reportPrivateUsage]
     assert module.get_buffer("balance_steps").tolist() == [-2, 2]
     assert chunk.buffers.go_back(6)
     assert module.get_buffer("balance_steps").tolist() == [-1, 1]
-    chunk.expert_counts.sum.catch_up()
+    counts.sum.catch_up()
     assert module.get_buffer("balance_steps").tolist() == [-1, 1], "nothing is made up for twice"

@@ -16,7 +16,6 @@ import torch
 
 from recycle_runtime.execution.chunk import Answers, Chunk, Setting
 from recycle_runtime.execution.expert_counts import ExpertCounts
-from recycle_runtime.execution.norm_statistics import NormStatistics
 from recycle_runtime.execution.optimizer import StepOptions, Stepper, Totals
 from recycle_runtime.execution.optimizer.norm import Progress
 from recycle_runtime.execution.optimizer.stepper import StepPhase
@@ -404,8 +403,7 @@ class NumberChunk(Chunk):
         self.graphs, self.cannot_capture = {}, ""
         nothing: Any = _Nothing()
         self.module = self.split = self.buffers = nothing
-        self.statistics = NormStatistics(torch.nn.Module())
-        self.expert_counts = ExpertCounts(torch.nn.Module())
+        self.step_counts, self.expert_counts = [], ExpertCounts(torch.nn.Module())
         options = StepOptions(staggered=_is_staggered(bundle, number), patience=2)
         self.stepper = NumberStepper(cast("Sequence[NumberLayer]", self.layers), options)
 

@@ -20,6 +20,9 @@ from tests.support.layers import layer_costs, layered_job
 
 _CUTS = {"4x3,2x2": [(1, 0), (0, 1), (1, 1)]}
 """The layout for five workers."""
+_NO_CUTS: dict[str, list[tuple[int, ...]]] = {}
+_MANY_CUTS = {"1x3,3x3": [(1, 0), (0, 1)], "4x4": [(1,), (2,)], "1x2,1x2,2x2": [(1, 0, 0), (0, 1, 1)]}
+"""Of four layers, for six workers or fewer."""
 _ALL = list(product(range(3), range(3)))
 
 
@@ -45,6 +48,24 @@ def world_jobs(folder: Path) -> list[WorldJob]:
         WorldJob(barrier, Bundle.read(barrier), True, _planner(three_by_two(barrier=True))),
         WorldJob(small, Bundle.read(small), False, _planner(two_by_two())),
         WorldJob(ranks, Bundle.read(ranks), False, _planner(with_ranks())),
+    ]
+
+
+def other_shapes(folder: Path) -> list[WorldJob]:
+    """Bundles of one stage, of three, and of many cuts, from one stage to four."""
+    four = layer_costs((1000,) * 4)
+    made = {
+        "one": (layered_job(four, (4,), 3, 4), _NO_CUTS),
+        "three": (layered_job(layer_costs((1000,) * 3), (1, 1, 1), 2, 2), _NO_CUTS),
+        "many": (layered_job(four, (2, 2), 3, 4), _MANY_CUTS),
+    }
+    paths = {
+        name: write_bundle(folder / f"{name}.plan", job, cuts, [(0,) * job.stages])
+        for name, (job, cuts) in made.items()
+    }
+    return [
+        WorldJob(paths[name], Bundle.read(paths[name]), bool(cuts), _planner(job))
+        for name, (job, cuts) in made.items()
     ]
 
 

@@ -1,8 +1,10 @@
 """Jobs in simulated worlds: nothing goes wrong that should not, and the same seed is the same story."""
 
 import os
+import random
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -10,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from recycle_runtime.coordinator.events import TellRow
+from recycle_runtime.coordinator.events import EndMove, Event, Order, TellRow
 from recycle_runtime.coordinator.neighbour_copies import NeighbourCopies
 from recycle_runtime.coordinator.service import Service
+from recycle_runtime.coordinator.state_machine import StateMachine
 from tests.runtime.world import planted_faults as planted
 from tests.runtime.world.faults import (
     CutLine,
@@ -47,6 +50,51 @@ def test_nothing_goes_wrong(jobs: list[WorldJob], first: int) -> None:
     for seed in range(first, first + PART):
         outcome = World(scenario(seed, jobs)).run()
         assert not outcome.wrong, "\n".join((f"seed {seed}", *outcome.story))
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_jobs_of_other_shapes(shapes: list[WorldJob], number: int) -> None:
+    """One stage, and three."""
+    for seed in range(PART):
+        outcome = World(scenario(seed, shapes[number : number + 1])).run()
+        assert not outcome.wrong, "\n".join((f"seed {seed}", *outcome.story))
+
+
+def _while_layers_travel(seed: int) -> Iterator[Fault]:
+    """Nodes of one worker each are lost and join, so that other cuts pay; and what comes in between."""
+    chance, at = random.Random(seed), 2.0
+    for _ in range(chance.randrange(3, 8)):
+        node, worker = chance.randrange(6), (chance.randrange(3), chance.randrange(2))
+        lost, others = LoseNode(at, node=node), (KillCoordinator(at, 0.05), CutLine(at, worker=worker))
+        yield chance.choice((lost, lost, NewNode(at), KillWorker(at, worker=worker), *others))
+        at += chance.choice((0.02, 0.1, 0.3, 1.0)) * (0.5 + chance.random())
+
+
+def test_the_cut_changes(
+    jobs: list[WorldJob], shapes: list[WorldJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And some of these changes are given up; else this would say nothing."""
+    handle, ends = StateMachine.handle, list[bool]()
+
+    def note_moves(job: StateMachine, event: Event, now: float) -> list[Order]:
+        orders = handle(job, event, now)
+        ends.extend(order.why is None for order in orders if isinstance(order, EndMove))
+        return orders
+
+    monkeypatch.setattr(StateMachine, "handle", note_moves)
+    for seed in range(PART):
+        for job in (jobs[0], shapes[2]):
+            faults = tuple(_while_layers_travel(seed))
+            story = quiet(seed, [job], faults=faults, steps=60, nodes=6, room=1, recut="always", copies=0)
+            ends_well(replace(story, checkpoints=0, saves=False, echoes=0.0))
+    assert sum(ends) > 10 and not all(ends), ends
+
+
+def test_a_coordinator_is_killed_and_nobody_leaves(jobs: list[WorldJob]) -> None:
+    """All train meanwhile, and go on in the same generation."""
+    story = quiet(7, jobs[:1], faults=(KillCoordinator(2.5, 0.3),), steps=20, nodes=3, checkpoints=0)
+    outcome = ends_well(replace(story, copies=0, recut="off"))
+    assert outcome.recoveries == 1, told(story, outcome)
 
 
 def test_an_agent_that_relays_is_killed_and_nobody_leaves(jobs: list[WorldJob]) -> None:

@@ -55,6 +55,12 @@ class GradientPart:
             _view(self.flat, start, parameter).data
             for start, parameter in zip(starts, self.parameters, strict=True)
         ]
+        self._parts_of = [
+            (whole, parameter, view)
+            for parameter, view in zip(self.parameters, self.views, strict=True)
+            if (whole := whole_gradient(parameter)) is not None
+        ]
+        """Of the parameters that are parts of DTensors: the whole gradient, and the view."""
         self._clean = [_version(view) for view in self.views]
         self.present = [False] * len(self.parameters)
         """True for parameters with a gradient on some peer, once the flags are read."""
@@ -88,8 +94,8 @@ class GradientPart:
         for parameter, view in zip(self.parameters, self.views, strict=True):
             if parameter.grad is not view:
                 parameter.grad = view
-            if (whole := whole_gradient(parameter)) is not None:
-                whole.show(view)
+        for whole, _, view in self._parts_of:
+            whole.show(view)
 
     def hide(self, everything: bool) -> None:
         """Take away the gradients of parameters that have none in this step."""
@@ -99,9 +105,9 @@ class GradientPart:
 
     def repair(self) -> None:
         """Take over gradients that were replaced: their value counts."""
+        for whole, parameter, _ in self._parts_of:
+            parameter.grad = whole.take()
         for index, (parameter, view) in enumerate(zip(self.parameters, self.views, strict=True)):
-            if (whole := whole_gradient(parameter)) is not None:
-                parameter.grad = whole.take()
             gradient = parameter.grad
             if gradient is view:
                 continue

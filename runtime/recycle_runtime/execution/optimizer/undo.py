@@ -231,6 +231,8 @@ def apply_changes(changes: list[Options], optimizer: HasGroups) -> None:
 
 
 def _copied(value: Any) -> Any:
+    if isinstance(value, _PLAIN):
+        return value
     return value.detach().clone() if isinstance(value, torch.Tensor) else copy.copy(value)
 
 
@@ -431,9 +433,11 @@ class Undo:
         own: dict[str, Any] = {}
         parameters: set[torch.Tensor] | None = None
         for name, value in vars(self._optimizer).items():
+            if name in _OF_TORCH:
+                continue
             if isinstance(value, int | float | torch.Tensor) and not isinstance(value, bool):
                 own[name] = value
-            elif isinstance(value, _CONTAINERS) and name not in _OF_TORCH and _is_data(value):
+            elif isinstance(value, _CONTAINERS) and _is_data(value):
                 parameters = set(self._all_parameters()) if parameters is None else parameters
                 own[name] = _with_references(value, parameters)
         return own

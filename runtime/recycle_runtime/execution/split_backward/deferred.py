@@ -19,8 +19,7 @@ it was asked to save.
 # pyright: reportPrivateUsage=false
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn, Protocol
 
 import torch
@@ -120,32 +119,23 @@ class Owner:
         self.anchor = torch.zeros((), requires_grad=True)
         """Makes an output require a gradient when no input does, so that its node runs in backward."""
         self.is_computing = False
-        """True while the forward of the stage, or the loss, runs."""
+        """True while the forward of the stage, or the loss, runs, and weights wait: a walk of autograd that
+        begins in there is the user's."""
         self.is_own = False
         """True while `Split` runs a backward."""
         self._walk = -1
         """Autograd's number of that backward."""
 
-    @contextmanager
-    def computing(self) -> Generator[None]:
-        """Around the user's code: a walk of autograd that begins in there is the user's."""
-        before, self.is_computing = self.is_computing, True
-        try:
-            yield
-        finally:
-            self.is_computing = before
-
-    @contextmanager
-    def walking(self, outputs: Sequence[Tensor]) -> Generator[None]:
-        """Around a backward of these outputs: walks that begin within it are the user's."""
+    def begin_walk(self, outputs: Sequence[Tensor]) -> None:
+        """A backward of these outputs begins: walks that begin within it are the user's."""
         for output in outputs:
             if output.grad_fn is not None:
                 output.grad_fn.register_prehook(self._begin)
         self.is_own = True
-        try:
-            yield
-        finally:
-            self.is_own, self._walk = False, -1
+
+    def end_walk(self) -> None:
+        """It is over."""
+        self.is_own, self._walk = False, -1
 
     def _begin(self, _: Any) -> None:
         self._walk = _walk_now()

@@ -11,7 +11,6 @@ mixture is beside its experts: the walks cost the host more than its products ar
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 import torch
@@ -213,6 +212,9 @@ class WeightWork:
         `after_group` is called when all gradients of the first group of parameters are complete, of the
         second and so on.
         """
+        if not groups:
+            self._run()
+            return
         for number, part in enumerate(self.cut(groups)):
             part._run()
             if number < len(groups):
@@ -342,9 +344,15 @@ class Split:
                 if before is not None:
                     unit.module.forward = before
 
-    def forward(self, *inputs: Any) -> Any:
-        """The same as calling the module."""
-        return self.module(*inputs)
+    def compute(self, code: Callable[..., Any], *arguments: Any) -> Any:
+        """Call the module, or the loss: a gradient that is asked for in there is refused where it comes by
+        weights that wait."""
+        owner = self._owner
+        before, owner.is_computing = owner.is_computing, self._defers
+        try:
+            return code(*arguments)
+        finally:
+            owner.is_computing = before
 
     def backward_input(self, outputs: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> WeightWork:
         """Gradients of the inputs, into their `.grad`; what is returned computes those of the weights.
@@ -371,13 +379,11 @@ class Split:
         if not self._defers:
             run_backward(outputs, gradients)
             return
-        with self._owner.walking(outputs):
+        self._owner.begin_walk(outputs)
+        try:
             run_backward(outputs, gradients)
-
-    def computing(self) -> AbstractContextManager[None]:
-        """Around the module's forward, and the loss: a gradient that is asked for in there is refused where
-        it comes by weights that wait."""
-        return self._owner.computing() if self._defers else nullcontext()
+        finally:
+            self._owner.end_walk()
 
     def remove(self) -> None:
         """Give the modules their own forward back, for good."""

@@ -165,8 +165,7 @@ def test_a_whole_backward_of_what_is_computed_again() -> None:
     twins = Twins(Again().double())
     value = numbers(2, 3, 5)
     for stage in (twins.other, twins.plain):
-        with twins.split.computing():
-            made: Tensor = stage(value)
+        made: Tensor = twins.split.compute(stage, value)
         if stage is twins.other:
             twins.split.backward([made], [torch.ones_like(made)])
         else:
@@ -178,5 +177,5 @@ def test_a_layer_whose_weight_is_replaced_for_good() -> None:
     layer = nn.Linear(5, 5)
     split = prepare(layer)
     layer.weight = nn.Parameter(torch.zeros(5, 5))
-    split.backward_input([split.forward(torch.randn(3, 5, requires_grad=True)).sum()], [None]).run()
+    split.backward_input([split.module(torch.randn(3, 5, requires_grad=True)).sum()], [None]).run()
     assert layer.weight.grad is not None and layer.bias.grad is not None

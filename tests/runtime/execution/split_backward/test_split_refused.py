@@ -39,8 +39,7 @@ def by_backward(energy: Tensor, value: Tensor) -> Tensor:
 
 
 def forward(split: Split, value: Tensor) -> Tensor:
-    with split.computing():
-        return split.forward(value)
+    return split.compute(split.module, value)
 
 
 INNER: dict[str, Callable[[], nn.Module]] = {
@@ -57,7 +56,7 @@ def test_gradients_asked_for_by_a_forward(kind: str, ask: Any) -> None:
     value = torch.randn(2, 4)
     if kind == "GRUCell":
         # Its first call shows whether it is closed.
-        split.forward(value)
+        split.module(value)
     split.module.zero_grad()
     with pytest.raises(ProgramError, match=rf"{kind} inner: the model asks for a gradient by itself"):
         forward(split, value)
@@ -145,8 +144,8 @@ def test_inputs_that_are_overwritten_before_their_gradient() -> None:
 def test_gradients_that_are_changed(layer: nn.Module) -> None:
     split = prepare(layer)
     for _ in range(2):
-        split.backward_input([split.forward(torch.randn(2, 4)).sum()], [None]).run()
-    made: Any = split.forward(torch.randn(2, 4))
+        split.backward_input([split.module(torch.randn(2, 4)).sum()], [None]).run()
+    made: Any = split.module(torch.randn(2, 4))
     gradient = torch.ones_like(made)
     work = split.backward_input([made], [gradient])
     gradient.mul_(2)
@@ -158,7 +157,7 @@ def test_a_hook_of_the_user_may_change_the_gradient() -> None:
     """On the output of a layer whose weights wait: they get what it has made of it."""
     layer, seen = nn.Linear(4, 3), list[Tensor]()
     split = prepare(layer)
-    made = split.forward(torch.randn(2, 4, requires_grad=True))
+    made = split.module(torch.randn(2, 4, requires_grad=True))
     made.register_hook(lambda gradient: 2 * gradient)  # pyright: ignore
     made.register_hook(seen.append)
     split.backward_input([made.sum()], [None]).run()
