@@ -170,7 +170,7 @@ def has_room(job: JobSpec) -> bool:
 
 
 def problem_of_layout(job: JobSpec, layout: Layout) -> Problem:
-    """What bounds are made of; `job` is that of the layout."""
+    """The problem that bounds are about; `job` is that of the layout."""
     split, staggered = job.techniques.decouple, job.techniques.stagger
     weight = job.backward_weight if split else (0,) * job.stages
     backward = tuple(
