@@ -177,7 +177,7 @@ def has_room(job: JobSpec) -> bool:
 
 
 def problem_of_layout(job: JobSpec, layout: Layout) -> Problem:
-    """What bounds are made of; `job` is that of the layout."""
+    """The problem that bounds are about; `job` is that of the layout."""
     split, staggered = job.techniques.decouple, job.techniques.stagger
     # The best case: what may be computed in exchanges takes no time.
     left = tuple(always_left(job, chunk) for chunk in range(job.stages))
