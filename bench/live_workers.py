@@ -11,23 +11,29 @@ is unavoidable. Elsewhere it may be either.
 import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise, product
+from itertools import pairwise
 from typing import NamedTuple
 
 from bench.fleet_settings import Made, compiled, shuffled_workers
 from bench.parts import Parts
 from bench.report import ROOT, Section, percent
+from bench.sums_in_a_row import bound_in_a_row, has_none_beside, per_layer, row_beside, sums_beside
 from recycle_compiler.fleet.course import Start, lead
 from recycle_compiler.fleet.policies.ours import Ours
 from recycle_compiler.fleet.policy import Change, Worker
 from recycle_compiler.fleet.setting import ChangeCosts, Known, make_setting
 from recycle_compiler.frontend.load import parse_job_text
 from recycle_compiler.ir.job import JobSpec
-from recycle_compiler.ir.layout import Layout
+from recycle_compiler.ir.layout import Layout, job_of_layout
 from recycle_compiler.planner.cut_bounds import layout_period
 from recycle_compiler.planner.group_bounds import TwoGroups
 from recycle_compiler.planner.groups import why_no_groups
-from recycle_compiler.planner.layout_bounds import AdmittedLayouts, layout_bound, raised_bound
+from recycle_compiler.planner.layout_bounds import (
+    AdmittedLayouts,
+    layout_bound,
+    problem_of_layout,
+    raised_bound,
+)
 from recycle_compiler.planner.layouts import Layouts
 from recycle_compiler.scheduling.budget import Guard, Sizes
 
@@ -36,8 +42,10 @@ _DAY = 86400.0
 _ALLOWED = 0.02
 """Part of a neighbour's throughput per worker that a number of workers may lack."""
 _ROUNDING = 1e-9
-_MOST_LAYOUTS = 3000
-"""Of a group, up to which all are compared with all of the other."""
+_MOST_LAYOUTS = 10_000
+"""Of a group, up to which each has a bound."""
+_FEW_LAYOUTS = 2000
+"""Beyond, all of them at once are looked at first."""
 _NANOSECONDS = 600_000_000_000
 """For the bound of one number of workers."""
 _GAP = "2%"
@@ -150,51 +158,88 @@ def least_below(job: JobSpec, workers: int, limit: int) -> int:
 
 
 def _least_of_groups(job: JobSpec, workers: int, limit: int) -> int:
-    """The same for two groups: by each share and number of workers, all layouts of the one with all of the
-    other that keep to the limit by the table, with their sums over the workers of both."""
+    """The same for two groups: for each share and number of workers, each layout of the one that keeps to the
+    limit, beside all that the other may have."""
     fewest = TwoGroups(job, workers).fewest(limit - 1)
     units = len(fewest.small) - 1
     least = limit
     for share in range(1, units):
         most = workers - int(fewest.large[units - share])
         for few in range(int(fewest.small[share]), most + 1):
-            small = _Side(job, share, 1, few, limit)
-            large = _Side(job, units - share, job.redundancy, workers - few, limit)
-            if max(len(small.layouts), len(large.layouts)) > _MOST_LAYOUTS:
+            small = _side(job, share, 1, few, limit)
+            large = _side(job, units - share, job.redundancy, workers - few, limit)
+            fewer, more = sorted((small, large), key=lambda side: side.count)
+            if fewer.count > _MOST_LAYOUTS:
                 return 0
-            for one, other in product(small.layouts, large.layouts):
-                bound = small.bound(one, other, least)
-                if bound < least:
-                    least = min(least, max(bound, large.bound(other, one, least)))
+            for layout in fewer.able(more.job.redundancy):
+                least = min(least, _least_beside(fewer, layout, more, least))
+                if not least:
+                    return 0
     return least
 
 
-class _Side:
-    """One of two groups, with its share of the micro-batches."""
+def _least_beside(side: "Side", layout: Layout, other: "Side", limit: int) -> int:
+    """Period that no plan of this layout goes below beside any of the other side; 0 if these are too many."""
+    if other.count > _FEW_LAYOUTS and has_none_beside(other.job, other.workers, layout, limit):
+        return limit
+    if other.count > _MOST_LAYOUTS:
+        return 0
+    least = limit
+    for beside in other.able(side.job.redundancy):
+        bound = side.bound(layout, beside, least)
+        if bound < least:
+            least = min(least, max(bound, other.bound(beside, layout, least)))
+    return least
 
-    def __init__(self, job: JobSpec, units: int, holders: int, workers: int, limit: int) -> None:
-        self.job = replace(job, pipelines=1, microbatches=units, redundancy=holders, split_ppm=None)
-        self.layouts = AdmittedLayouts(Layouts(self.job, workers), limit - 1, workers)
+
+def _side(job: JobSpec, units: int, holders: int, workers: int, limit: int) -> "Side":
+    alone = replace(job, pipelines=1, microbatches=units, redundancy=holders, split_ppm=None)
+    return Side(alone, workers, limit)
+
+
+class Side:
+    """One of two groups, as a job with its share of the micro-batches, and so many workers."""
+
+    def __init__(self, job: JobSpec, workers: int, limit: int) -> None:
+        self.job, self.workers = job, workers
+        self._layouts = AdmittedLayouts(Layouts(self.job, workers), limit - 1, workers)
+        self.count = len(self._layouts)
+        self._limit = limit
+        self._able: list[Layout] | None = None
+
+    def able(self, beside: int) -> list[Layout]:
+        """Layouts that may keep to the limit with so many more holders of every layer, or more."""
+        if self._able is None:
+            self._able = [one for one in self._layouts if self._alone(one, beside) < self._limit]
+        return self._able
+
+    def _alone(self, layout: Layout, beside: int) -> int:
+        summed = self._summed(layout, [beside] * sum(layout.layers))
+        period = layout_period(summed, layout)
+        return period if period >= self._limit else max(period, layout_bound(summed, layout))
 
     def bound(self, layout: Layout, other: Layout, limit: int) -> int:
         """Period below which no plan of the layout beside the other group goes, or less beyond the limit."""
-        summed = self._summed(layout, other)
+        beside = per_layer(other)
+        summed = self._summed(layout, beside)
         period = layout_period(summed, layout)
-        return period if period >= limit else max(period, layout_bound(summed, layout))
+        period = period if period >= limit else max(period, layout_bound(summed, layout))
+        if period >= limit:
+            return period
+        problem = problem_of_layout(job_of_layout(summed, layout), layout)
+        return bound_in_a_row(problem, row_beside(layout, other, self._sums(layout, beside)), period)
 
-    def _summed(self, layout: Layout, other: Layout) -> JobSpec:
+    def _summed(self, layout: Layout, beside: Sequence[int]) -> JobSpec:
         """The job with each layer's sum over the workers of both groups, as part of its step."""
         costs = self.job.layer_costs
         assert costs is not None, "a job in layers"
-        here, there = (
-            [count for layers, count in zip(one.layers, one.workers, strict=True) for _ in range(layers)]
-            for one in (layout, other)
-        )
-        after = tuple(
-            step + reduce * (mine + theirs - 1) // (mine + theirs)
-            for step, reduce, mine, theirs in zip(costs.optimizer, costs.reduce, here, there, strict=True)
-        )
+        after = tuple(map(sum, zip(costs.optimizer, self._sums(layout, beside), strict=True)))
         return replace(self.job, layer_costs=replace(costs, optimizer=after, reduce=(0,) * costs.count))
+
+    def _sums(self, layout: Layout, beside: Sequence[int]) -> list[int]:
+        costs = self.job.layer_costs
+        assert costs is not None, "a job in layers"
+        return sums_beside(costs.reduce, per_layer(layout), beside)
 
 
 def _steady_rates(job: JobSpec, made: Made) -> list[float]:

@@ -1,9 +1,10 @@
 """Proof that no plan of a layout has a period: `python -m bench.sorted_times JOB 4x2,... PERIOD SECONDS`.
 
 CP-SAT is asked for less than a plan: for the sorted times of every stage, which any plan has. JOB is one of
-bench.live_workers whose memory may hold all micro-batches; PERIOD is in nanoseconds. Where that leaves few
-ways to share out the micro-batches of a stage, each of them is a case by itself: a worker then has its own F,
-I and W, in order. Elsewhere workers are not told apart. Where all cases are refuted no plan has the period.
+bench.live_workers, whose workers must have room for all that they have time for; PERIOD is in nanoseconds.
+Where that leaves few ways to share out the micro-batches of a stage, each of them is a case by itself: a
+worker then has its own F, I and W, in order. Elsewhere workers are not told apart. Where all cases are
+refuted no plan has the period.
 """
 
 # pyright: reportMissingImports=false
@@ -58,12 +59,15 @@ class Case:
         up = sum(self.times[one][1] + self.transfer[one] for one in range(stage))
         return self.period - self.finish[0] - self.times[0][2] - up
 
+    def most(self, stage: int) -> int:
+        """Micro-batches that a worker has time for."""
+        return min(self.units, (self.period - self.finish[stage]) // sum(self.times[stage]))
+
     def cases(self) -> Iterator[dict[int, Shares]]:
         """Each way to share out the micro-batches of those stages that have few ways."""
         ways: list[list[tuple[int, Shares]]] = []
         for stage, count in enumerate(self.workers):
-            most = (self.period - self.finish[stage]) // sum(self.times[stage])
-            found = list(_ways(self.units, count, most)) if 1 < count < _WIDE else []
+            found = list(_ways(self.units, count, self.most(stage))) if 1 < count < _WIDE else []
             if 0 < len(found) <= _FEW:
                 ways.append([(stage, way) for way in found])
         return (dict(case) for case in product(*ways))
@@ -85,9 +89,7 @@ def case_of(job: JobSpec, layout: Layout, period: int) -> Case:
     units = derived.pipelines * derived.microbatches
     techniques = derived.techniques
     assert techniques.decouple and techniques.stagger, "I and W apart, stages that step on their own"
-    for room, activation in zip(derived.capacity, derived.activation, strict=True):
-        assert room is None or room >= units * activation, "memory is not looked at"
-    return Case(
+    case = Case(
         layout.workers,
         units,
         tuple(zip(derived.forward, derived.backward_input, derived.backward_weight, strict=True)),
@@ -95,6 +97,9 @@ def case_of(job: JobSpec, layout: Layout, period: int) -> Case:
         tuple(map(sum, zip(derived.reduce, derived.optimizer, derived.gather, strict=True))),
         period,
     )
+    for stage, (room, activation) in enumerate(zip(derived.capacity, derived.activation, strict=True)):
+        assert room is None or room >= case.most(stage) * activation, "memory is not looked at"
+    return case
 
 
 def refuted(case: Case, shares: dict[int, Shares], seconds: float) -> bool | None:

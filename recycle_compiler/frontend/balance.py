@@ -45,7 +45,8 @@ class _Layers:
 
     @classmethod
     def of(cls, costs: LayerCosts) -> "_Layers":
-        times = zip(costs.forward, costs.backward_input, costs.backward_weight, strict=True)
+        exchanges = (costs.exchange, costs.exchange)
+        times = zip(costs.forward, costs.backward_input, costs.backward_weight, *exchanges, strict=True)
         held = zip(costs.resident, costs.activation, strict=True)
         return cls(
             tuple(accumulate(map(sum, times), initial=0)),

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, fields, replace
 from itertools import accumulate, pairwise
+from operator import sub
 from typing import NamedTuple, Protocol
 
 from recycle_compiler.diagnostics import Span
@@ -56,7 +57,7 @@ class ChunkCosts:
     state_counts: tuple[int, ...] = ()
     """Parameters whose state is shared out, where workers do not have all of them."""
     expert_counts: tuple[int, ...] = ()
-    """Experts of each mixture layer; empty where `slot_transfer` is."""
+    """Experts of each mixture layer; empty where that is not known."""
     slot_transfer: tuple[int, ...] = ()
     """Ticks of one expert of each mixture layer to another worker; empty where that is not known."""
     variation: Variation = STEADY
@@ -119,21 +120,30 @@ class MeasuredLayers:
     variation: Variation = STEADY
     """Variation of op times, if measured."""
     exchange: tuple[int, ...] = ()
-    """Of each layer, what `measured` has of it in `forward` and `backward_input`; a job with experts that
-    peers share keeps its cut."""
-    expert_counts: tuple[int, ...] = ()
-    slot_transfer: tuple[int, ...] = ()
+    """Of each layer, between so many workers as the given `reduce` is for; `measured` has it in `forward` and
+    `backward_input`."""
 
     @property
     def costs(self) -> LayerCosts:
         workers = self.reduce_workers
+        if self.exchange:
+            forward, back = (
+                tuple(map(sub, times, self.exchange))
+                for times in (self.measured.forward, self.measured.backward_input)
+            )
+            given = replace(self.measured, forward=forward, backward_input=back, exchange=self.exchange)
+        else:
+            given = self.measured
         if workers is None or workers < 2:
-            return self.measured
+            return given
         # Rounded down, so that so many workers take again what was measured.
         sent = workers - 1 + max(0, min(self.owners, workers) - 1)
-        whole = tuple(time * workers // sent for time in self.measured.reduce)
-        gather = tuple(time * workers // (workers - 1) for time in self.measured.gather)
-        return replace(self.measured, reduce=whole, gather=gather)
+        whole = tuple(time * workers // sent for time in given.reduce)
+        gather, exchange = (
+            tuple(time * workers // (workers - 1) for time in times)
+            for times in (given.gather, given.exchange)
+        )
+        return replace(given, reduce=whole, gather=gather, exchange=exchange)
 
     def usual_cut(self, stages: int) -> Cut | None:
         return None
@@ -169,8 +179,8 @@ class MeasuredLayers:
             state=summed(given.state),
             counts=summed(given.counts) if any(given.counts) else (),
             exchange=summed(self.exchange) if any(self.exchange) else (),
-            expert_counts=tuple(max(self.expert_counts[first:end]) for first, end in ranges)
-            if any(self.expert_counts)
+            expert_counts=tuple(max(given.expert_counts[first:end]) for first, end in ranges)
+            if any(given.expert_counts)
             else (),
-            slot_transfer=summed(self.slot_transfer) if any(self.slot_transfer) else (),
+            slot_transfer=summed(given.slot_transfer) if any(given.slot_transfer) else (),
         )

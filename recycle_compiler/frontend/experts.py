@@ -8,18 +8,15 @@ from typing import NamedTuple
 from recycle_compiler.diagnostics import Span
 from recycle_compiler.frontend.check import Sections
 from recycle_compiler.frontend.cut import setting_of
-from recycle_compiler.frontend.diagnostics import Mistakes
-from recycle_compiler.frontend.shape import GivenShape
-from recycle_compiler.frontend.syntax import Name
+from recycle_compiler.frontend.diagnostics import Mistakes, quantity
 from recycle_compiler.frontend.values import read_whole
 from recycle_compiler.ir.expert_messages import MOST_SLOTS
-from recycle_compiler.ir.job import Techniques
+from recycle_compiler.ir.job import JobSpec, Techniques
 
 _MOST_STEPS = 1_000_000
 PLACED_EVERY = 1
 """Steps between placements, where the job does not say."""
 _NOT_WITH = (
-    ("parallel", "workers", "a job that leaves its cut to the compiler", "give `pipeline` and `data`"),
     ("parallel", "tied", "stages that share parameters", "remove `tied`, or the block `experts`"),
     ("batch", "split", "micro-batches that are split in two", "remove `split`"),
 )
@@ -63,26 +60,31 @@ def _conflicts(
     for name, key, what, hint in _NOT_WITH:
         if setting := setting_of(sections, name, key):
             found.append((f"experts cannot be combined with {what}", setting.key.span, hint))
-    recut = setting_of(sections, "parallel", "recut")
-    if recut and isinstance(recut.value, Name) and recut.value.text == "on":
-        message = "a job with experts keeps its cut"
-        found.append((message, recut.value.span, "write `recut = off`, or remove it"))
     return found
 
 
 def check_room(
-    experts: int, rules: ExpertRules, failures: int, shape: GivenShape, sections: Sections, report: Mistakes
+    experts: int, rules: ExpertRules, job: JobSpec, place: Span, sections: Sections, report: Mistakes
 ) -> None:
-    """Report failures that leave some stage too few slots for one of each expert, however they are spread."""
-    if not (experts and shape.stages and shape.pipelines):
+    """Report too few slots for one of each expert on a stage: with all its workers, or with those that the
+    failures leave, however they are spread."""
+    if not rules.slots:
+        message = "layers have experts, and the job does not say how many a worker has room for"
+        report.error("missing", message, place, "add `experts { slots = 2 }`")
         return
-    live = shape.pipelines - -(-failures // shape.stages)
+    room = rules.slots * job.pipelines
+    if experts > room:
+        slots = f"{quantity(room, 'slot')} of {job.pipelines:,} workers"
+        message = f"{quantity(experts, 'expert')} do not fit into {slots}"
+        report.error("range", message, place, "raise `slots` or `data`")
+        return
+    live = job.pipelines - -(-job.failures // job.stages)
     if live < 1 or live * rules.slots >= experts:
         # Without a live worker nothing else matters, and that is said elsewhere.
         return
     message = (
-        f"{failures} failures leave {live} workers on some stage, whose {live * rules.slots} slots do not "
+        f"{job.failures} failures leave {live} workers on some stage, whose {live * rules.slots} slots do "
     )
-    message += f"hold {experts} experts"
+    message += f"not hold {experts} experts"
     span = sections["tolerate"].settings["failures"].value.span
     report.error("too-many-failures", message, span, "lower `failures`, or raise `slots`", no_plan=True)

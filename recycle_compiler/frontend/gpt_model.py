@@ -166,7 +166,9 @@ class EstimatedCosts:
     state: int
     counts: int
     exchange: int
+    """Part of `forward` and of `backward_input`."""
     state_counts: int
+    expert_counts: int
 
 
 def stage_work(model: GptModel, run: ModelRun) -> tuple[Work, ...]:
@@ -184,16 +186,14 @@ def layer_costs(model: GptModel, run: ModelRun) -> LayerCosts:
     embedding, block, head = (_layer(model, run, part) for part in (_EMBEDDING, _BLOCK, _HEAD))
     rows = (embedding, *(block,) * model.layers, head)
     columns: dict[str, tuple[int, ...]] = {
-        name: tuple(getattr(row, name) for row in rows)
-        for name in EstimatedCosts.__slots__
-        if name not in _OF_EXPERTS
+        name: tuple(getattr(row, name) for row in rows) for name in EstimatedCosts.__slots__
     }
     columns["transfer"] = columns["transfer"][:-1]
     return LayerCosts(capacity=None, **columns)
 
 
-_OF_EXPERTS = ("exchange", "state_counts")
-"""Numbers that only a job with experts has, which keeps its cut."""
+_OF_EXPERTS = ("exchange", "state_counts", "expert_counts")
+"""Numbers that only a job with experts has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,12 +232,21 @@ def _work(model: GptModel, run: ModelRun, part: _Part) -> Work:
 
 
 def _layer(model: GptModel, run: ModelRun, part: _Part) -> EstimatedCosts:
-    """One layer, its gradients reduced and its weights gathered by very many workers."""
+    """One layer; very many workers sum its gradients, gather its weights and exchange its tokens."""
     parameters = _parameters(model, run, part, run.state.slots)
     sent = GRADIENT_BYTES * parameters * (1 if run.state.owners else 2)
     reduce = _divide(sent * 10**9, run.device.network_bandwidth)
     gather = _divide(WEIGHT_BYTES * parameters * 10**9, run.device.network_bandwidth) * (run.state.owners > 0)
-    return replace(_part_costs(model, run, part), reduce=reduce, gather=gather)
+    made = _part_costs(model, run, part)
+    return replace(
+        made,
+        forward=made.forward - made.exchange,
+        backward_input=made.backward_input - made.exchange,
+        reduce=reduce,
+        gather=gather,
+        exchange=_divide(_exchanged(model, run, part) * 10**9, run.device.network_bandwidth * run.tensor),
+        state_counts=made.state_counts if model.experts else 0,
+    )
 
 
 def _parameters(model: GptModel, run: ModelRun, part: _Part, experts: int | None = None) -> int:
@@ -285,17 +294,22 @@ def _part_costs(model: GptModel, run: ModelRun, part: _Part) -> EstimatedCosts:
         counts=held,
         exchange=exchange,
         state_counts=parameters,
+        expert_counts=model.experts if part.blocks else 0,
     )
 
 
 def _exchange(model: GptModel, run: ModelRun, part: _Part) -> int:
     """Nanoseconds in which the tokens of a micro-batch go to their experts and come back, on the busiest
     worker: all but one part in as many as there are peers."""
+    away = _exchanged(model, run, part) * (run.pipelines - 1) * 10**9
+    return _divide(away, run.pipelines * run.device.network_bandwidth * run.tensor)
+
+
+def _exchanged(model: GptModel, run: ModelRun, part: _Part) -> int:
+    """Bytes of the tokens of a micro-batch, to their experts and back."""
     if not model.experts:
         return 0
-    sent = model.routed(_HALF * run.micro * model.sequence * model.hidden) * part.blocks
-    away = 2 * sent * (run.pipelines - 1) * 10**9
-    return _divide(away, run.pipelines * run.device.network_bandwidth * run.tensor)
+    return 2 * model.routed(_HALF * run.micro * model.sequence * model.hidden) * part.blocks
 
 
 def _reduce(parameters: int, run: ModelRun) -> int:
@@ -414,7 +428,7 @@ def read_model(
     overhead = _read_overhead(sections.get("device"), report)
     micro = _require_micro(sections, shape, report)
     known = {key: size for key, size in sizes.items() if size is not None}
-    experts = _read_experts(section, sections, shape, state, report)
+    experts = _read_experts(section, sections, report)
     if len(known) < len(sizes) or experts is None:
         return None
     model = GptModel(**known, **experts)
@@ -433,9 +447,7 @@ def _size(section: Section, key: str, report: Mistakes) -> int | None:
     return read_whole(setting, report, 1, most) if setting else None
 
 
-def _read_experts(
-    section: Section, sections: Sections, shape: GivenShape, state: StateRules, report: Mistakes
-) -> dict[str, int] | None:
+def _read_experts(section: Section, sections: Sections, report: Mistakes) -> dict[str, int] | None:
     """Experts of the model; nothing where it has none. None when the report says what is wrong."""
     settings = section.settings
     if "experts" not in settings:
@@ -457,12 +469,6 @@ def _read_experts(
     if "experts" not in sections:
         message = "the model has experts, and the job does not say how many a worker has room for"
         report.error("missing", message, settings["experts"].key.span, "add `experts { slots = 2 }`")
-        return None
-    room = state.slots * (shape.pipelines or 0)
-    if state.slots and shape.pipelines and experts > room:
-        slots = f"{quantity(room, 'slot')} of {shape.pipelines:,} workers"
-        message = f"{quantity(experts, 'expert')} do not fit into {slots}"
-        report.error("range", message, settings["experts"].value.span, "raise `slots` or `data`")
         return None
     return {"experts": experts, "active": active, "imbalance_ppm": imbalance.floor_of(10_000)}
 

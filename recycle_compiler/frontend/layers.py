@@ -11,7 +11,7 @@ layers {
 
 from recycle_compiler.frontend.check import Section
 from recycle_compiler.frontend.costs import MeasuredLayers
-from recycle_compiler.frontend.diagnostics import Mistakes, quantity
+from recycle_compiler.frontend.diagnostics import Mistakes, quantity, spell
 from recycle_compiler.frontend.profile import (
     MEMORY,
     TIMES,
@@ -24,7 +24,10 @@ from recycle_compiler.frontend.shape import GivenShape
 from recycle_compiler.frontend.syntax import Listing, SyntaxSetting
 from recycle_compiler.frontend.values import (
     Over,
+    items_of,
+    meaning_of,
     memory_unit_of,
+    per_each,
     read_repeats,
     read_unit,
     read_whole,
@@ -32,7 +35,8 @@ from recycle_compiler.frontend.values import (
 from recycle_compiler.ir.layers import LayerCosts
 
 MOST_LAYERS = 4_096
-_PER_LAYER = (*TIMES, *MEMORY, "parameters", "resident", "exchange")
+_MOST_EXPERTS = 1 << 16
+_PER_LAYER = (*TIMES, *MEMORY, "parameters", "resident", "exchange", "experts")
 
 
 def read_layers_block(
@@ -50,6 +54,7 @@ def read_layers_block(
     columns["resident"] = read_amounts_or_zero(section, "resident", memory_unit, over, report)
     columns["state"] = read_amounts_or_zero(section, "sharded", memory_unit, over, report)
     exchange = read_times_or_zero(section, "exchange", unit, over, report)
+    columns["expert_counts"] = _read_experts(section, over, report)
     known = {key: values for key, values in columns.items() if values is not None}
     if unit is None or exchange is None or len(known) < len(columns):
         return None
@@ -61,8 +66,23 @@ def read_layers_block(
         reduce_workers=shape.pipelines,
         span=section.span,
         owners=owners,
-        exchange=exchange,
+        exchange=exchange if any(exchange) else (),
     )
+
+
+def _read_experts(section: Section, over: Over, report: Mistakes) -> tuple[int, ...] | None:
+    """Experts of each mixture in a layer; 0 where nothing is stated."""
+    setting = section.settings.get("experts")
+    if setting is None:
+        return None if over.count is None else (0,) * over.count
+    items = items_of(setting.value)
+    if items is None:
+        message = f"experts must be a number or a list of them, got {spell(setting.value)}"
+        report.error("type", message, setting.value.span, meaning_of("experts"))
+        return None
+    numbers = [read_whole(SyntaxSetting(setting.key, item), report, 0, _MOST_EXPERTS) for item in items]
+    known = tuple(number for number in numbers if number is not None)
+    return per_each(setting, known, over, report) if len(known) == len(numbers) else None
 
 
 def _read_count(section: Section, report: Mistakes) -> int | None:

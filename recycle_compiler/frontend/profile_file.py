@@ -134,9 +134,7 @@ def read_profile_file(
     columns |= with_exchange(columns, columns["exchange"])
     if measured.noun == "stage":
         return _stage_costs(columns, file, variation) if shape.stages or shape.is_free else None
-    exchange, experts, slot = (
-        columns.pop(name, ()) for name in ("exchange", "expert_counts", "slot_transfer")
-    )
+    exchange = columns.pop("exchange")
     costs = LayerCosts(capacity=None, **columns)
     return MeasuredLayers(
         DISPLAY_UNIT,
@@ -148,9 +146,7 @@ def read_profile_file(
         state.owners,
         measured.overhead + working,
         variation,
-        exchange,
-        experts,
-        slot,
+        exchange if any(exchange) else (),
     )
 
 
@@ -296,20 +292,22 @@ def _with_slots(columns: Columns, held: Columns, state: StateRules) -> Columns:
     if not (state.owners and all(held["weights"])):
         return {}
     found: dict[str, list[int]] = {"resident": [], "state": [], "reduce": [], "gather": []}
-    messages: dict[str, list[int]] = {"expert_counts": [], "slot_transfer": []}
+    counts, messages = list[int](), list[int]()
     for row, (weights, gradients, experts, slot, message) in enumerate(zip(*held.values(), strict=True)):
         elsewhere = experts - state.slots * slot if state.slots else 0
         everywhere = (weights + gradients) * (weights - elsewhere) // weights
         found["resident"].append(everywhere)
         found["state"].append(max(0, columns["resident"][row] - weights - gradients))
-        number = experts // slot if state.slots and message and slot else 0
-        messages["expert_counts"].append(number if number <= MOST_EXPERTS else 0)
-        apart = experts if messages["expert_counts"][row] else elsewhere
+        counts.append(experts // slot if state.slots and slot else 0)
+        is_known = 0 < counts[row] <= MOST_EXPERTS
+        messages.append(message if is_known else 0)
+        apart = experts if messages[row] else elsewhere
         for name in ("reduce", "gather"):
             found[name].append(columns[name][row] * (weights - apart) // weights)
-        messages["slot_transfer"].append(message)
-    if any(messages["expert_counts"]):
-        found |= messages
+    if any(counts):
+        found["expert_counts"] = counts
+    if any(messages):
+        found["slot_transfer"] = messages
     return {name: tuple(values) for name, values in found.items()}
 
 

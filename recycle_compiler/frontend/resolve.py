@@ -17,7 +17,7 @@ from recycle_compiler.frontend.cut import (
 )
 from recycle_compiler.frontend.diagnostics import Mistakes, quantity, quote
 from recycle_compiler.frontend.experts import check_room, read_experts
-from recycle_compiler.frontend.gpt_model import ModelLayers, read_model
+from recycle_compiler.frontend.gpt_model import read_model
 from recycle_compiler.frontend.layers import read_layers_block
 from recycle_compiler.frontend.optimizer_state import StateRules, read_owners
 from recycle_compiler.frontend.profile import read_profile_block
@@ -62,8 +62,6 @@ def resolve(job: Job, folder: Path, report: Mistakes) -> JobSpec | None:
     ties = read_ties(sections, source, report) if source else None
     if ties is None or experts is None:
         return None
-    if isinstance(source, ModelLayers):
-        check_room(source.model.experts, experts, failures, shape, sections, report)
     if costs.exchange and not experts.slots:
         setting = _costs_of(sections).settings.get("exchange")
         message = "`exchange` is given, and the job has no experts that peers share"
@@ -100,8 +98,17 @@ def resolve(job: Job, folder: Path, report: Mistakes) -> JobSpec | None:
         message = "`gather` is given, and every worker has the whole state of the optimizer"
         hint = "write `optimizer { state = sharded }`, or remove it"
         report.error("conflict", message, setting.key.span, hint)
+    if spec.expert_counts and not spec.is_free:
+        check_room(max(spec.expert_counts), experts, spec, _span_of_experts(sections), sections, report)
     check_totals(spec, costs.span, report)
     return spec
+
+
+def _span_of_experts(sections: Sections) -> Span:
+    """Place that says how many experts there are."""
+    section = _costs_of(sections)
+    setting = section.settings.get("experts")
+    return setting.value.span if setting else section.span
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +137,6 @@ def _place(
 ) -> _Placed | None:
     """The job on its workers; None when the report says why not."""
     recut, grouping = read_recut(sections, report), read_grouping(sections, report)
-    # The workers of a stage have experts in their slots: other cuts would be of other stages.
-    recut = False if "experts" in sections else recut
     setting = capacity_setting(sections)
     if isinstance(source, ChunkCosts) or _has_profile_block(sections):
         refuse_layer_settings(sections, report)
@@ -153,7 +158,9 @@ def _place(
     if placed is None:
         return None
     said = {} if split is None else {"split_ppm": split}
-    said |= {} if grouping or recut is False else {"grouping": False}
+    # Workers of several stages would hold a chunk, and have to meet in its rounds.
+    has_groups = grouping and not state.slots
+    said |= {} if has_groups or recut is False else {"grouping": False}
     return replace(placed, layered=placed.layered | said)
 
 

@@ -35,6 +35,7 @@ BLOCKS: dict[str, tuple[str, ...]] = {
         "resident",
         "sharded",
         "exchange",
+        "experts",
         "spread",
         "jitter",
     ),

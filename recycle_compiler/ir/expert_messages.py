@@ -48,7 +48,7 @@ def message_ticks(ticks: int, experts: int, slots: int, workers: int, owners: in
     return MessageTicks(*(ceil(ticks * each) for each in expert_messages(experts, slots, workers, owners)))
 
 
-@lru_cache
+@lru_cache(maxsize=4096)
 def expert_messages(experts: int, slots: int, workers: int, owners: int) -> Messages:
     """With enough slots for all experts: so many workers of these at least."""
     workers = max(1, workers, -(-experts // slots))

@@ -153,7 +153,7 @@ class JobSpec:
     state_counts: tuple[int, ...] = ()
     """Parameters of each chunk whose state is shared out, where workers have fewer: not all experts."""
     expert_counts: tuple[int, ...] = ()
-    """Experts of each mixture layer of a chunk; empty where `slot_transfer` is."""
+    """Experts of each mixture layer of a chunk, which need as many slots; empty where that is not known."""
     slot_transfer: tuple[int, ...] = ()
     """Ticks of one expert of each mixture layer of a chunk to another worker: of such messages are parts of
     `reduce` and `gather` (`ir.expert_messages`). Empty where that is not known."""
@@ -257,6 +257,17 @@ class JobSpec:
             else ticks
             for ticks, shards, gone in zip(self.exchange, self.sharding.shards, lost, strict=True)
         )
+
+    @property
+    def short_of_slots(self) -> int | None:
+        """The first chunk for whose experts its workers that are left have too few slots; None: they all have
+        enough, as far as is known."""
+        known = self.sharding
+        if known is None or not self.expert_counts:
+            return None
+        left = (shards - lost for shards, lost in zip(known.shards, known.lost, strict=True))
+        short = (count * self.slots < most for count, most in zip(left, self.expert_counts, strict=True))
+        return next((chunk for chunk, is_short in enumerate(short) if is_short), None)
 
     @property
     def unfailed(self) -> "JobSpec":
@@ -363,8 +374,8 @@ class JobSpec:
             values: tuple[int, ...] = getattr(self, name)
             if values and (len(values) != self.chunks or min(values) < 0):
                 yield f"{name} needs {self.chunks} values of at least 0, got {values}"
-        if bool(self.slot_transfer) != bool(self.expert_counts) or (self.slot_transfer and not self.slots):
-            yield "expert_counts and slot_transfer belong together, in a job with slots for experts"
+        if self.slot_transfer and not (self.expert_counts and self.slots):
+            yield "slot_transfer needs expert_counts, and a job with slots for experts"
         if not self.slot_transfer:
             return
         shards = max(self.sharding.shards) if self.sharding is not None else 0

@@ -24,7 +24,7 @@ PER_LAYER = (
     "resident",
 )
 """Names of the tuples, in the order of their lines."""
-MORE = ("gather", "state", "counts")
+MORE = ("gather", "state", "counts", "exchange", "state_counts", "expert_counts", "slot_transfer")
 """Those that not all jobs have; their lines are left out where all values are 0."""
 _STRICTLY_POSITIVE = ("forward", "backward_input", "backward_weight")
 
@@ -56,6 +56,15 @@ class LayerCosts:
     them too."""
     counts: tuple[int, ...] = ()
     """Parameters of each layer on one GPU; 0 where that is not known."""
+    exchange: tuple[int, ...] = ()
+    """Ticks in which tokens of a micro-batch go to their experts and back, between very many workers: n take
+    (n - 1) / n of it. `forward` and `backward_input` do not have it in them."""
+    state_counts: tuple[int, ...] = ()
+    """Parameters of each layer whose state is shared out, where workers have fewer: not all experts."""
+    expert_counts: tuple[int, ...] = ()
+    """Experts of each mixture in the layer; 0 where it has none, or their number is not known."""
+    slot_transfer: tuple[int, ...] = ()
+    """Ticks of one expert of each mixture to another worker; 0 where that is not known."""
 
     def __post_init__(self) -> None:
         for name in MORE:

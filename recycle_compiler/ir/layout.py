@@ -10,8 +10,10 @@ cut, so that each cut trains on the same data.
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
+from operator import add
 
 from recycle_compiler.ir.failure import FailureSet, failed_per_stage, normal_form
 from recycle_compiler.ir.job import JobSpec
@@ -112,8 +114,12 @@ def cut_into(
     def summed(values: tuple[int, ...], over: Ranges = chunks) -> tuple[int, ...]:
         return tuple(sum(values[first:end]) for first, end in over)
 
+    def of_ring(values: tuple[int, ...], owners: int = 0) -> tuple[int, ...]:
+        return tuple(ring_time(whole, n, owners) for whole, n in zip(summed(values), holders, strict=True))
+
     units = job.pipelines * job.microbatches
     width = grid_width(units, max(workers))
+    exchange = of_ring(costs.exchange)
     resident = summed(costs.resident, stages)
     owners = job.owners
     made = replace(
@@ -121,13 +127,11 @@ def cut_into(
         stages=len(stages),
         pipelines=width,
         microbatches=units // width,
-        forward=summed(costs.forward),
-        backward_input=summed(costs.backward_input),
+        forward=tuple(map(add, summed(costs.forward), exchange)),
+        backward_input=tuple(map(add, summed(costs.backward_input), exchange)),
         backward_weight=summed(costs.backward_weight),
         optimizer=summed(costs.optimizer),
-        reduce=tuple(
-            ring_time(whole, n, owners) for whole, n in zip(summed(costs.reduce), holders, strict=True)
-        ),
+        reduce=of_ring(costs.reduce, owners),
         transfer=tuple(costs.transfer[end - 1] for _, end in chunks[:-1]),
         activation=summed(costs.activation),
         kept_for_weight=summed(costs.kept_for_weight),
@@ -144,12 +148,29 @@ def cut_into(
         failures=0,
         groups=groups,
         sharding=None,
+        **(_experts_of(costs, chunks, exchange, summed) if job.slots else {}),
     )
     if not owners:
         return made
-    gathers = (ring_time(whole, n) for whole, n in zip(summed(costs.gather), holders, strict=True))
     absent = tuple(width - count for count in workers)
-    return shared_out(made, owners, holders, tuple(gathers), summed(costs.state), absent)
+    return shared_out(made, owners, holders, of_ring(costs.gather), summed(costs.state), absent)
+
+
+def _experts_of(
+    costs: LayerCosts,
+    chunks: Ranges,
+    exchange: tuple[int, ...],
+    summed: Callable[[tuple[int, ...]], tuple[int, ...]],
+) -> dict[str, tuple[int, ...]]:
+    """Fields of a job with experts, of each chunk; empty where nothing is known of any layer."""
+    most = tuple(max(costs.expert_counts[first:end]) for first, end in chunks)
+    found = {
+        "exchange": exchange,
+        "state_counts": summed(costs.state_counts),
+        "expert_counts": most,
+        "slot_transfer": summed(costs.slot_transfer),
+    }
+    return {name: values if any(values) else () for name, values in found.items()}
 
 
 def shared_out(

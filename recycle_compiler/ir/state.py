@@ -136,7 +136,7 @@ def with_techniques(job: JobSpec, techniques: Techniques) -> JobSpec:
         costs = replace(
             costs,
             resident=tuple(after * count for count in costs.counts),
-            state=tuple(state * count for count in costs.counts),
+            state=tuple(state * max(counts) for counts in zip(costs.counts, costs.state_counts, strict=True)),
         )
     capacity = [
         None if room is None else room + (before - after) * sum(job.counts[chunk] for chunk in held)

@@ -107,8 +107,9 @@ class Climb:
         self._seen.add(counts)
         hosts = Target(job, normal_form(counts, job.pipelines)).hosts
         host = routes(job, hosts).reshape(healthy.units, healthy.chunks)
-        problem = with_times_of(rerouted(healthy, hosts, host), job.left_by(counts))
-        if not can_run(problem):
+        left = job.left_by(counts)
+        problem = with_times_of(rerouted(healthy, hosts, host), left)
+        if not can_run(left, problem):
             return None
         self._budget.spend((Visits.SET_UP + Visits.RULE * len(settings)) * problem.ops)
         clock = Clock(problem)
@@ -162,9 +163,9 @@ def between(one: Counts, other: Counts, part: int, parts: int) -> Counts:
     return tuple(counts)
 
 
-def can_run(problem: Problem) -> bool:
-    """True if the workers of every stage can hold a micro-batch."""
-    return all(
+def can_run(left: JobSpec, problem: Problem) -> bool:
+    """True if the workers that are left on every stage can hold a micro-batch and all experts."""
+    return left.short_of_slots is None and all(
         room == UNLIMITED or room >= needed
         for room, needed in zip(problem.capacity, problem.activation, strict=True)
     )

@@ -132,6 +132,11 @@ def plan_failed(
                 f"stage {stage} has no room for a micro-batch: its workers that are left own too much of the "
                 "sharded state"
             )
+    if (chunk := left.short_of_slots) is not None:
+        raise NoPlanError(
+            f"stage {left.chunk_stages[chunk]} has too few slots: its {left.expert_counts[chunk]} experts "
+            f"need as many, and each of its workers that are left has {job.slots}"
+        )
     slots = AssignSlots(effort or Effort().prompt(), guard)
     passes = all_passes(slots) >> RenameWorkers(failed)
     plan = passes.run(Target(job, failed), observers)
@@ -244,6 +249,11 @@ def check_survivable(job: JobSpec, failures: int) -> None:
 
 
 def _no_room(job: JobSpec, failures: int) -> str:
+    if job.expert_counts:
+        return (
+            f"{_counted(failures, 'failure')} of {_counted(job.workers, 'worker')} leave some stage too few "
+            "slots for its experts, or no room for a micro-batch, wherever the failures are"
+        )
     return (
         f"{_counted(failures, 'failure')} of {_counted(job.workers, 'worker')} leave no room for a "
         "micro-batch: those that are left own too much of the sharded state, wherever the failures are"

@@ -6,7 +6,10 @@ some earlier stage still has to finish after it. They need little of the other s
 below have to be passed, in however many stages. Each stage between takes transfers on top, of which only
 those next to the stage itself are certain. All of them grow with the length of the way, so what is left out
 keeps them valid. Where the optimizer's state is sharded, more workers keep and step less of it each: what a
-stage imposes is then counted for the most workers that a column stands for.
+stage imposes is then counted for the most workers that a column stands for. Where peers share experts, fewer
+workers exchange fewer tokens, and more of them hide more of W behind that: so a column counts the exchanges
+of the fewest, and what those of the most hide. A stage with too few slots for the experts of its layers is
+none, nor is one that has them only while nobody fails.
 
 Bounds that look at the workers of other stages (crowds, both ends) are not used here: they depend on the rest
 of the layout.
@@ -21,6 +24,7 @@ from numpy.typing import NDArray
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.layers import LayerCosts
 from recycle_compiler.ir.layout import Layout
+from recycle_runtime.plan.overlap import MOST_ROUNDS
 
 Ints = NDArray[np.int64]
 FAR = 1 << 60
@@ -63,6 +67,8 @@ class _Ranges:
     optimizer: Ints
     reduce: Ints
     gather: Ints
+    fewest: Ints
+    """Workers with enough slots for the experts of the range, also after a failure that loses no state."""
     activation: Ints
     kept: Ints
     capacity: Ints
@@ -82,23 +88,35 @@ def stage_table(job: JobSpec, most_workers: int) -> StageTable:
     assert costs is not None and costs.count <= MOST_LAYERS, "a job that can be re-cut"
     first, end = (index.astype(np.int64) for index in np.triu_indices(costs.count + 1, 1))
     units = job.pipelines * job.microbatches
-    workers = _useful_counts(units, job.redundancy, most_workers)
+    workers = _useful_counts(units, job.redundancy, most_workers, _workers_for_experts(job, costs))
     share = -(-units // workers)
     most = np.append(workers[1:] - 1, most_workers)[: len(workers)]
-    ranges = _ranges(job, costs, first, end, most)
+    ranges = _ranges(job, costs, first, end, workers, most)
     return StageTable(first, end, workers, _periods(job, ranges, workers, share, units))
 
 
-def _useful_counts(units: int, least: int, most: int) -> Ints:
-    """For each share of the micro-batches that a worker can have, the fewest workers that give it."""
+def _useful_counts(units: int, least: int, most: int, needed: Ints) -> Ints:
+    """For each share of the micro-batches that a worker can have, the fewest workers that give it; and those
+    that some layer needs."""
     fewest: dict[int, int] = {}
-    for count in range(max(1, least), min(most, units) + 1):
+    counts = range(max(1, least), min(most, units) + 1)
+    for count in counts:
         fewest.setdefault(-(-units // count), count)
-    return np.array(sorted(fewest.values()), dtype=np.int64)
+    return np.array(sorted({*fewest.values(), *(set(needed.tolist()) & set(counts))}), dtype=np.int64)
 
 
-def _ranges(job: JobSpec, costs: LayerCosts, first: Ints, end: Ints, most: Ints) -> _Ranges:
-    """Columns of ranges; if state is sharded, one for each of `most`, the workers that share it at most."""
+def _workers_for_experts(job: JobSpec, costs: LayerCosts) -> Ints:
+    """Of each layer: workers with slots for all of its experts, and as many more as may fail on any stage."""
+    experts = np.array(costs.expert_counts, dtype=np.int64) * min(1, job.slots)
+    return np.where(experts > 0, -(-experts // max(1, job.slots)) + job.redundancy - 1, 0)
+
+
+def _ranges(
+    job: JobSpec, costs: LayerCosts, first: Ints, end: Ints, fewest: Ints, most: Ints | None = None
+) -> _Ranges:
+    """Columns of ranges; of those that workers share out, and of exchanges between them, one for each number
+    of workers from `fewest` to `most`, which are the same unless given."""
+    most = fewest if most is None else most
 
     def shared(values: Ints) -> Ints:
         # Divided first, since the products may not fit into 64 bits; rounded down, which keeps bounds valid.
@@ -111,10 +129,15 @@ def _ranges(job: JobSpec, costs: LayerCosts, first: Ints, end: Ints, most: Ints)
     def total_before(values: tuple[int, ...], border: Ints) -> Ints:
         return np.concatenate([[0], np.cumsum(np.array(values, dtype=np.int64))])[border][:, None]
 
+    def exchanged(workers: Ints) -> Ints:
+        """Of tokens between so many workers of a stage."""
+        return exchange - exchange // workers if any(costs.exchange) else exchange
+
     split = job.techniques.decouple
     weight = np.array(costs.backward_weight, dtype=np.int64)
     backward = np.array(costs.backward_input, dtype=np.int64) + (0 if split else weight)
     weight = weight if split else np.zeros_like(weight)
+    exchange = summed(costs.exchange)
     # A transfer at either border of the model is none.
     border = np.array([0, *costs.transfer, 0], dtype=np.int64)
     both = (np.array(costs.forward) + backward).tolist()
@@ -124,17 +147,18 @@ def _ranges(job: JobSpec, costs: LayerCosts, first: Ints, end: Ints, most: Ints)
         capacity = capacity - shared(summed(costs.state))
     down = total_before(costs.forward, first) + border[first][:, None]
     # The first stage holds layer 0, whose W and step come after the last backward.
-    last_steps = int(weight[0])
+    last_steps = max(0, int(weight[0]) - MOST_ROUNDS * sum(costs.exchange))
     if job.techniques.stagger and not job.owners:
         last_steps += costs.optimizer[0]
     up = total_before(tuple(backward.tolist()), first) + border[first][:, None] + last_steps
     return _Ranges(
-        forward=summed(costs.forward),
-        backward=summed(tuple(backward.tolist())),
-        weight=summed(tuple(weight.tolist())),
+        forward=summed(costs.forward) + exchanged(fewest),
+        backward=summed(tuple(backward.tolist())) + exchanged(fewest),
+        weight=np.maximum(0, summed(tuple(weight.tolist())) - MOST_ROUNDS * exchanged(most)),
         optimizer=shared(summed(costs.optimizer)),
         reduce=summed(costs.reduce),
         gather=summed(costs.gather),
+        fewest=_largest(_workers_for_experts(job, costs), first, end),
         activation=summed(costs.activation),
         kept=summed(costs.kept_for_weight) if split else np.zeros((len(first), 1), dtype=np.int64),
         capacity=np.broadcast_to(capacity, np.broadcast_shapes(np.shape(capacity), (len(first), 1))).astype(
@@ -146,6 +170,14 @@ def _ranges(job: JobSpec, costs: LayerCosts, first: Ints, end: Ints, most: Ints)
     )
 
 
+def _largest(values: Ints, first: Ints, end: Ints) -> Ints:
+    """Of the layers of each range."""
+    if not values.any():
+        return np.zeros((len(first), 1), dtype=np.int64)
+    pairs = zip(first.tolist(), end.tolist(), strict=True)
+    return np.array([values[low:high].max() for low, high in pairs], dtype=np.int64)[:, None]
+
+
 def _periods(job: JobSpec, of: _Ranges, workers: Ints, share: Ints, units: int) -> Ints:
     busy, to_last = _busy(of, share, units)
     finish = _finish(of, workers)
@@ -154,7 +186,7 @@ def _periods(job: JobSpec, of: _Ranges, workers: Ints, share: Ints, units: int) 
         period = np.maximum(busy + finish, tail)
     else:
         period = np.maximum(of.down + busy, tail) + finish
-    return np.where(_holdable(of, units) < 1, FAR, period)
+    return np.where((_holdable(of, units) < 1) | (workers < of.fewest), FAR, period)
 
 
 class ShareTable:
@@ -170,7 +202,9 @@ class ShareTable:
         self.first, self.end = (index.astype(np.int64) for index in np.triu_indices(costs.count + 1, 1))
         self.units = job.pipelines * job.microbatches
         self._stagger = job.techniques.stagger
-        self._of = _ranges(job, costs, self.first, self.end, np.array([job.workers]))
+        self._of = _ranges(
+            job, costs, self.first, self.end, np.ones(1, dtype=np.int64), np.array([job.workers])
+        )
         self._fits = _holdable(self._of, self.units) >= 1
 
     def finish(self, holders: Ints) -> Ints:
@@ -221,7 +255,7 @@ def layout_period(job: JobSpec, layout: Layout, shares: tuple[int, ...] = ()) ->
     workers = np.array(layout.workers, dtype=np.int64)[:, None]
     units = job.pipelines * job.microbatches
     of = _ranges(job, costs, first, end, workers)
-    if (_holdable(of, units) < 1).any():
+    if (_holdable(of, units) < 1).any() or (workers < of.fewest).any():
         return FAR
     inner = [costs.transfer[past - 1] for _, past in layout.ranges[:-1]]
     transfer = np.array([*inner, 0], dtype=np.int64)[:, None]

@@ -22,11 +22,18 @@ from numpy.typing import NDArray
 from recycle_compiler.ir.graph import Edges
 from recycle_compiler.ir.job import JobSpec, leading_chunks
 from recycle_compiler.ir.layout import Layout, job_of_layout
+from recycle_compiler.ir.rounds import always_left
 from recycle_compiler.planner.cut_bounds import FAR, layout_period
 from recycle_compiler.planner.layouts import Layouts, roughness
 from recycle_compiler.scheduling.bounds import lower_bound
 from recycle_compiler.scheduling.budget import Guard
-from recycle_compiler.scheduling.problem import UNLIMITED, Problem, Tasks
+from recycle_compiler.scheduling.problem import (
+    UNLIMITED,
+    Problem,
+    Tasks,
+    times_of_overlap,
+    unhidden_weights,
+)
 
 _ADMITTED = 3000
 """Layouts that are ranked at most."""
@@ -158,20 +165,23 @@ def _widest(layouts: Layouts, workers: int, least: int, known: int) -> tuple[int
 def layout_bound(job: JobSpec, layout: Layout) -> int:
     """A period below which no plan of this layout goes, by all bounds; its graph is not made."""
     derived = job_of_layout(job, layout)
-    return lower_bound(_problem(derived, layout)).period if has_room(derived) else FAR
+    return lower_bound(problem_of_layout(derived, layout)).period if has_room(derived) else FAR
 
 
 def has_room(job: JobSpec) -> bool:
-    """True if the workers of every stage can hold one micro-batch."""
-    return all(
+    """True if the workers of every stage can hold one micro-batch, and have slots for all experts."""
+    return job.short_of_slots is None and all(
         room is None or room >= sum(job.activation[chunk] for chunk in held)
         for room, held in zip(job.capacity, job.held, strict=True)
     )
 
 
-def _problem(job: JobSpec, layout: Layout) -> Problem:
+def problem_of_layout(job: JobSpec, layout: Layout) -> Problem:
+    """What bounds are made of; `job` is that of the layout."""
     split, staggered = job.techniques.decouple, job.techniques.stagger
-    weight = job.backward_weight if split else (0,) * job.stages
+    # The best case: what may be computed in exchanges takes no time.
+    left = tuple(always_left(job, chunk) for chunk in range(job.stages))
+    weight = left if split else (0,) * job.stages
     backward = tuple(
         one + (0 if split else other)
         for one, other in zip(job.backward_input, job.backward_weight, strict=True)
@@ -200,9 +210,11 @@ def _problem(job: JobSpec, layout: Layout) -> Problem:
         ),
         pool=stages,
         window=tuple(leading_chunks(job)) if staggered else (0,) * job.stages,
-        grain=gcd(*job.forward, *backward, *weight, *job.transfer, *finish),
+        grain=gcd(*job.forward, *backward, *weight, *job.transfer, *finish, *times_of_overlap(job)),
         is_uniform=True,
         worker_capacity=(),
         tasks=Tasks(nothing, nothing, nothing, nothing, Edges(nothing, nothing, nothing)),
         late=nothing,
+        meets=job.slots > 0,
+        unhidden=unhidden_weights(job, (split,) * job.stages),
     )

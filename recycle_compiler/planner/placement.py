@@ -33,7 +33,8 @@ _PROMISING = 998
 
 
 NO_ROOM = 1 << 60
-"""The period of a plan that cannot be: no micro-batch fits into the memory of some stage."""
+"""The period of a plan that cannot be: workers of some stage have no room for a micro-batch, or too few slots
+for its experts."""
 _CLIMBED_ALONE = 10_000
 """Ops beyond which failures are only moved, where they can be: other ways to place them cost up to ten times
 as much in all."""
@@ -206,8 +207,9 @@ def _quick_plan(job: JobSpec, healthy: Problem, counts: Counts, effort: Effort, 
 def _bound(job: JobSpec, costs: FailureCosts, counts: Counts) -> int:
     """Lower bound on the period with these failures: all of them together, not stage by stage."""
     hosts = Target(job, normal_form(counts, job.pipelines)).hosts
-    problem = with_times_of(replace(costs.healthy, hosts=hosts), job.left_by(counts))
-    return lower_bound(problem).period if can_run(problem) else NO_ROOM
+    left = job.left_by(counts)
+    problem = with_times_of(replace(costs.healthy, hosts=hosts), left)
+    return lower_bound(problem).period if can_run(left, problem) else NO_ROOM
 
 
 def _even_spread(failures: int, stages: int) -> Counts:
@@ -234,8 +236,9 @@ def failure_costs(problem: Problem, failures: int, job: JobSpec) -> list[list[in
             for chunk, workers in enumerate(problem.hosts)
         )
         counts = tuple(failed if other == stage else 0 for other in range(stages))
-        changed = with_times_of(replace(problem, hosts=hosts), of_all.left_by(counts))
-        if not can_run(changed):
+        left = of_all.left_by(counts)
+        changed = with_times_of(replace(problem, hosts=hosts), left)
+        if not can_run(left, changed):
             return NO_ROOM
         held = [chunk for chunk in range(problem.chunks) if stage_of[chunk] == stage]
         bounds = (bound for chunk in held for bound in stage_bounds(changed, chunk))

@@ -49,7 +49,7 @@ def started(job: JobSpec, guard: Guard | None = None) -> JobSpec:
     if not best:
         raise NoStartError(
             f"{plural(job.free_workers, 'worker')} cannot hold every layer on {job.redundancy} of them and "
-            f"survive {plural(job.failures, 'failure')}"
+            f"survive {plural(job.failures, 'failure')}{' with slots for all experts' if job.slots else ''}"
         )
     if len(best) > 1:
         periods = {layout: quick_plan(job, layout, guard).period for layout in best}
@@ -67,8 +67,16 @@ def started(job: JobSpec, guard: Guard | None = None) -> JobSpec:
 
 
 def _surviving(job: JobSpec, layouts: Iterable[Layout]) -> list[Layout]:
-    """Those in which the failures that the job tolerates can leave every stage a worker."""
-    return [layout for layout in layouts if sum(layout.workers) - layout.stages >= job.failures]
+    """Those in which the failures that the job tolerates can leave every stage a worker, and slots for its
+    experts."""
+    return [layout for layout in layouts if sum(layout.workers) - _fewest(job, layout) >= job.failures]
+
+
+def _fewest(job: JobSpec, layout: Layout) -> int:
+    """Workers of all stages that are needed at least."""
+    assert job.layer_costs is not None, "a job that the compiler cuts is in layers"
+    experts = (max(job.layer_costs.expert_counts[first:end]) for first, end in layout.ranges)
+    return sum(max(1, -(-count // max(1, job.slots))) if job.slots else 1 for count in experts)
 
 
 def _grids(job: JobSpec, workers: int) -> Iterator[Layout]:

@@ -203,7 +203,12 @@ def problem_of(graph: Graph) -> Problem:
         window=barriers,
         grain=int(
             np.gcd.reduce(
-                [np.gcd.reduce(tasks.duration), np.gcd.reduce(tasks.edges.lag), *finish, *_of_overlap(job)]
+                [
+                    np.gcd.reduce(tasks.duration),
+                    np.gcd.reduce(tasks.edges.lag),
+                    *finish,
+                    *times_of_overlap(job),
+                ]
             )
         ),
         is_uniform=False,
@@ -211,7 +216,7 @@ def problem_of(graph: Graph) -> Problem:
         tasks=tasks,
         late=np.zeros(job.workers, dtype=np.int64),
         meets=job.slots > 0,
-        unhidden=_unhidden(job, split),
+        unhidden=unhidden_weights(job, split),
     )
     grouped = _grouped(problem, barriers)
     return replace(grouped, is_uniform=_is_uniform(grouped), late=_late(ops, grouped))
@@ -258,9 +263,9 @@ def _with_exchanges_of(problem: Problem, job: JobSpec) -> Problem:
         forward=forward,
         backward=backward,
         weight=weight,
-        grain=gcd(problem.grain, *forward, *backward, *weight, *_of_overlap(job)),
+        grain=gcd(problem.grain, *forward, *backward, *weight, *times_of_overlap(job)),
         tasks=problem.tasks._replace(duration=duration),
-        unhidden=_unhidden(job, split),
+        unhidden=unhidden_weights(job, split),
     )
 
 
@@ -321,7 +326,7 @@ def _tasks(graph: Graph) -> Tasks:
     # What serves in a round takes no micro-batch on: a plan in rounds is a plan of the same work without it.
     served = np.isin(graph.ops.kind, SERVICES)
     _check_ends(graph, ~(between | served[graph.before] | served[graph.after]))
-    if _of_overlap(graph.job):
+    if times_of_overlap(graph.job):
         # The best case: what may be computed in exchanges takes no time.
         left = [always_left(graph.job, chunk) for chunk in range(graph.job.chunks)]
         weights = duration.reshape(3, -1, graph.job.chunks)[2]
@@ -332,14 +337,14 @@ def _tasks(graph: Graph) -> Tasks:
     return Tasks(of_forward, duration, takes, frees, edges)
 
 
-def _of_overlap(job: JobSpec) -> tuple[int, ...]:
+def times_of_overlap(job: JobSpec) -> tuple[int, ...]:
     """Times that decide what is left of W; none where nothing of them is computed in exchanges."""
     return (*job.exchange_left, *job.backward_weight) if any(job.exchange_left) else ()
 
 
-def _unhidden(job: JobSpec, split: Iterable[bool]) -> tuple[int, ...]:
+def unhidden_weights(job: JobSpec, split: Iterable[bool]) -> tuple[int, ...]:
     """Of a chunk that is alone on its workers, the last round is one of backwards, and its W follow."""
-    if not _of_overlap(job) or not job.has_chunk_per_stage:
+    if not times_of_overlap(job) or not job.has_chunk_per_stage:
         return ()
     return tuple(
         ticks - always_left(job, chunk) if is_split else 0

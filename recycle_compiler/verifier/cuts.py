@@ -15,9 +15,12 @@ from recycle_compiler.ir.layers import LayerCosts
 from recycle_compiler.verifier.index import verify_index, workable_job
 from recycle_compiler.verifier.plan import PlanClaims, PlanSource
 from recycle_compiler.verifier.report import PlanReport, VerifierRule, Violation
-from recycle_compiler.verifier.shards import part_of_all, reduce_time
+from recycle_compiler.verifier.shards import message_time, part_of_all, reduce_time
 
-_SAME = ("name", "tensor", "unit", "memory_unit", "techniques", "redundancy", "tied", "tied_reduce", "owners")
+_SAME = (
+    *("name", "tensor", "unit", "memory_unit", "techniques", "redundancy", "tied", "tied_reduce", "owners"),
+    *("slots", "placed_every"),
+)
 """Fields that are the same under another cut."""
 _TIMES = ("forward", "backward_input", "backward_weight")
 """Fields that take half as long, and a little more, where micro-batches are split in two."""
@@ -142,8 +145,18 @@ def _wrong_costs(costs: LayerCosts, other: JobSpec, workers: Sequence[int]) -> I
         ring = sum(workers[stage] for stage in other.holders[chunk])
         expected["optimizer"] = part_of_all(step, other.owners, ring) if other.owners and ring > 0 else step
         if ring > 0:
-            expected["reduce"] = reduce_time(whole, ring, other.owners)
-            expected["gather"] = reduce_time(sum(costs.gather[first:end]), ring, 0) if other.owners else 0
+            messages = message_time(
+                sum(costs.slot_transfer[first:end]), costs.expert_counts[first:end], other, ring
+            )
+            expected["reduce"] = reduce_time(whole, ring, other.owners) + messages.sum
+            gathered = reduce_time(sum(costs.gather[first:end]), ring, 0) + messages.gather
+            expected["gather"] = gathered if other.owners else 0
+            # Of n workers each keeps one token of n.
+            travels = reduce_time(sum(costs.exchange[first:end]), ring, 0)
+            expected["forward"] += travels
+            expected["backward_input"] += travels
+            if other.slots:
+                yield from _wrong_experts(costs, other, chunk, travels)
             # With the sum of what is shared, unless all of it lies on this stage.
             shares = sum(first <= layer < end for layer in other.tied)
             expected["reduce"] += other.tied_reduce if 0 < shares < len(other.tied) else 0
@@ -157,6 +170,21 @@ def _wrong_costs(costs: LayerCosts, other: JobSpec, workers: Sequence[int]) -> I
         if (stated := other.capacity[stage]) != room:
             said, left = ("unlimited" if value is None else value for value in (stated, room))
             yield f"stage {stage} has {said} for activations, the state of its layers leaves {left}"
+
+
+def _wrong_experts(costs: LayerCosts, other: JobSpec, chunk: int, travels: int) -> Iterator[str]:
+    """Numbers of a chunk with experts that are not those of its layers; what is said of none is not known."""
+    first, end = _ranges(other)[chunk]
+    expected = {
+        "exchange": travels,
+        "expert_counts": max(costs.expert_counts[first:end]),
+        "slot_transfer": sum(costs.slot_transfer[first:end]),
+        "state_counts": sum(costs.state_counts[first:end]),
+    }
+    for name, value in expected.items():
+        stated = getattr(other, name) or (0,) * other.chunks
+        if stated[chunk] != value:
+            yield f"{name} of chunk {chunk} is {stated[chunk]}, its layers {first} to {end - 1} give {value}"
 
 
 def _wrong_shards(costs: LayerCosts, other: JobSpec, workers: Sequence[int]) -> Iterator[str]:

@@ -24,6 +24,7 @@ class VerifierRule(StrEnum):
     ROUND_HOLDERS = "round-holders"
     ROUND_GROUPS = "round-groups"
     ROUND_SERVICE = "round-service"
+    ROUND_SLOTS = "round-slots"
     REPLAY_STUCK = "replay-stuck"
     DEPENDENCY = "dependency"
     WORKER_OVERLAP = "worker-overlap"

@@ -70,6 +70,7 @@ def check_rounds(plan: CheckedPlan) -> Iterator[Violation]:
             message = f"{table.name(row)}, and the job has no experts that peers share"
             yield plan.at(VerifierRule.ROUND_SERVICE, row, message)
         return
+    yield from _too_few_slots(plan)
     yield from _services(plan)
     together = meetings(plan)
     forward_of = _forwards(plan, together)
@@ -78,6 +79,18 @@ def check_rounds(plan: CheckedPlan) -> Iterator[Violation]:
     bounds = np.searchsorted(together.number[rows], np.arange(len(together.size) + 1)).tolist()
     for number, size in enumerate(together.size):
         yield from _round(plan, together, forward_of, rows[bounds[number] : bounds[number + 1]], size)
+
+
+def _too_few_slots(plan: CheckedPlan) -> Iterator[Violation]:
+    """Chunks whose experts do not fit into the slots of the workers that hold them."""
+    job = plan.job
+    here = np.bincount([worker.stage for worker in plan.table.workers], minlength=job.stages)
+    for chunk, experts in enumerate(job.expert_counts):
+        workers = int(here[list(job.holders[chunk])].sum())
+        if workers * job.slots < experts:
+            message = f"the {experts} experts of {plan.chunk_text(chunk)} need as many slots, and {workers} "
+            message += f"workers with {job.slots} each have {workers * job.slots}"
+            yield plan.overall(VerifierRule.ROUND_SLOTS, message)
 
 
 def _round(

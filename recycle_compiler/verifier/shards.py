@@ -11,7 +11,7 @@ from dataclasses import replace
 from fractions import Fraction
 from math import ceil
 
-from recycle_compiler.ir.expert_messages import message_ticks
+from recycle_compiler.ir.expert_messages import MessageTicks, message_ticks
 from recycle_compiler.ir.job import JobSpec
 
 
@@ -94,6 +94,12 @@ def wrong_steps(job: JobSpec) -> Iterator[str]:
     for chunk, step in enumerate(known.step):
         if (part := ceil(step * _part(job, chunk, None))) != job.optimizer[chunk]:
             yield f"optimizer of chunk {chunk} is {job.optimizer[chunk]}, its shards give {part}"
+
+
+def message_time(ticks: int, experts: Sequence[int], job: JobSpec, workers: int) -> MessageTicks:
+    """Of experts of some layers, one of which takes so long, between so many workers."""
+    most = max(experts, default=0)
+    return message_ticks(ticks, most, job.slots, workers, job.owners) if job.slots else MessageTicks()
 
 
 def reduce_time(whole: int, workers: int, owners: int) -> int:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from recycle_compiler.frontend import load_job
 from recycle_compiler.frontend.gpt_model import DEVICES, GptModel, ModelRun, estimate_stages
 from recycle_compiler.frontend.optimizer_state import StateRules
 from recycle_compiler.ir.expert_messages import message_ticks
-from recycle_compiler.ir.failure import failure_set, normal_form
+from recycle_compiler.ir.failure import failed_per_stage, failure_set, normal_form
 from recycle_compiler.ir.job import JobSpec, TextError, parse_job, print_job
 from recycle_compiler.ir.ops import OpKind
 from recycle_compiler.ir.streams import Streams
@@ -28,7 +29,10 @@ from recycle_compiler.ir.text import parse_graph, parse_schedule, print_graph, p
 from recycle_compiler.passes.add_worker import AddWorker
 from recycle_compiler.passes.assign_slots import AssignSlots
 from recycle_compiler.passes.standard import GRAPH_PASSES, LOWERING_PASSES
-from recycle_compiler.planner.compile import compile_job, plan_failed
+from recycle_compiler.planner.compile import NoPlanError, compile_job, plan_failed
+from recycle_compiler.planner.recut import fastest_layouts, plan_layout
+from recycle_compiler.planner.start import NoStartError, started
+from recycle_compiler.scheduling.budget import Guard
 from recycle_compiler.scheduling.search import Effort
 from recycle_compiler.simulator.engine import simulate
 from recycle_compiler.verifier.report import VerifierRule
@@ -37,6 +41,7 @@ from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import SERVES, Opcode
 from tests.compiler.test_sharded import sharded
 from tests.support.jobs import SLOT, figure3, small_targets
+from tests.support.layers import layer_costs, layered_job
 
 
 def with_experts(job: JobSpec, slots: int = 2) -> JobSpec:
@@ -113,6 +118,14 @@ def test_bounds_and_plans_against_all_sizes_and_orders_of_rounds() -> None:
         assert claims.lower_bound <= optimum == claims.period, f"seed {seed}"
 
 
+def test_without_time_there_is_a_plan_that_fits_memory() -> None:
+    """One worker holds two micro-batches, and the three of the next stage would wait for one more."""
+    job = replace(with_experts(figure3(6)), microbatches=2, capacity=(2 * SLOT, None, None, None))
+    plan = plan_failed(job, failure_set([(1, 0), (2, 0)]), guard=Guard(0))
+    bundle = Bundle.parse(bundle_bytes(source="", plans=[plan]))
+    assert [str(violation) for violation in verify_bundle(bundle)] == []
+
+
 def test_rounds_that_peers_do_not_share() -> None:
     job = replace(with_experts(figure3(6)), microbatches=5)
     plan = plan_failed(job, failure_set([(2, 1)]))
@@ -161,15 +174,21 @@ def test_the_cost_model_of_a_mixture() -> None:
     assert mixed.resident == 6 * mixed.counts and mixed.state == 28 * mixed.state_counts
 
 
-def test_the_example(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_example(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     job = load_job("examples/mixture.job").spec
     assert (job.slots, job.placed_every, job.owners) == (5, 1, 2)
     assert min(job.exchange[1:]) > 0
     assert parse_job(print_job(job).splitlines()) == job
     plan = plan_failed(job, (), effort=Effort().least())
     assert plan.claims.status == "optimal"
-    assert main(["plan", "examples/mixture.job", "--slow", "1:2=3"]) == 1
-    assert "meet in rounds" in capsys.readouterr().err
+    in_layers = tmp_path / "mixture.job"
+    in_layers.write_text(Path("examples/mixture.job").read_text().replace("recut = off", ""))
+    for file, *slow in (
+        ("examples/mixture.job", "--slow", "1:2=3"),
+        (str(in_layers), "--workers", "124", "--slow", "3"),
+    ):
+        assert main(["plan", file, *slow]) == 1
+        assert "meet in rounds" in capsys.readouterr().err
     assert main(["check", "examples/mixture.job"]) == 0
 
 
@@ -244,7 +263,7 @@ def test_fewer_peers_send_other_messages_of_experts() -> None:
         ("experts 4 1", "experts -1 1"),
         ("expert_counts 8 8 8 0", "expert_counts 8 8 8"),
         ("expert_counts 8 8 8 0", "expert_counts 8 8 100000000000000000000 0"),
-        ("slot_transfer 1000 1000 100 0", ""),
+        ("expert_counts 8 8 8 0", ""),
         ("slot_transfer 1000 1000 100 0", "slot_transfer -1 1000 100 0"),
         ("slot_transfer 1000 1000 100 0", f"slot_transfer {'9' * 400} 1000 100 0"),
         ("owners 2", "owners 0"),
@@ -288,3 +307,37 @@ def test_w_is_computed_while_rounds_exchange_tokens() -> None:
         forged = replace(plan, job=replace(job, exchange=()))
         found = verify_bundle(Bundle.parse(bundle_bytes(source="", plans=[forged])))
         assert VerifierRule.CLAIM_PERIOD in {violation.rule for violation in found}
+
+
+def test_every_stage_of_every_cut_has_slots_for_its_experts() -> None:
+    """Three workers have them, two have not. Failures lie elsewhere, and a layout has one worker more for a
+    failure."""
+    costs = replace(layer_costs((1000,) * 4), expert_counts=(0, 0, 0, 6), exchange=(0, 0, 0, 200))
+    job = layered_job(costs, (2, 2), 4, 1, failures=2, owners=2, slots=2)
+    own = compile_job(job, guard=Guard(0))
+    assert all(failed_per_stage(plan.failed, 2)[1] < 2 for plan in own)
+    with pytest.raises(NoPlanError, match="stage 1 has too few slots: its 6 experts need as many"):
+        plan_failed(job, failure_set([(0, 1), (1, 1)]))
+    layouts = [one for workers in (8, 7, 6) for one in fastest_layouts(job, workers, Guard(10**15))]
+    assert layouts and all(one.workers[-1] > 3 for one in layouts)
+    recut = plan_layout(job, layouts[0], Guard(0))
+    bundle = Bundle.parse(bundle_bytes(source="", plans=own, recuts=[recut.plans]))
+    assert [str(violation) for violation in verify_bundle(bundle)] == []
+    # A plan that says nothing of how many experts there are may be of two workers.
+    quiet = replace(job, expert_counts=(), layer_costs=replace(costs, expert_counts=()))
+    plan = plan_failed(quiet, failure_set([(0, 1), (1, 1)]))
+    forged = replace(plan, job=job)
+    rules = {one.rule for one in verify_bundle(Bundle.parse(bundle_bytes(source="", plans=[forged])))}
+    assert rules == {VerifierRule.ROUND_SLOTS}
+
+
+def test_a_job_with_experts_may_leave_its_cut_to_the_compiler() -> None:
+    """Of eight workers with two slots each a stage of six experts needs three, and one more for a failure."""
+    costs = replace(layer_costs((1000,) * 4), expert_counts=(6,) * 4)
+    job = layered_job(costs, (4,), 8, 1, failures=1, owners=2, slots=2)
+    free = replace(job, free_workers=8)
+    start = started(free)
+    assert start.pipelines >= 4 and start.expert_counts == (6,) * start.stages
+    crowded = replace(free, layer_costs=replace(costs, expert_counts=(15,) * 4))
+    with pytest.raises(NoStartError, match="with slots for all experts"):
+        started(crowded)

@@ -48,12 +48,14 @@ def layered_job(
     failures: int = 0,
     redundancy: int = 2,
     owners: int = 0,
+    slots: int = 0,
 ) -> JobSpec:
-    """A job that starts with this cut; with a sharded state where it has owners."""
+    """A job that starts with this cut; with a sharded state where it has owners, with experts if slots."""
     plain = unit_job(len(cut), pipelines, microbatches)
     if owners:
         every = (pipelines,) * len(cut), (0,) * len(cut)
         plain = shared_out(plain, owners, every[0], every[1], every[1], every[1])
+    plain = replace(plain, slots=slots, placed_every=min(1, slots))
     free = replace(plain, cut=cut, layer_costs=costs, redundancy=redundancy)
     own = job_of_layout(free, Layout(cut, (pipelines,) * len(cut)))
     return replace(own, pipelines=pipelines, microbatches=microbatches, layer_costs=costs, failures=failures)
@@ -88,6 +90,28 @@ def jobs_and_layouts(draw: st.DrawFn) -> tuple[JobSpec, Layout]:
     most = min(4, pipelines * microbatches)
     workers = tuple(draw(st.integers(1, most)) for _ in cut)
     return replace(job, techniques=techniques), Layout(cut, workers)
+
+
+@st.composite
+def expert_jobs_and_layouts(draw: st.DrawFn) -> tuple[JobSpec, Layout]:
+    """Such a job whose peers share experts, with slots for all of them under both cuts."""
+    plain, layout = draw(jobs_and_layouts())
+    slots, fewest = draw(st.integers(1, 3)), min(plain.pipelines, *layout.workers)
+    assert plain.layer_costs is not None
+    costs = draw(costs_of_experts(plain.layer_costs, slots * fewest))
+    job = layered_job(
+        costs, plain.cut, plain.pipelines, plain.microbatches, redundancy=1,
+        owners=draw(st.integers(1, 2)), slots=slots,
+    )  # fmt: skip
+    return replace(job, techniques=plain.techniques), layout
+
+
+@st.composite
+def costs_of_experts(draw: st.DrawFn, costs: LayerCosts, most: int) -> LayerCosts:
+    """Layers without experts, and with up to so many of them."""
+    experts = draw(st.lists(st.integers(0, most), min_size=costs.count, max_size=costs.count))
+    exchange, message = (tuple(draw(st.integers(0, 4)) * (count > 0) for count in experts) for _ in range(2))
+    return replace(costs, expert_counts=tuple(experts), exchange=exchange, slot_transfer=message)
 
 
 def _cut(draw: st.DrawFn, layers: int) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from recycle_compiler.cli.options.fleet import (
     drawn_fleet,
     fleet_of,
     open_source,
+    say_variation,
     whole,
 )
 from recycle_compiler.cli.progress import is_shown, simulation_progress
@@ -66,6 +67,7 @@ def run(arguments: Namespace, output: Output) -> int:
         output.say(f"note: from {least} machines on: one worker for each stage")
     draw = drawn_fleet(source.job, arguments)
     bundle = bundle_of(source, arguments, output)
+    say_variation(source.job, arguments, output)
     comparison = comparison_of(source.job, bundle, fleet, arguments)
     question = Question(
         comparison.setting,

@@ -121,6 +121,11 @@ def run(arguments: Namespace, output: Output) -> int:
         output.written.append(arguments.out)
     if not output.quiet:
         output.words(summary_table(job, summaries, color=output.colored(sys.stderr)))
+        if job.varies:
+            output.say(
+                "note: op times of this job vary; these periods are of the times as written, and `recyclec "
+                "explain` says how long an iteration takes on average"
+            )
     if arguments.json:
         output.data(_json_table(job, summaries))
     return DONE

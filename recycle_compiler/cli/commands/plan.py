@@ -8,7 +8,7 @@ of them are slow, they may get fewer layers too, and the plan says where they st
 
 import json
 from argparse import Namespace
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from pathlib import Path
 
@@ -206,7 +206,9 @@ def _fastest_for_slow(arguments: Namespace, job: JobSpec, output: Output) -> Str
     factors = [
         one.factor for one in slow_workers(((0, index), by) for index, by in enumerate(arguments.slow))
     ]
-    _check_factors(((f"of factor {float(by):g}", by) for by in factors), job)
+    names = [f"of factor {float(by):g}" for by in factors]
+    _check_factors(zip(names, factors, strict=True), job)
+    _check_rounds(names, job)
     guard = Guard(job.solver.time_limit_ns)
     with planning(job):
         found = slow_recut(job, arguments.workers, factors, guard, split=arguments.split)
@@ -283,15 +285,20 @@ def _check_slow(slow: SlowWorkers, failed: FailureSet, job: JobSpec) -> None:
     if gone := [one.worker for one in slow if one.worker in failed]:
         raise UsageError(f"worker {gone[0]} cannot be slow: --failed counts it as failed")
     _check_factors(((str(one.worker), one.factor) for one in slow), job)
-    if slow and job.slots:
-        raise UserError(
-            f"worker {slow[0].worker} cannot have less to do: workers that share experts meet in rounds, and "
-            "each round waits for the slowest of them; leave out --slow"
-        )
+    _check_rounds([str(one.worker) for one in slow], job)
     if slow and not job.techniques.adaptive:
         raise UserError(
             f"worker {slow[0].worker} cannot have less to do: without the technique `adaptive` "
             "every micro-batch stays in its pipeline; add it, or leave out --slow"
+        )
+
+
+def _check_rounds(slow: Sequence[str], job: JobSpec) -> None:
+    """Of workers that are slow, by name."""
+    if slow and job.slots:
+        raise UserError(
+            f"worker {slow[0]} cannot have less to do: workers that share experts meet in rounds, and each "
+            "round waits for the slowest of them; leave out --slow"
         )
 
 

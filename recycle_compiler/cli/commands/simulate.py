@@ -11,6 +11,7 @@ from recycle_compiler.cli.options.fleet import (
     comparison_of,
     fleet_of,
     open_source,
+    say_variation,
     whole,
 )
 from recycle_compiler.cli.progress import is_shown, simulation_progress
@@ -60,6 +61,7 @@ def run(arguments: Namespace, output: Output) -> int:
     bundle = bundle_of(source, arguments, output)
     _say_what_has_no_effect(source.job, fleet.trace, source.bundle is not None, arguments, output)
     _say_what_is_missing(bundle, fleet, arguments.source, output)
+    say_variation(source.job, arguments, output)
     comparison = comparison_of(source.job, bundle, fleet, arguments)
     report = _compare(comparison, _for_job(arguments.against, source.job), output)
     output.deliver(_text(report, arguments, output), arguments.out)

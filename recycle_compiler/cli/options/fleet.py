@@ -32,10 +32,12 @@ from recycle_compiler.fleet.traces.trace import Draw, FleetTrace, JobGrid, secon
 from recycle_compiler.frontend.gpt_model import MOST_LAYERS
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.streams import Streams
+from recycle_compiler.ir.units import percent
 from recycle_compiler.planner.choice import plan_cuts
 from recycle_compiler.planner.compile import PlanSummary, compile_job
 from recycle_compiler.planner.recut import can_recut
 from recycle_compiler.scheduling.budget import Guard
+from recycle_compiler.simulator.costs import jitter_of
 from recycle_runtime.cli.output import (
     STANDARD,
     Output,
@@ -249,6 +251,17 @@ def open_source(arguments: Namespace, output: Output) -> JobSource:
 def bundle_of(source: JobSource, arguments: Namespace, output: Output) -> Bundle:
     """With the plans of the job, which are made where there are none yet."""
     return source.bundle or _compile(source.job, source.text, arguments, output)
+
+
+def say_variation(job: JobSpec, arguments: Namespace, output: Output) -> None:
+    """Say that periods are means, where op times vary."""
+    jitter = jitter_of(job, arguments.seed, arguments.jitter)
+    if not jitter.is_none:
+        output.say(
+            f"note: op times vary, by {percent(jitter.by_microbatch)} from micro-batch to micro-batch and "
+            f"{percent(jitter.variation)} by chance: periods of our plans are means over drawn iterations, "
+            "those of other policies are longer in proportion"
+        )
 
 
 def fleet_of(job: JobSpec, spares: int, arguments: Namespace) -> Fleet:

@@ -15,6 +15,7 @@ from math import ceil, inf
 from typing import NamedTuple
 
 from recycle_compiler.fleet.setting import FleetSetting
+from recycle_compiler.ir.expert_messages import message_ticks
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.layers import LayerCosts
 from recycle_compiler.ir.layout import ring_time
@@ -157,18 +158,24 @@ def layer_costs_of(setting: FleetSetting) -> Layers:
 
 
 def _as_given(job: JobSpec, costs: LayerCosts) -> Layers:
-    backward = zip(costs.backward_input, costs.backward_weight, strict=True)
+    # Tokens and experts travel between as many workers as a stage of the job has.
+    exchange = tuple(ring_time(ticks, job.pipelines) for ticks in costs.exchange)
+    backward = zip(costs.backward_input, costs.backward_weight, exchange, strict=True)
+    pairs = zip(costs.slot_transfer, costs.expert_counts, strict=True)
+    messages = [sum(message_ticks(*pair, job.slots or 1, job.pipelines, job.owners)) for pair in pairs]
     stepped, state = costs.optimizer, costs.resident
     if job.sharding is not None:
         stepped = shares_of(costs.optimizer, job.sharding.owners, job.pipelines)
         shares = shares_of(costs.state, job.sharding.owners, job.pipelines)
         state = tuple(map(sum, zip(costs.resident, shares, strict=True)))
     gather = costs.gather or (0,) * costs.count
-    finish = zip(costs.reduce, gather, stepped, strict=True)
+    finish = zip(costs.reduce, gather, stepped, messages, strict=True)
     return Layers(
-        forward=costs.forward,
+        forward=tuple(map(sum, zip(costs.forward, exchange, strict=True))),
         backward=tuple(map(sum, backward)),
-        finish=tuple(ring_time(sums + weights, job.pipelines) + step for sums, weights, step in finish),
+        finish=tuple(
+            ring_time(sums + weights, job.pipelines) + step + sent for sums, weights, step, sent in finish
+        ),
         activation=costs.activation,
         state=state,
         transfer=sum(costs.transfer) / len(costs.transfer) if costs.transfer else 0.0,

@@ -359,7 +359,11 @@ class Ours:
         ]
         held = {machine: self._cut.ranges[stage] for machine, stage in self._serves.items()}
         held.update(dict.fromkeys(self._benched, NOTHING))
-        found = best_layout(layouts, lambda to: least_bytes_to(held, to[0].ranges, to[1], costs.parameters))
+        found = best_layout(
+            layouts,
+            self._period,
+            lambda to: least_bytes_to(held, to[0].ranges, to[1], costs.parameters),
+        )
         if found is None:
             return Reaction(self._rate)
         period, layout, (cut, _), recut = found

@@ -53,14 +53,14 @@ def _grows_nowhere(problem: Problem) -> bool:
 def allowed_by(problem: Problem, period: int) -> tuple[int, int]:
     """The least period whose end the first stage meets if windows open as late as this period makes them;
     and the last stage that waits for more than its first F."""
-    arrived = _passed(problem, 0, np.zeros(problem.units, dtype=np.int64))
+    arrived = passed(problem, 0, np.zeros(problem.units, dtype=np.int64))
     opens, late = [0], 0
     for stage in range(1, problem.chunks):
         arrived = arrived + problem.forward[stage - 1] + problem.transfer[stage - 1]
-        opened = _opens(problem, stage, arrived, period)
+        opened = opens_at(problem, stage, arrived, period)
         late = stage if opened > arrived[0] else late
         opens.append(max(int(arrived[0]), opened))
-        arrived = _passed(problem, stage, np.maximum(arrived, opens[-1]))
+        arrived = passed(problem, stage, np.maximum(arrived, opens[-1]))
     back = np.zeros(problem.units, dtype=np.int64)
     for stage in reversed(range(problem.chunks)):
         start = opens[stage] + returns(problem, stage)
@@ -71,12 +71,12 @@ def allowed_by(problem: Problem, period: int) -> tuple[int, int]:
     return int((back[::-1] + leaves(problem, 0)).max()) + problem.closes(0), late
 
 
-def _passed(problem: Problem, stage: int, arrived: Ints) -> Ints:
+def passed(problem: Problem, stage: int, arrived: Ints) -> Ints:
     """The earliest starts of the stage's F: its workers run one at a time each."""
     return round_after_round(arrived, len(problem.hosts[stage]), problem.forward[stage])
 
 
-def _opens(problem: Problem, stage: int, arrived: Ints, period: int) -> int:
+def opens_at(problem: Problem, stage: int, arrived: Ints, period: int) -> int:
     """Earliest time at which the window of a stage opens if it is this long."""
     live, share = len(problem.hosts[stage]), share_of(problem, stage)
     each = sum(times_of(problem, stage))

@@ -126,7 +126,8 @@ class _Shapes:
         """The best of those that are alike everywhere, and then of those that differ on some chunk."""
         for shape in self._plain():
             self._try(shape)
-            if self._is_done():
+            # However little time is left: memory may be too tight for all but rounds of one size.
+            if self._best is not None and self._is_done():
                 break
         assert self._best is not None, "rounds of one size are those of one pipeline: any memory will do"
         if self._effort.rounds:
@@ -146,12 +147,17 @@ class _Shapes:
             yield from product(*sizes)
 
     def _plain(self) -> Iterator[Shape]:
-        """As few rounds as can be, rounds of one size everywhere, those that taper, and those that only begin
-        with one size."""
+        """As few rounds as can be, rounds of one size everywhere (or nearly so, where memory is tight), those
+        that taper, and those that only begin with one size."""
         most = fewest_rounds(self._graph)
         yield most
         width = min(self._live)
+        is_tight = self._best is None
         yield (in_sizes(self._units, width),) * len(most)
+        if is_tight:
+            # One stage of few workers would make the rounds of all others as small.
+            for size in sorted(set(self._live))[1:-1]:
+                yield tuple(in_sizes(self._units, min(size, workers)) for workers in self._live)
         self._is_few = bool(self._good)
         longest = max(map(len, most))
         for more in (1, 2, 4, longest) if self._effort.rounds else (2,):

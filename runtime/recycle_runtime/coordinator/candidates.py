@@ -212,6 +212,7 @@ class Recuts:
             if book.split == 1 or self._can_halve
             for counts, period in book.layouts()
             if sum(counts) <= len(live) and period < ticks
+            if job.members.lack_under(book, counts) is None
         ]
         held = job.cells.held(live) if quicker else {}
         idle = [worker for worker in held if job.cells.of(worker) in job.book.standby]
@@ -222,4 +223,4 @@ class Recuts:
             return self._with_shards(job, way, book.ranges)
 
         with suppress(HoldersGoneError):
-            return best_layout(quicker, way_to)
+            return best_layout(quicker, ticks, way_to)

@@ -12,6 +12,7 @@ from recycle_runtime.coordinator.regrouping import lost_shard, possible_moves
 from recycle_runtime.experts.placement import lack_of_slots
 from recycle_runtime.plan.moves import Moves, least_moves
 from recycle_runtime.plan.plan_book import PlanBook
+from recycle_runtime.plan.recut import NOTHING
 from recycle_runtime.plan.worker_ids import Worker
 from recycle_runtime.protocol.messages.generations import HeldState, LeftGroup, ShardsHeld
 from recycle_runtime.protocol.messages.members import Member
@@ -116,13 +117,27 @@ class Members:
     def lack_of_slots(self, failed: Sequence[int]) -> str | None:
         """Reason why slots are too few for the experts of a stage, with so many failures on each; None: they
         are enough, as far as is known."""
-        book, entries = self.cells.book, self.roster.entries.items()
-        for stage, count in enumerate(failed) if book.slots else ():
-            here = (entry for member, entry in entries if self.cells.stage(member.worker) == stage)
-            experts = max((entry.experts for entry in here), default=0)
-            if (lack := lack_of_slots(experts, [book.slots] * (book.pipelines - count))) is not None:
+        return self.lack_under(self.cells.book, [self.cells.book.pipelines - count for count in failed])
+
+    def lack_under(self, book: PlanBook, workers: Sequence[int]) -> str | None:
+        """The same under any cut, with so many workers on each stage."""
+        for stage, count in enumerate(workers) if book.slots else ():
+            if (lack := lack_of_slots(self._experts(book, stage), [book.slots] * count)) is not None:
                 return f"on stage {stage}, {lack}"
         return None
+
+    def _experts(self, book: PlanBook, stage: int) -> int:
+        """In the mixture of a stage that has most of them, as far as workers have told."""
+        first, past = book.ranges[stage] if book.ranges else NOTHING
+        told = ((member, each) for member, entry in self.roster.entries.items() for each in entry.experts)
+        here = (
+            each.experts
+            for member, each in told
+            if (
+                self.cells.stage(member.worker) == stage if each.layer is None else first <= each.layer < past
+            )
+        )
+        return max(here, default=0)
 
     # What they hold.
 

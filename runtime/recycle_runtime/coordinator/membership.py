@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.shard_moves import HeldShards
-from recycle_runtime.protocol.messages.generations import HeldState, LayerShards
+from recycle_runtime.protocol.messages.generations import HeldState, LayerExperts, LayerShards
 from recycle_runtime.protocol.messages.members import Member
 
 
@@ -46,8 +46,8 @@ class Entry:
         """As `report`, of every further rank that it stands for."""
         self.fewer_ranks: tuple[int, ...] | None = None
         """With how many ranks a worker could go on that has lost some; None: not known yet."""
-        self.experts = 0
-        """As `LeftGroup` has it."""
+        self.experts: tuple[LayerExperts, ...] = ()
+        """As `LeftGroup` has them."""
 
     @property
     def is_new(self) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from recycle_runtime.program.host_random import HOST, numpy_random, outside_torch
+from recycle_runtime.program.host_random import HOST, numpy_random, outside_torch, put_in
 
 _NUMPY_SEEDS = 1 << 32
 
@@ -56,6 +56,7 @@ class PrivateRandom:
         """Everything drawn in here continues this state; the shared one is put back after."""
         shared = _States.now()
         if self._states is None:
+            _apart()
             _seed_all(self._seed)
         else:
             self._states.restore()
@@ -91,6 +92,7 @@ def seeded(seed: int, *, watched: bool = False) -> Generator[Drawn]:
     Whether anything was drawn is found out where that is `watched`.
     """
     shared, drawn = _States.now(), Drawn()
+    own = _apart()
     _seed_all(seed)
     before = _seen() if watched else None
     try:
@@ -98,10 +100,20 @@ def seeded(seed: int, *, watched: bool = False) -> Generator[Drawn]:
     finally:
         drawn.is_random = watched and before != _seen()
         shared.restore()
+        if own is not None:
+            _spare.append(own)
+
+
+_spare: list[Any] = []
+"""Bit generators of numpy that nothing is drawn from now."""
 
 
 def seed_process(seed: int) -> None:
     """All generators, for good."""
+    numpy = numpy_random()
+    if hasattr(numpy, "set_bit_generator") and not isinstance(numpy.get_bit_generator(), numpy.MT19937):
+        # No other can be seeded.
+        put_in(numpy.MT19937(0))
     _seed_all(seed)
 
 
@@ -109,12 +121,23 @@ def _seen() -> object:
     return torch.get_rng_state().tolist(), outside_torch()  # pyright: ignore[reportUnknownMemberType]
 
 
+def _apart() -> Any:
+    """A bit generator that nothing else is drawn from, put in; None where there is none to put in."""
+    numpy = numpy_random()
+    if not hasattr(numpy, "set_bit_generator"):
+        return None
+    try:
+        own = _spare.pop()
+    except IndexError:
+        own = numpy.MT19937(0)
+    put_in(own)
+    return own
+
+
 def _seed_all(seed: int) -> None:
     torch.default_generator.manual_seed(seed)
     random.seed(seed)
     if (numpy := numpy_random()) is not None:
-        if hasattr(numpy, "set_bit_generator"):
-            numpy.set_bit_generator(numpy.MT19937(0))
         numpy.seed(seed % _NUMPY_SEEDS)
 
 
@@ -134,4 +157,4 @@ def _numpy_restore(kept: Any) -> None:
             numpy.set_state(kept)
         return
     # One that was loaded in the meantime must not share what it has now.
-    numpy.set_bit_generator(numpy.MT19937() if kept is None else kept)
+    put_in(numpy.MT19937() if kept is None else kept)

@@ -271,3 +271,8 @@ def _inverse(order: Tensor) -> Tensor:
 def _counts(numbers: Tensor, most: int) -> Tensor:
     """Occurrences of each number below `most`; unlike `bincount`, without waiting for the device."""
     return numbers.new_zeros(most).scatter_add_(0, numbers, torch.ones_like(numbers))
+
+
+def most_experts(module: nn.Module) -> int:
+    """In the mixture of a module that has most of them; 0: in none."""
+    return max((each.experts for each in module.modules() if isinstance(each, SharedExperts)), default=0)

@@ -29,6 +29,8 @@ NOTHING: LayerRange = (0, 0)
 Layout = TypeVar("Layout")
 _ALIKE = 1.01
 """Plans whose steps differ by less than this are equal; then fewer bytes count."""
+_NEARLY = 0.9
+"""Share of what the quickest saves that all of these save: with less, going there might not pay at all."""
 _MOST_COMPARED = 16
 
 
@@ -100,11 +102,13 @@ class HoldersGoneError(ValueError):
 
 
 def best_layout(
-    layouts: Sequence[tuple[int, str, Layout]], way_to: Callable[[Layout], Recut]
+    layouts: Sequence[tuple[int, str, Layout]], period: float, way_to: Callable[[Layout], Recut]
 ) -> tuple[int, str, Layout, Recut] | None:
-    """The quickest of layouts with their periods and names; of equals, the one to which fewest bytes move."""
-    quickest = min((period for period, *_ in layouts), default=0)
-    alike = sorted((each for each in layouts if each[0] <= _ALIKE * quickest), key=lambda each: each[:2])
+    """The quickest of layouts with their periods and names, all shorter than the period now; of equals, the
+    one to which fewest bytes move."""
+    quickest = min((each[0] for each in layouts), default=0)
+    longest = min(_ALIKE * quickest, period - _NEARLY * (period - quickest))
+    alike = sorted((each for each in layouts if each[0] <= longest), key=lambda each: each[:2])
     ways = ((*each, way_to(each[2])) for each in alike[:_MOST_COMPARED])
     return min(ways, key=lambda found: found[3].size, default=None)
 

@@ -9,6 +9,10 @@ runs again. `random.seed` takes 5 us and `numpy.random.seed` 2 us, where to copy
 whether it was drawn from.
 
 Threads share them. A thread that draws in the middle of another's forward changes what that one draws.
+
+numpy is handed another bit generator where that is quicker than to copy states. It does not hold the one
+that a thread is reading from, and takes the process down if that is freed meanwhile. So none that was in use
+is freed.
 """
 
 import random
@@ -26,6 +30,17 @@ _NUMPY_SEEDS = 1 << 32
 def numpy_random() -> Any:
     """The runtime does not need numpy; a program may."""
     return getattr(sys.modules.get("numpy"), "random", None)
+
+
+def put_in(bit_generator: Any) -> None:
+    """numpy draws from this one, of whatever thread; the one before is left as it is."""
+    numpy = numpy_random()
+    _in_use.update((numpy.get_bit_generator(), bit_generator))
+    numpy.set_bit_generator(bit_generator)
+
+
+_in_use: set[Any] = set()
+"""Bit generators that a thread may be reading from. Few: `seeded` uses its own again."""
 
 
 def outside_torch() -> object:
@@ -105,7 +120,7 @@ class HostRandom:
         if hasattr(numpy, "set_bit_generator"):
             if self._own is None:
                 self._own = numpy.MT19937(0)
-            numpy.set_bit_generator(self._own)
+            put_in(self._own)
         numpy.seed(seed % _NUMPY_SEEDS)
 
 

@@ -1,7 +1,8 @@
 """The user's own modules that a program imports: found in its source, by name, without importing anything.
 
 Own are files below the program's folder, and those on the module search path that are neither installed nor
-of the standard library. What is imported inside functions counts; what a name is only known for at run time
+of the standard library. A folder with `*.dist-info` in it is one where packages were installed or unpacked.
+What is imported inside functions counts; what a name is only known for at run time
 (`importlib.import_module(name)`) is not found. Standard library only.
 """
 
@@ -59,7 +60,7 @@ def _roots(program: Path) -> list[Path]:
             *(path / "lib-dynload" for path in installed),
             own,
         }
-        if is_own and root.is_dir() and root not in roots:
+        if is_own and root.is_dir() and root not in roots and not any(root.glob("*.dist-info")):
             roots.append(root)
     return roots
 

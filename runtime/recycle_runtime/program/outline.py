@@ -3,9 +3,9 @@
     model.embed_tokens | model.layers.0 | model.layers.1 | ... | model.norm, lm_head
     before the blocks    a layer each                          after them
 
-Blocks are the members of the lists in a model (`nn.ModuleList`, `nn.Sequential`). Modules with parameters
-that stand before, between or after them make up layers of their own. The order is that of their use
-(`call_order`). LAYERS in the program says it otherwise:
+Blocks are the members of the lists in a model (`nn.ModuleList`, `nn.Sequential`, an `nn.ModuleDict` with
+numbers as keys). Modules with parameters that stand before, between or after them make up layers of their
+own. The order is that of their use (`call_order`). LAYERS in the program says it otherwise:
 
     LAYERS = ["encoder.blocks", "pool", ["norm", "head"]]
 
@@ -21,7 +21,6 @@ from torch import nn
 from recycle_runtime.program.call_order import in_order_of_use, uses
 from recycle_runtime.program.errors import ProgramError
 
-_LISTS = nn.ModuleList | nn.Sequential
 _LEAST_SHARE = 0.05
 """Of the parameters of the largest list: what is smaller is no list of blocks."""
 
@@ -44,7 +43,8 @@ def outline(model: nn.Module, said: Any = None) -> tuple[LayerCalls, ...]:
     chosen = _said(model, said) if said is not None else [(name,) for name in _blocks(model)]
     if not chosen:
         raise ProgramError(
-            f"{type(model).__name__} has no list of blocks (nn.ModuleList, nn.Sequential) to cut at",
+            f"{type(model).__name__} has no list of blocks to cut at (nn.ModuleList, nn.Sequential, "
+            "nn.ModuleDict with numbers as keys)",
             'name its layers in order: LAYERS = ["embed", "body", "head"]',
         )
     parameters = dict(model.named_parameters(remove_duplicate=False))
@@ -116,7 +116,7 @@ def _blocks(model: nn.Module) -> list[str]:
 
 def _lists(module: nn.Module, prefix: str) -> Iterator[tuple[list[str], list[nn.Module]]]:
     """Outermost lists. A member that holds most of one, unlike the others, and lists itself, is opened."""
-    if not isinstance(module, _LISTS):
+    if not _is_list(module):
         for name, child in module.named_children():
             yield from _lists(child, f"{prefix}{name}.")
         return
@@ -129,6 +129,13 @@ def _lists(module: nn.Module, prefix: str) -> Iterator[tuple[list[str], list[nn.
             yield from inner
         else:
             yield [f"{prefix}{name}"], [module]
+
+
+def _is_list(module: nn.Module) -> bool:
+    """A dictionary with numbers as keys is one, in which blocks of a part of the model keep their names."""
+    if isinstance(module, nn.ModuleDict):
+        return len(module) > 0 and all(key.isdecimal() for key in module)
+    return isinstance(module, nn.ModuleList | nn.Sequential)
 
 
 def _size(modules: Sequence[nn.Module]) -> int:
@@ -152,7 +159,7 @@ def _said(model: nn.Module, said: Any) -> list[tuple[str, ...]]:
                     "and those inside them with dots between",
                 )
         module = modules.get(names[0]) if len(names) == 1 else None
-        if isinstance(module, _LISTS):
+        if module is not None and _is_list(module):
             chosen += [(f"{names[0]}.{child}",) for child, _ in module.named_children()]
         else:
             chosen.append(names)

@@ -1,6 +1,7 @@
 """Places of experts in the slots of workers, among the live workers that hold a chunk.
 
-    generation begins    all take the popularity that the first of them knows; placement follows from it
+    generation begins    of each layer all take the popularity that the first of them knows who knows one;
+                         placement follows from it
     step                 choices of experts are counted, and summed with the step's other sums
     step is made         every so many steps, experts are placed again by the popularity of this step
 
@@ -38,19 +39,26 @@ class ExpertPlaces:
     def layers(self) -> list[SharedExperts]:
         return self._chunk.expert_counts.layers
 
-    def agree(self, first: int, go_on: Callable[[], None]) -> None:
-        """All peers are here, and go on with what the first of those that work knows of popularity."""
+    def agree(self, able: Sequence[int], go_on: Callable[[], None]) -> None:
+        """All peers are here, and go on with what the first of those that work, and know it, says of the
+        popularity in each layer: under another cut, layers that have travelled have taken none along."""
         if not self.layers:
             return
-        told = torch.zeros(len(self.layers), self._most, dtype=torch.float64)
-        for row, layer in zip(told, self.layers, strict=True):
+        told = torch.zeros(self._peers, len(self.layers), 1 + self._most, dtype=torch.float64)
+        for row, layer in zip(told[self._me], self.layers, strict=True):
             if layer.popularity is not None:
-                row[: layer.experts] = torch.tensor(layer.popularity)
+                row[0] = 1
+                row[1 : 1 + layer.experts] = torch.tensor(layer.popularity)
         told = told.to(self._chunk.setting.device)
-        pending = self._start([PeerSum(told, sources=(first,))])
+        pending = self._start([PeerSum(rows, sources=(peer,)) for peer, rows in enumerate(told)])
         if pending is not None:
             pending.wait()
-        self._learn(told, go_on)
+        told = told.cpu()
+        go_on()
+        known = torch.zeros_like(told[0])
+        for peer in reversed(able):
+            known = torch.where(told[peer, :, :1] > 0, told[peer], known)
+        self._learn(known[:, 1:], go_on)
         self._chunk.expert_counts.popularity = None
         self._exchanges = []
         for number, (layer, placement) in enumerate(zip(self.layers, self._placed(), strict=True)):

@@ -123,7 +123,7 @@ class Ownership:
         able = [number for number, each in enumerate(who) if each.is_whole]
         self._first = able[0]
         if self._places is not None:
-            self._places.agree(self._first, self.go_on)
+            self._places.agree(able, self.go_on)
         if not self._layers:
             # All have the whole state, and one of them writes it.
             self.chunk.answers = Answers(self._me == self._first)

@@ -10,8 +10,9 @@ from recycle_runtime.execution.chunk import Chunk, Setting
 from recycle_runtime.execution.layer import Layer
 from recycle_runtime.execution.optimizer import StepRecord
 from recycle_runtime.execution.optimizer.undo import option_groups
+from recycle_runtime.experts.shared import most_experts
 from recycle_runtime.program.loading import Program
-from recycle_runtime.protocol.messages.generations import HeldState, LayerShards, Sums
+from recycle_runtime.protocol.messages.generations import HeldState, LayerExperts, LayerShards, Sums
 
 
 class HeldChunks(Mapping[int, Chunk]):
@@ -55,10 +56,14 @@ class HeldChunks(Mapping[int, Chunk]):
         return fewer if all(chunk.gives_alike for chunk in self.values()) else None
 
     @property
-    def experts(self) -> int:
-        """That peers share in the mixture that has most of them; 0: in none."""
-        layers = (layer for chunk in self.values() for layer in chunk.expert_counts.layers)
-        return max((layer.experts for layer in layers), default=0)
+    def experts(self) -> tuple[LayerExperts, ...]:
+        """Of each layer with experts that peers share."""
+        is_layered = self.program.is_layered
+        return tuple(
+            LayerExperts(layer.number if is_layered else None, most)
+            for layer in self.layers
+            if (most := most_experts(layer.computing))
+        )
 
     @property
     def kind(self) -> type[Chunk]:

@@ -480,7 +480,7 @@ class WorkerProcess:
         report, *others = fresh if chunks is None else [held.report() for held in chunks.of_ranks]
         report = report._replace(layers_applied=self._layers.applied)
         plans, ranks = digest_of(self._bundles[0]), None if chunks is None else chunks.fewer_ranks
-        seed, experts = self._options.seed, 0 if chunks is None else chunks.experts
+        seed, experts = self._options.seed, () if chunks is None else chunks.experts
         self.link.say(LeftGroup(generation, report, source, seed, plans, tuple(others), ranks, experts))
 
     @property

@@ -297,3 +297,13 @@ def test_a_job_that_leaves_its_grid_to_the_compiler(folder: Path, capsys: pytest
     out, said = capsys.readouterr()
     assert json.loads(out)["workers"] == 7
     assert "places vacant" in said
+
+
+def test_what_varies_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By the table of periods, which are those of the times as written, and by that of means."""
+    (tmp_path / "varies.job").write_text(JOB.replace("optimizer = 5", "optimizer = 5  spread = 20%"))
+    source, plan = str(tmp_path / "varies.job"), str(tmp_path / "varies.plan")
+    assert main(["compile", source, "-o", plan]) == 0
+    assert "these periods are of the times as written" in capsys.readouterr().err
+    assert main(["simulate", plan, "--trace", "none", "--against", "fault-free"]) == 0
+    assert "by 20.0 % from micro-batch to micro-batch and 0.0 % by chance" in capsys.readouterr().err

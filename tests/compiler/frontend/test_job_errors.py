@@ -83,6 +83,32 @@ job x {
   memory { capacity = 80 GiB }
 }
 """,
+    "experts-of-layers": """\
+job x {
+  parallel { pipeline = 2  data = 2 }
+  batch { microbatches = 6 }
+  layers { forward = [4 * 1]  backward_input = 1  backward_weight = 1  experts = [0, 8, 9, 0] }
+  optimizer { state = sharded }
+  experts { slots = 4 }
+}
+""",
+    "experts-of-layers-without-slots": """\
+job x {
+  parallel { pipeline = 2  data = 2 }
+  batch { microbatches = 6 }
+  layers { forward = [4 * 1]  backward_input = 1  backward_weight = 1  experts = 4 }
+  optimizer { state = sharded }
+}
+""",
+    "experts-of-layers-in-words": """\
+job x {
+  parallel { pipeline = 2  data = 2 }
+  batch { microbatches = 6 }
+  layers { forward = [4 * 1]  backward_input = 1  backward_weight = 1  experts = [many, -1, 2.5, 3] }
+  optimizer { state = sharded }
+  experts { slots = 4 }
+}
+""",
     "experts-after-failures": """\
 job x {
   parallel { pipeline = 4  data = 4 }

@@ -34,7 +34,7 @@ from recycle_compiler.planner.recut import (
 from recycle_compiler.scheduling.bounds import lower_bound
 from recycle_compiler.scheduling.budget import Guard
 from recycle_compiler.scheduling.problem import problem_of
-from tests.support.layers import layer_costs, layered_job
+from tests.support.layers import costs_of_experts, layer_costs, layered_job
 
 _FOREVER = 10**15
 
@@ -72,9 +72,12 @@ def jobs(draw: st.DrawFn) -> JobSpec:
     cut = tuple(end - first for first, end in zip([0, *borders], [*borders, layers], strict=True))
     techniques = Techniques(decouple=draw(st.booleans()), stagger=draw(st.booleans()))
     pipelines = draw(st.integers(2, 3))
+    slots = draw(st.integers(0, 3)) if owners else 0
+    costs = draw(costs_of_experts(costs, 6)) if slots else costs
     job = layered_job(
-        costs, cut, pipelines, draw(st.integers(1, 4)), redundancy=draw(st.integers(1, 2)), owners=owners
-    )
+        costs, cut, pipelines, draw(st.integers(1, 4)), redundancy=draw(st.integers(1, 2)), owners=owners,
+        slots=slots,
+    )  # fmt: skip
     return replace(job, techniques=techniques)
 
 
@@ -106,7 +109,11 @@ def graph_bound(job: JobSpec, layout: Layout) -> int:
 def fits(job: JobSpec, layout: Layout) -> bool:
     derived = job_of_layout(job, layout)
     rooms = zip(derived.capacity, derived.activation, strict=True)
-    return all(room is None or room >= needed for room, needed in rooms)
+    has_slots = all(
+        experts == 0 or (workers - job.redundancy + 1) * job.slots >= experts
+        for workers, experts in zip(layout.workers, derived.expert_counts, strict=False)
+    )
+    return has_slots and all(room is None or room >= needed for room, needed in rooms)
 
 
 @settings(max_examples=150, deadline=None)

@@ -50,6 +50,7 @@ from recycle_runtime.protocol.messages.generations import (
     HeldState,
     Hold,
     Holding,
+    LayerExperts,
     Leave,
     LeftGroup,
     Move,
@@ -97,7 +98,7 @@ class FakeMember:
         self.generation = 0
         self.is_training = False
         self.hold = 0
-        self.experts = 0
+        self.experts: tuple[LayerExperts, ...] = ()
 
 
 class FakeJob:

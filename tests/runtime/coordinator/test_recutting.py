@@ -2,13 +2,15 @@
 
 from typing import Any
 
+import pytest
+
 from recycle_runtime.coordinator.candidates import Candidate, Recuts, Situation
 from recycle_runtime.coordinator.events import Joined, RecutWanted, Said, Send
 from recycle_runtime.coordinator.state_machine import StateMachine
 from recycle_runtime.plan.change import Outlook
 from recycle_runtime.plan.moves import CostOfMoves
 from recycle_runtime.plan.plan_book import PlanBook
-from recycle_runtime.protocol.messages.generations import Began, Go, HeldState, Leave, LeftGroup
+from recycle_runtime.protocol.messages.generations import Began, Go, HeldState, LayerExperts, Leave, LeftGroup
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.protocol.messages.observers import JobEvent
 from tests.runtime.recovery.plans_for_tests import bundle_with_cuts, fake_bundle
@@ -150,3 +152,15 @@ def test_halves_count_only_if_nobody_has_seen_a_micro_batch_that_cannot_be_split
     assert book.split == 2
     assert layouts(True, None) == ["2x3,2x3 in halves"]
     assert layouts(True, False) == layouts(False, True) == layouts(None) == layouts() != ["2x3,2x3 in halves"]
+
+
+@pytest.mark.parametrize(("experts", "found"), [(12, 1), (13, 0)])
+def test_a_cut_whose_stages_have_too_few_slots_is_left_out(experts: int, found: int) -> None:
+    """Of the last layer, as whoever holds it has told; one other cut has a stage of six workers."""
+    job = settled_job()
+    slower(job)
+    for book in job.book.family:
+        book.slots = 2
+    for entry in job.roster.entries.values():
+        entry.experts = (LayerExperts(3, experts),)
+    assert len(candidates(known(job)[0], job)) == found

@@ -12,7 +12,7 @@ from recycle_runtime.coordinator.state_machine import Phase
 from recycle_runtime.options.run import AdaptationOptions
 from recycle_runtime.plan.assembly import Worker
 from recycle_runtime.plan.bundle import Bundle
-from recycle_runtime.protocol.messages.generations import Go
+from recycle_runtime.protocol.messages.generations import Go, LayerExperts
 from recycle_runtime.protocol.messages.members import Member
 from recycle_runtime.protocol.messages.wire import ToWorker
 from tests.compiler.test_experts import with_experts
@@ -44,7 +44,7 @@ class ExpertJob(FakeJob):
     def obey(self, member: Member, fake: FakeMember, order: ToWorker) -> None:
         super().obey(member, fake, order)
         if isinstance(order, Go):
-            fake.experts = self._experts
+            fake.experts = (LayerExperts(None, self._experts),)
 
     def _carry_out(self, order: Order) -> None:
         if isinstance(order, Tell):

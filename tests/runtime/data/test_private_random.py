@@ -1,11 +1,12 @@
 import random
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
-from recycle_runtime.data.private_random import PrivateRandom, seeded
+from recycle_runtime.data.private_random import PrivateRandom, preserved, seeded
 
 
 def _numpy() -> Any:
@@ -62,3 +63,28 @@ def test_drawing_is_seen_where_it_is_watched(draw: Callable[[], Any]) -> None:
     with seeded(7, watched=True) as drawn:
         pass
     assert not drawn.is_random
+
+
+def test_no_bit_generator_of_numpy_is_freed_that_a_thread_may_be_reading_from() -> None:
+    """numpy itself does not hold it meanwhile, and takes the process down."""
+    numpy = _numpy()
+
+    with preserved():
+        outside = numpy.MT19937(1)
+        numpy.set_bit_generator(outside)
+        with seeded(7):
+            inside = numpy.get_bit_generator()
+            assert inside is not outside
+            assert sys.getrefcount(outside) > OURS + 1
+        with seeded(8):
+            assert numpy.get_bit_generator() is inside
+        numbers = PrivateRandom(5)
+        with numbers.drawing():
+            drawing = numpy.get_bit_generator()
+        del numbers
+        assert sys.getrefcount(inside) > OURS
+        assert sys.getrefcount(drawing) > OURS
+
+
+OURS = 2
+"""References of a test: its variable, and the argument that asks for their number."""

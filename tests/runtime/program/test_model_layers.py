@@ -92,6 +92,32 @@ def test_layers_and_names() -> None:
     assert said.names == ["embedding", "blocks.0", "blocks.2"]
 
 
+class Numbered(Model):
+    """As models are written whose pieces keep the names of the whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        blocks = nn.ModuleDict({str(number): Block() for number in range(3)})
+        self.blocks = blocks  # pyright: ignore[reportAttributeAccessIssue]
+
+    def forward(self, tokens: Tensor, shift: Tensor | None = None) -> Tensor:
+        hidden = self.embedding(tokens) + self.places
+        for block in self.blocks.values():
+            hidden = hidden + block(hidden)
+        return self.head(self.norm(hidden))
+
+
+def test_a_dictionary_with_numbers_is_a_list_of_blocks() -> None:
+    model = Numbered().double()
+    assert whole(model).names == ["embedding", "blocks.0", "blocks.1", "blocks.2", "norm"]
+    torch.testing.assert_close(
+        run(whole(copy.deepcopy(model)), TOKENS, (1, 2, 2)), model(TOKENS), rtol=0, atol=0
+    )
+    named = nn.ModuleDict({"first": Block(), "1": Block()})
+    with pytest.raises(ProgramError, match="ModuleDict has no list of blocks"):
+        whole(named)
+
+
 def test_parameters_get_memory_one_by_one() -> None:
     """The same numbers whichever layers are built, distributed as the model would have it."""
     with recording() as recipes:

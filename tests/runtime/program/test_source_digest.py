@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from recycle_runtime.program.source_digest import changed_parts, source_digest
 
 SOURCE = """
@@ -43,3 +45,18 @@ def test_what_cannot_be_read(tmp_path: Path) -> None:
     assert source_digest(tmp_path / "none.py") == ""
     (tmp_path / "none.py").write_bytes(b"\xff(")
     assert source_digest(tmp_path / "none.py") == ""
+
+
+def test_unpacked_packages_are_not_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody wants thousands of modules read in every process, nor told that one of them has changed."""
+    program = tmp_path / "program.py"
+    program.write_text("import own_blocks, unpacked_package\n")
+    for name, module in (("own", "own_blocks"), ("packages", "unpacked_package")):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / f"{module}.py").write_text("WIDTH = 8\n")
+        monkeypatch.syspath_prepend(folder)
+    (tmp_path / "own" / "own_blocks.egg-info").mkdir()
+    (tmp_path / "packages" / "unpacked_package-1.0.dist-info").mkdir()
+    assert "own_blocks.py=" in source_digest(program)
+    assert "unpacked_package" not in source_digest(program)

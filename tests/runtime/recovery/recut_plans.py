@@ -10,7 +10,7 @@ from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.layout import halved, job_of_layout
 from recycle_compiler.ir.streams import Streams
 from recycle_compiler.planner.compile import plan_failed
-from tests.runtime.recovery.watched import PROGRAMS, Outcome, check_close, check_rows, saved_models
+from tests.runtime.recovery.watched import PROGRAMS, Outcome, check_rows, check_saved, saved_models
 from tests.runtime.training.alone import Alone, train_alone
 from tests.support.layers import layer_costs, layered_job
 
@@ -65,7 +65,7 @@ def check_layers(
     check_rows(folder, outcome, alone.losses, first)
     saved = saved_models(folder / "saved")
     assert len(saved) >= outcome.rows[-1].live
-    for state in saved.values():
-        check_close(state, alone.states[0], 1e-12)
+    for path, state in saved.items():
+        check_saved(path, state, alone.states[0], 1e-12)
     assert {name for state in saved.values() for name in state} == alone.states[0].keys()
     return alone

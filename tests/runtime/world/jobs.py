@@ -73,12 +73,13 @@ def sharded_jobs(folder: Path) -> list[WorldJob]:
     ]
 
 
-def in_rounds(folder: Path) -> WorldJob:
-    """A job whose peers share experts: they meet in every forward and backward."""
+def in_rounds(folder: Path, *, recut: bool = False) -> WorldJob:
+    """A job whose peers share experts: they meet in every forward and backward. Perhaps with plans of another
+    cut."""
     job = layered_job(layer_costs((1000,) * 6), (3, 3), 3, 3, owners=2)
     job = replace(job, slots=2, placed_every=1)
-    path = write_bundle(folder / "rounds.plan", job, {}, [(0, 0)])
-    return WorldJob(path, Bundle.read(path), False, _planner(job))
+    path = write_bundle(folder / "rounds.plan", job, *((_CUTS, _ALL) if recut else ({}, [(0, 0)])))
+    return WorldJob(path, Bundle.read(path), recut, _planner(job))
 
 
 def _waiting(job: JobSpec) -> JobSpec:

@@ -66,6 +66,29 @@ def test_a_worker_is_killed_while_peers_meet_in_rounds(tmp_path: Path) -> None:
         assert outcome.error is None and outcome.recoveries > 1, outcome.story
 
 
+@pytest.mark.parametrize(
+    "first", [0, *(pytest.param(at, marks=pytest.mark.slow) for at in range(PART, FIXED, PART))]
+)
+def test_rounds_of_another_cut(tmp_path: Path, first: int) -> None:
+    """Whatever happens while layers travel, and after that."""
+    jobs = [in_rounds(tmp_path, recut=True)]
+    for seed in range(first, first + PART):
+        outcome = World(replace(scenario(seed, jobs), recut="always")).run()
+        assert not outcome.wrong, "\n".join((f"seed {seed}", *outcome.story))
+
+
+def test_rounds_are_cut_again_and_a_second_worker_fails(tmp_path: Path) -> None:
+    """Before layers travel, meanwhile, and under the other cut."""
+    jobs = [in_rounds(tmp_path, recut=True)]
+    cuts = 0
+    for at in range(230, 330, 10):
+        faults = KillWorker(2.05, worker=(1, 1)), KillWorker(at / 100, worker=(2, 0))
+        outcome = _run(replace(_killed(jobs, 0, *faults), recut="always", steps=60))
+        assert outcome.error is None and outcome.recoveries > 1, outcome.story
+        cuts += any("re-cut to 4x3,2x2" in line for line in outcome.story)
+    assert cuts > 2
+
+
 @pytest.mark.parametrize("pair", list(combinations(range(4), 2)))
 def test_two_of_three_owners_are_killed_at_once(sharded: list[WorldJob], pair: tuple[int, int]) -> None:
     faults = [KillWorker(2.08, worker=(pipeline, 1)) for pipeline in pair]

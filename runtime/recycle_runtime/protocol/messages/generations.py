@@ -26,6 +26,15 @@ class LayerShards(NamedTuple):
     held: tuple[Natural, ...]
 
 
+class LayerExperts(NamedTuple):
+    """Experts of a layer that peers share."""
+
+    layer: Natural | None
+    """None where the program gives whole stages: of the stage of the worker."""
+    experts: Natural
+    """In the mixture that has most of them."""
+
+
 class HeldState(NamedTuple):
     """The state that a worker process holds when it has left its group."""
 
@@ -97,8 +106,8 @@ class LeftGroup:
     """The same as `report` of every further rank for which it stands."""
     ranks: tuple[Natural, ...] | None = None
     """With how many tensor-parallel ranks a worker could go on that has lost some; None: not known yet."""
-    experts: Natural = 0
-    """That peers share in the mixture of its layers that has most of them; 0 as long as it has no layers."""
+    experts: tuple[LayerExperts, ...] = ()
+    """Of each layer that has some; none as long as the process has no layers."""
 
 
 @dataclass(frozen=True, slots=True)

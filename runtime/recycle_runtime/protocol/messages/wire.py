@@ -30,7 +30,7 @@ from recycle_runtime.protocol.messages.scripts import ScriptRequest, ToScript
 from recycle_runtime.protocol.messages.steps import Recall, StepReport
 from recycle_runtime.protocol.messages.store import StoreAnswer, StoreOpen, StoreRequest
 
-VERSION: Final = 10
+VERSION: Final = 11
 """Of what is said here; both ends of a connection must have the same."""
 
 FromWorker = FromMember | StepReport | MoveReply | CheckpointReply | CopyReply | ScriptRequest

@@ -5,10 +5,12 @@ from dataclasses import replace
 import pytest
 
 from recycle_compiler.fleet.policies.experts import ExpertParallel, Lazarus
+from recycle_compiler.fleet.policies.layers import layer_costs_of
 from recycle_compiler.fleet.policies.restart import Restart
 from recycle_compiler.fleet.policy import CannotRunError
 from recycle_compiler.fleet.setting import FleetSetting
 from tests.compiler.fleet.policies.settings import comeback, failure, unit_setting
+from tests.support.layers import layer_costs, layered_job
 
 
 def with_experts() -> FleetSetting:
@@ -61,3 +63,18 @@ def test_plain_expert_parallelism_restarts() -> None:
 def test_for_jobs_with_experts(policy: type[Lazarus] | type[ExpertParallel]) -> None:
     with pytest.raises(CannotRunError, match="the job has no experts"):
         policy(unit_setting())
+
+
+def test_layers_that_others_cut_take_as_long_as_stages() -> None:
+    """Tokens and experts travel between as many workers as a stage has."""
+    costs = replace(
+        layer_costs((3000,) * 4),
+        expert_counts=(0, 4, 4, 0),
+        exchange=(0, 400, 400, 0),
+        slot_transfer=(0, 100, 100, 0),
+    )
+    job = layered_job(costs, (2, 2), 4, 4, owners=2, slots=2)
+    layers = layer_costs_of(replace(unit_setting(2, 4), job=job))
+    assert sum(layers.forward) == sum(job.forward) == 4 * 3000 + 2 * 300
+    assert sum(layers.backward) == sum(job.backward_input) + sum(job.backward_weight)
+    assert sum(layers.finish) == sum(job.reduce) + sum(job.optimizer) + sum(job.gather) > 0

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from recycle_compiler.fleet.course import Course
@@ -23,6 +23,8 @@ GIGABYTE = 10**9
 OWN = {(0, 0, 0, 0): 21_000, (1, 0, 0, 0): 30_000, (1, 1, 1, 1): 33_000, (2, 2, 2, 2): 63_000}
 OTHERS = {"3x4,3x4,2x3": 24_000, "4x5,4x5": 26_000, "4x2,4x2": 60_000, "8x2": 90_000}
 """Layouts and their periods in ticks; a slot is a second."""
+LADDER = ("4x6,4x6", "2x2,2x2,2x2,1x2,1x2", "3x3,3x3,2x3", "2x2,2x2,2x2,2x2", "4x3,4x3", "4x2,4x2")
+"""Layouts without a cell to spare, for 12 to 4 workers."""
 
 
 def layered_job(layer_bytes: int = GIGABYTE) -> JobSpec:
@@ -181,3 +183,32 @@ def test_any_trace_is_survived(words: str, seed: int) -> None:
     course: Course = course_of(Ours(layered()), fleet)
     assert 0 <= course.kept <= fleet.trace.span / 20 * (1 + 1e-9)
     assert course.redone >= 0
+
+
+@settings(max_examples=40, deadline=None)
+@example(
+    # With two failures the own cut takes 31,000: what moves no bytes saves too little to pay, others do.
+    [21_000, 30_693, 30_693, 30_999, 30_693, 30_693],
+    [(pipeline, stage) for pipeline in range(3) for stage in range(4)],
+)
+@given(
+    st.lists(st.integers(21_000, 90_000), min_size=len(LADDER), max_size=len(LADDER)),
+    st.permutations([(pipeline, stage) for pipeline in range(3) for stage in range(4)]),
+)
+def test_a_day_after_a_failure_no_plan_for_as_many_workers_or_fewer_is_faster(
+    periods: list[int], order: list[tuple[int, int]]
+) -> None:
+    """Whatever the plans of the bundle take: so no number of workers gives less than a smaller one's plan."""
+    day = 86_400
+    lines = [
+        f'{{"at": {number * day}, "failed": ["{pipeline}:{stage}"]}}'
+        for number, (pipeline, stage) in enumerate(order[:8], start=1)
+    ]
+    setting = layered(GIGABYTE // 1000, others=dict(zip(LADDER, periods, strict=True)))
+    course = course_of(Ours(setting), read_fleet(*lines, f'{{"at": {9 * day}}}'))
+    for failures in range(9):
+        evening = (failures + 1) * day - 1
+        rate = next(one.rate for one in course.stretches if one.begin <= evening < one.end)
+        fastest = fastest_period(setting, failures)
+        # Less than a pause is worth in a day is left.
+        assert fastest is not None and 1000 / rate <= fastest * 1.0002
