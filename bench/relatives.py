@@ -167,7 +167,7 @@ def dealt_in_turn(problem: Problem) -> Problem:
 
 
 def solve(task: str) -> tuple[int, int]:
-    """What CP-SAT proves and finds."""
+    """Lower bound and best period of CP-SAT."""
     from bench.reference.cpsat_reference import reference_optimum
 
     seed, number, failed, shape, work = json.loads(task)
