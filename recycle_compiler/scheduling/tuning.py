@@ -77,12 +77,12 @@ _SHIFTS = (1, 2, 4, 8, 16)
 _PUSHES = (50, 70, 90)
 """Patience of placing ops backwards in time, in percent, turn by turn."""
 _PULLS = (50, 65, 80)
-"""Patiences of placing ops forwards again, in percent."""
+"""Patience of placing ops forwards again, likewise."""
 _LANES = 4
 """Beginnings that go back and forth in time beside each other, until the worse half of them is left out."""
-_OF_LANES = (2, 8)
+_OF_LANES = (3, 2)
 """Turns back and forth in time until then, and exchanges after each of them."""
-_OF_LAST = (16, 16)
+_OF_LAST = (100, 2)
 """Turns of the one that is left, and exchanges after each."""
 _FAR_PUSHED = 85
 """Percentage of the distance to the aim; all turns end with the first ones if more of it is left."""
@@ -402,7 +402,7 @@ class _Tuner:
                 break
             self._budget.spend(Visits.RULE * clock.problem.ops)
             starts = mirror.pushed_back(current.end, _PUSHES[turn % len(_PUSHES)])
-            tried = [] if starts is None else self.by_times(starts, _PULLS)
+            tried = [] if starts is None else self.by_times(starts, (_PULLS[turn % len(_PULLS)],))
             if not tried:
                 break
             current = exchange(clock, tried[0].placed, self._goal, tries, self._noise, self._budget)
