@@ -139,6 +139,8 @@ class JobOptions(RunOptions):
     """True if a coordinator before this one may still hold locks; see `leadership`."""
     is_over: bool = False
     """True if a job in this folder had ended, and its agents had been notified; see `job_over`."""
+    is_observed: bool = False
+    """True if the process that has started this one wants to hear how the job ends."""
 
 
 class Service:
@@ -337,6 +339,8 @@ class Service:
             return False
         is_left = self._agents.has_processes if self.goes_on else self._connections.has_members
         is_awaited = is_left or self._attendance.awaits_some or self._agents_awaited > self._agents.count
+        # One that is started again may come to the end before its observer has found it.
+        is_awaited |= self._options.is_observed and not self.was_observed
         return not is_awaited or self._clock.now() >= self._closes_at
 
     def close(self) -> None:

@@ -95,10 +95,10 @@ def test_memory_of_slots(tmp_path: Path) -> None:
     sharded = "optimizer { state = sharded  owners = 2 }"
     # Of three workers each owns two thirds of 600 bytes.
     assert room(sharded) == (4000 - 400 - 400,) * 4
-    job = load(tmp_path, by_layer, techniques=f"{sharded}  experts {{ slots = 2 }}", **blocks)
-    # Two of eight experts are 40 of 160 bytes.
-    assert job.capacity == (3200, 4000 - 2 * 80 - 400, 4000 - 2 * 80 - 400, 3200)
-    assert job.reduce[1] * 5 == job.reduce[0] * 2
+    job = load(tmp_path, by_layer, techniques=f"{sharded}  experts {{ slots = 3 }}", **blocks)
+    # Three of eight experts are 60 of 160 bytes.
+    assert job.capacity == (3200, 4000 - 2 * 100 - 400, 4000 - 2 * 100 - 400, 3200)
+    assert job.reduce[1] * 2 == job.reduce[0]
     # Where it was measured how long messages of experts take, gradients and weights of experts are in these.
     for row in rows:
         row["slot_transfer"] = 1000 if row["slot_bytes"] else 0

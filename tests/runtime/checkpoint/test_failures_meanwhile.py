@@ -46,7 +46,6 @@ def test_the_writer_dies_while_it_writes(tmp_path: Path) -> None:
     assert marker.exists()
     expected, _ = train_in_turns(with_dropout(tmp_path), JOB.stages, [(12, 4)])
     assert losses(result) == pytest.approx(dict(enumerate(expected)), rel=1e-12)
-    assert result.steps[-1].live == 3
     assert events[-1].startswith("checkpoint of step 12: ")
     complete = sorted(path for path in kept.iterdir() if (path / "manifest.json").exists())
     assert sorted(kept.iterdir()) == complete

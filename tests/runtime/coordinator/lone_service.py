@@ -68,6 +68,7 @@ class Job:
         *,
         relay: bool,
         checkpoint: str | None = None,
+        is_observed: bool = False,
         file_thread: Callable[[str], FileThread] = RealFileThread,
     ) -> None:
         """`checkpoint`: a folder for one of every step."""
@@ -82,6 +83,7 @@ class Job:
             relay=relay,
             checkpoint=checkpoint,
             checkpoint_every=1,
+            is_observed=is_observed,
         )
 
         def serve(host: str, port: int, token: Any, served: Served) -> NoServer:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from recycle_compiler.backends.bundle import bundle_bytes
 from recycle_compiler.frontend.load import parse_job_text
 from recycle_compiler.planner.compile import compile_job
-from recycle_runtime.coordinator.events import Rename
+from recycle_runtime.coordinator.events import EndJob, Rename
 from recycle_runtime.coordinator.service import JobOptions, Service
 from recycle_runtime.protocol.channel import Channel
 from recycle_runtime.protocol.codec import ProtocolError, WireError
@@ -26,6 +26,8 @@ from recycle_runtime.protocol.messages.store import StoreGet, StoreOpen
 from recycle_runtime.protocol.messages.wire import FromWorker, Message
 from recycle_runtime.testing.timetable import FaultTimetable, PlannedReturn
 from tests.runtime.coordinator.fake_job import HEAVY
+from tests.runtime.coordinator.lone_service import Job
+from tests.runtime.coordinator.lone_service import Line as KeptLine
 from tests.runtime.protocol.raw_client import RawClient
 from tests.runtime.protocol.test_messages import ANY_MESSAGE, some
 
@@ -264,3 +266,24 @@ def test_what_is_wrong_with_a_program_is_told_once(alone: Any) -> None:
     assert [message.error for message in told if isinstance(message, JobEnded)] == [
         "worker 0:0: empty.py: it defines nothing"
     ]
+
+
+@pytest.mark.parametrize("is_observed", [False, True])
+def test_an_observer_that_is_late_hears_of_the_end(tmp_path: Path, square: str, is_observed: bool) -> None:
+    """One whose connection a coordinator before this one has taken along; but it may be gone for good."""
+    job = Job(tmp_path, square, relay=False, is_observed=is_observed)
+    job.service._end_job(EndJob(None, no_plan=False))
+    assert job.service.is_over is not is_observed
+    observer = KeptLine(job.service)
+    job.service.message(observer, Observe(0))
+    assert observer.sent[-1] == job.service.ended
+    assert job.service.is_over
+    job.service.close()
+
+
+def test_an_observer_that_never_comes_is_not_awaited_for_long(tmp_path: Path, square: str) -> None:
+    job = Job(tmp_path, square, relay=False, is_observed=True)
+    job.service._end_job(EndJob(None, no_plan=False))
+    job.pass_time(40.0)
+    assert job.service.is_over
+    job.service.close()

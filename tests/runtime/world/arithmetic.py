@@ -193,6 +193,7 @@ class NumberLayer:
     state_bytes = 1 << 20
     has_hooks = False
     module = _Nothing()
+    computing = torch.nn.Identity()
     untrained: tuple[str, ...] = ()
     shards: tuple[Any, ...] = ()
     owned: Mapping[int, Any] = {}

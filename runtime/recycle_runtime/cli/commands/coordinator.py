@@ -119,6 +119,7 @@ def _coordinate(given: RunOptions, arguments: Namespace, output: Output, fence: 
         start_seconds=max(_START_SECONDS, given.first_step_timeout if given.steps is None else 0.0),
         takes_over=fence is not None,
         is_over=is_over(state),
+        is_observed=arguments.observed,
     )
     allow_connections(processes, relay=options.relay)
     # Agents and observers stay when the job goes on from a checkpoint, and find the next coordinator here.
