@@ -224,6 +224,17 @@ def test_fewer_peers_send_fewer_tokens() -> None:
     assert VerifierRule.CLAIM_PERIOD in {violation.rule for violation in found}
 
 
+def test_a_plan_may_be_faster_with_a_failure_more() -> None:
+    """A worker that is left alone exchanges nothing; the bound of the plan without failures is as good."""
+    job = with_experts(figure3(6))
+    times = (SLOT, SLOT, 20 * SLOT, SLOT)
+    job = replace(job, forward=times, backward_input=times, exchange=(0, 0, 19 * SLOT, 0))
+    plans = [plan_failed(job, failed) for failed in ((), failure_set([(1, 2), (2, 2)]))]
+    assert plans[1].claims.period < plans[0].claims.lower_bound
+    bundle = Bundle.parse(bundle_bytes(source="", plans=plans))
+    assert [str(violation) for violation in verify_bundle(bundle)] == []
+
+
 def test_fewer_peers_send_other_messages_of_experts() -> None:
     """Two of three workers own everything: sums take less, and no weights travel."""
     job = with_experts(figure3(6), slots=4)
