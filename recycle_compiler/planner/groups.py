@@ -109,6 +109,8 @@ def why_no_groups(job: JobSpec) -> str | None:
     """Reason why pipelines of a job cannot be in groups, in words; None if they can."""
     if not can_recut(job):
         return "it keeps its own cut"
+    if job.slots:
+        return "its workers share experts"
     return "some of its layers share parameters" if job.tied else None
 
 

@@ -227,10 +227,16 @@ def _workers_per_stage(job: JobSpec, failed: Sequence[tuple[int, int]]) -> list[
     return counts
 
 
-def _fewest_holders(job: JobSpec, failed: Sequence[tuple[int, int]]) -> int:
-    """Workers that hold the layers which fewest of them hold."""
+def _keeps_redundancy(job: JobSpec, failed: Sequence[tuple[int, int]], redundancy: int) -> bool:
+    """True if so many workers hold every layer, and all but one of them may fail without leaving the others
+    too few slots for its experts."""
     workers = _workers_per_stage(job, failed)
-    return min(sum(workers[stage] for stage in stages) for stages in job.holders)
+    holders = [sum(workers[stage] for stage in stages) for stages in job.holders]
+    experts = job.expert_counts or (0,) * job.chunks
+    return all(
+        count >= redundancy and (count - redundancy + 1) * job.slots >= most
+        for count, most in zip(holders, experts, strict=True)
+    )
 
 
 def check_state_and_activations(
@@ -265,7 +271,8 @@ class _Claim(NamedTuple):
     workers: int
     entry: PlanClaims
     keeps_redundancy: bool
-    """True if as many workers hold each layer as the job asks for: a bound over cuts is about such plans."""
+    """True if as many workers hold each layer as the job asks for, and all but one of these may fail without
+    leaving too few slots for its experts: a bound over cuts is about such plans."""
 
     def __str__(self) -> str:
         return f"plan {self.plan}" if self.cut is None else f"plan {self.plan} of cut {self.cut}"
@@ -283,7 +290,7 @@ def _bounds_over_cuts(source: PlanSource, job: JobSpec) -> Iterator[Violation]:
             if one.groups and not entry.bound_over_cuts:
                 continue
             workers = one.stages * one.pipelines - len(entry.failed)
-            keeps = isinstance(other, str) or _fewest_holders(other, entry.failed) >= job.redundancy
+            keeps = isinstance(other, str) or _keeps_redundancy(other, entry.failed, job.redundancy)
             claims.append(_Claim(cut, plan, workers, entry, keeps))
     for claim in claims:
         bound = claim.entry.bound_over_cuts

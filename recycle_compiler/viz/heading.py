@@ -79,7 +79,10 @@ def no_plan_of_any_cut(schedule: Schedule) -> str:
 
 def holders_text(job: JobSpec) -> str:
     """Cuts that a bound over all cuts covers, as in "no plan with every layer on 2 or more"."""
-    return f" with every layer on {job.redundancy} or more" if job.redundancy > 1 else ""
+    if job.redundancy < 2:
+        return ""
+    slots = f", and slots for its experts on all but {job.redundancy - 1}" if any(job.expert_counts) else ""
+    return f" with every layer on {job.redundancy} or more{slots}"
 
 
 def workers_text(schedule: Schedule) -> str:

@@ -29,6 +29,7 @@ from recycle_compiler.ir.text import parse_graph, parse_schedule, print_graph, p
 from recycle_compiler.passes.add_worker import AddWorker
 from recycle_compiler.passes.assign_slots import AssignSlots
 from recycle_compiler.passes.standard import GRAPH_PASSES, LOWERING_PASSES
+from recycle_compiler.planner.choice import plan_cuts
 from recycle_compiler.planner.compile import NoPlanError, compile_job, plan_failed
 from recycle_compiler.planner.recut import fastest_layouts, plan_layout
 from recycle_compiler.planner.start import NoStartError, started
@@ -37,6 +38,7 @@ from recycle_compiler.scheduling.search import Effort
 from recycle_compiler.simulator.engine import simulate
 from recycle_compiler.verifier.report import VerifierRule
 from recycle_compiler.verifier.verify import verify_bundle
+from recycle_compiler.viz.heading import holders_text
 from recycle_runtime.plan.bundle import Bundle
 from recycle_runtime.plan.isa import SERVES, Opcode
 from tests.compiler.test_sharded import sharded
@@ -224,6 +226,17 @@ def test_fewer_peers_send_fewer_tokens() -> None:
     assert VerifierRule.CLAIM_PERIOD in {violation.rule for violation in found}
 
 
+def test_a_plan_may_be_faster_with_a_failure_more() -> None:
+    """A worker that is left alone exchanges nothing; the bound of the plan without failures is as good."""
+    job = with_experts(figure3(6))
+    times = (SLOT, SLOT, 20 * SLOT, SLOT)
+    job = replace(job, forward=times, backward_input=times, exchange=(0, 0, 19 * SLOT, 0))
+    plans = [plan_failed(job, failed) for failed in ((), failure_set([(1, 2), (2, 2)]))]
+    assert plans[1].claims.period < plans[0].claims.lower_bound
+    bundle = Bundle.parse(bundle_bytes(source="", plans=plans))
+    assert [str(violation) for violation in verify_bundle(bundle)] == []
+
+
 def test_fewer_peers_send_other_messages_of_experts() -> None:
     """Two of three workers own everything: sums take less, and no weights travel."""
     job = with_experts(figure3(6), slots=4)
@@ -331,6 +344,20 @@ def test_every_stage_of_every_cut_has_slots_for_its_experts() -> None:
     assert rules == {VerifierRule.ROUND_SLOTS}
 
 
+def test_bounds_over_cuts_are_about_plans_with_slots_after_a_failure() -> None:
+    """Two workers exchange less than three and have all slots, but none of them may fail: such a plan covers
+    a failure in a bundle, and may be faster than all cuts that are looked at."""
+    costs = layer_costs((1000,) * 2, resident=10_000, capacity=15_000)
+    costs = replace(costs, expert_counts=(4, 4), exchange=(100_000,) * 2)
+    job = layered_job(costs, (1, 1), 4, 1, failures=1, owners=2, slots=2)
+    own = compile_job(job, guard=Guard(0))
+    found = plan_cuts(job, dict(enumerate(own)), 1, Guard(10**15), groups=False)
+    assert any(plan.claims.period < found.bounds[1] for plans in found.plans for plan in plans)
+    bundle = Bundle.parse(bundle_bytes(source="", plans=found.own(own), recuts=found.plans))
+    assert [str(violation) for violation in verify_bundle(bundle)] == []
+    assert holders_text(job) == " with every layer on 2 or more, and slots for its experts on all but 1"
+
+
 def test_a_job_with_experts_may_leave_its_cut_to_the_compiler() -> None:
     """Of eight workers with two slots each a stage of six experts needs three, and one more for a failure."""
     costs = replace(layer_costs((1000,) * 4), expert_counts=(6,) * 4)
@@ -341,3 +368,26 @@ def test_a_job_with_experts_may_leave_its_cut_to_the_compiler() -> None:
     crowded = replace(free, layer_costs=replace(costs, expert_counts=(15,) * 4))
     with pytest.raises(NoStartError, match="with slots for all experts"):
         started(crowded)
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        (["compile", "--groups", "on", "--json"], "x cannot have groups of pipelines: its workers share"),
+        (["plan", "--workers", "4", "--groups"], "x cannot have groups of pipelines: its workers share"),
+        (["plan", "--layout", "1x1,1x1@2+2x2@2"], "cannot be in groups of pipelines"),
+        (["plan", "--workers", "4", "--techniques", "none"], "need the technique `adaptive`"),
+        (["compile", "--techniques", "decouple", "--json"], "need the technique `adaptive`"),
+    ],
+)
+def test_what_experts_do_not_go_with_is_said_in_a_sentence(
+    options: list[str], what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "x.job"
+    path.write_text(
+        "job x { parallel { pipeline = 2  data = 2 }  batch { microbatches = 2 }\n"
+        "layers { unit = ms  forward = [1, 1]  backward_input = 1  backward_weight = 1  experts = 2 }\n"
+        "optimizer { state = sharded }  experts { slots = 2 } }\n"
+    )
+    main([options[0], str(path), *options[1:]])
+    assert what in capsys.readouterr().err

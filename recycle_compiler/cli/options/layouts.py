@@ -76,6 +76,8 @@ def _job_in_groups(job: JobSpec, layout: GroupedLayout, path: str, output: Outpu
             )
     if job.tied:
         raise UserError(f"{path}: layers that share parameters cannot be in groups of pipelines")
+    if job.slots:
+        raise UserError(f"{path}: workers that share experts cannot be in groups of pipelines")
     if not job.techniques.adaptive:
         raise UserError(f"{path}: groups of pipelines need the technique `adaptive`")
     _check_memory(job, layout)

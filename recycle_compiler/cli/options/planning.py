@@ -59,6 +59,8 @@ def with_chosen_techniques(job: JobSpec, names: tuple[str, ...] | None) -> JobSp
     """The job with other techniques switched on, where the command line says so."""
     if names is None:
         return job
+    if job.slots and "adaptive" not in names:
+        raise UserError(f"{job.name}: workers that share experts need the technique `adaptive`")
     return with_other(job, Techniques(*(name in names for name in TECHNIQUES)))
 
 
