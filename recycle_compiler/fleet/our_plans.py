@@ -7,7 +7,7 @@ where that is quick; else the period is estimated from bounds.
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from recycle_compiler.fleet.setting import CutPlans, FleetSetting
 from recycle_compiler.ir.bundled import read_job
@@ -30,6 +30,8 @@ from recycle_runtime.plan.moves import Counts, StageLoads, quickest_counts
 from recycle_runtime.plan.plan_choice import Planned, quickest_fit, quickest_placement
 from recycle_runtime.plan.recut import LayerRange, layout_text, stage_ranges
 
+STANDS_STILL: Any = float("inf")
+"""Period where the job waits for a worker to come back."""
 _ITERATIONS = 9
 """The mean of eight iterations counts."""
 
@@ -60,8 +62,43 @@ class OurPeriods:
         """As many failures where the bundle has them; beyond its last plan, where they do least."""
         if best := quickest_placement(self._plans, sum(failed)):
             return best
-        placed = quickest_counts(failed, loads_of(self._job))
+        loads = loads_of(self._job)
+        placed = self._with_slots(quickest_counts(failed, loads), loads)
+        if placed is None:
+            return Planned(failed, STANDS_STILL)
         return Planned(placed, round(self.exact(placed)))
+
+    def _with_slots(self, failed: Counts, loads: StageLoads) -> Counts | None:
+        """As many failures, where every stage has slots for its experts; None if they leave too few."""
+        if not self._is_short(failed):
+            return failed
+        placed = [min(gone, allowed) for gone, allowed in zip(failed, self._allowed, strict=True)]
+        for _ in range(sum(failed) - sum(placed)):
+            stages = [stage for stage, gone in enumerate(placed) if gone < self._allowed[stage]]
+            if not stages:
+                return None
+            placed[min(stages, key=lambda stage: (loads.ticks(stage, placed[stage] + 1), stage))] += 1
+        return tuple(placed)
+
+    @cached_property
+    def _allowed(self) -> tuple[int, ...]:
+        """Most failures on each stage that leave slots for its experts, and a worker."""
+        stages = range(self._job.stages)
+        return tuple(
+            max(
+                (
+                    gone
+                    for gone in range(self._job.pipelines)
+                    if not self._is_short(tuple(gone * (each == stage) for each in stages))
+                ),
+                default=0,
+            )
+            for stage in stages
+        )
+
+    def _is_short(self, counts: Counts) -> bool:
+        """True if a stage has too few slots for its experts: no plan is possible."""
+        return self._job.left_by(counts).short_of_slots is not None
 
     def is_planned(self, failures: int) -> bool:
         """True if the bundle says where so many failures lie best."""
@@ -76,7 +113,10 @@ class OurPeriods:
         return None if found is None else self._plans[found].period
 
     def exact(self, counts: Counts) -> float:
-        """Of a plan for exactly these failures, or of one of the bundle for more where that is faster."""
+        """Of a plan for exactly these failures, or of one of the bundle for more where that is faster;
+        STANDS_STILL where there can be none."""
+        if counts not in self._found and self._is_short(counts):
+            self._found[counts] = STANDS_STILL
         if counts not in self._found:
             if self._planned_left > 0:
                 self._planned_left -= 1

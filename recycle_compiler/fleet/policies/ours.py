@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from recycle_compiler.fleet.our_plans import CutsOnDemand, OurCut, alone, our_cuts
+from recycle_compiler.fleet.our_plans import STANDS_STILL, CutsOnDemand, OurCut, alone, our_cuts
 from recycle_compiler.fleet.policies.bookkeeping import CopiesInMemory, WorkClock, own_stages_first
 from recycle_compiler.fleet.policy import Change, Reaction, Worker
 from recycle_compiler.fleet.setting import FleetSetting
@@ -34,9 +34,11 @@ from recycle_runtime.plan.moves import (
     ChangeRate,
     CostOfMoves,
     Counts,
+    Moves,
     least_moves,
     moves_text,
 )
+from recycle_runtime.plan.plan_choice import Planned
 from recycle_runtime.plan.recut import NOTHING, best_layout, least_bytes_to
 
 _STEPS_LEFT = 1 << 40
@@ -207,7 +209,9 @@ class Ours:
 
     def _recover(self, failed: frozenset[Worker], ahead: bool) -> Reaction:
         """Go on with a plan for the failures as they are."""
-        redone = min(self._costs.undone * self._setting.seconds(self._period), self._clock.since_pause)
+        redone = 0.0
+        if self._rate > 0:
+            redone = min(self._costs.undone * self._setting.seconds(self._period), self._clock.since_pause)
         pause = self._costs.detection + self._costs.regroup
         counts, words = self._counts, "the plan for these failures"
         quick = self._cut.periods.at_once(counts)
@@ -220,10 +224,39 @@ class Ours:
         else:
             self._period, words = self._cut.periods.exact(counts), "waits for a plan for these failures"
             pause += self._costs.planning
+        if self._period == STANDS_STILL:
+            words, moving = self._make_room_for_experts()
+            pause = self._costs.detection + self._costs.regroup + moving
         self._regroup(pause)
         self._clock.worked -= redone
         self._expect_moves()
         return Reaction(self._rate, pause, redone, f"{_names(failed)} failed: {words}")
+
+    def _make_room_for_experts(self) -> tuple[str, float]:
+        """Workers of other stages move to one with too few slots, where that is enough; else the job waits.
+        Seconds that moves take."""
+        best = self._cut.periods.best(self._counts)
+        if self._cut is not self._cuts[0] or best.period == STANDS_STILL:
+            return "too few slots for experts, stands still", 0.0
+        moved, pause = self._move_to(best)
+        return f"{plural(moved, 'worker')} moved to a stage with too few slots", pause
+
+    def _move_to(self, best: Planned) -> tuple[int, float]:
+        """Have failures lie as in this plan; how many workers move, and the seconds that takes."""
+        moves = self._moves_to(best)
+        for (_, source), (_, target) in moves.items():
+            mover = min(machine for machine, stage in self._serves.items() if stage == source)
+            self._serves[mover] = target
+        self._counted = None
+        self._period = best.period
+        return len(moves), self._cost_of_moves.of(moves)
+
+    def _moves_to(self, best: Planned) -> Moves:
+        pipelines = self._job.pipelines
+        places = [
+            (number, stage) for stage, gone in enumerate(self._counts) for number in range(pipelines - gone)
+        ]
+        return least_moves(places, best.counts, pipelines)
 
     def _go_on_alone(self, failed: frozenset[Worker]) -> Reaction | None:
         """Go on with another group where a stage of a group has no worker; None if there is no such group."""
@@ -329,18 +362,12 @@ class Ours:
         best = self._cut.periods.best(failed)
         if best.counts == failed:
             return Reaction(self._rate)
-        pipelines = self._job.pipelines
-        places = [(number, stage) for stage, gone in enumerate(failed) for number in range(pipelines - gone)]
-        moves = least_moves(places, best.counts, pipelines)
+        moves = self._moves_to(best)
         saving, pause = 1 - best.period / round(self._period), self._cost_of_moves.of(moves)
         if not JobChange(moves_text(moves), "moved", self._outlook(at), saving, pause).pays:
             return Reaction(self._rate)
-        for (_, source), (_, target) in moves.items():
-            mover = min(machine for machine, stage in self._serves.items() if stage == source)
-            self._serves[mover] = target
-        self._counted = None
-        self._period = best.period
-        return self._pause(pause, f"{plural(len(moves), 'worker')} moved to other stages")
+        moved, pause = self._move_to(best)
+        return self._pause(pause, f"{plural(moved, 'worker')} moved to other stages")
 
     # Layers on their way to another cut.
 

@@ -6,9 +6,12 @@ import pytest
 
 from recycle_compiler.fleet.policies.experts import ExpertParallel, Lazarus
 from recycle_compiler.fleet.policies.layers import layer_costs_of
+from recycle_compiler.fleet.policies.ours import Ours
 from recycle_compiler.fleet.policies.restart import Restart
-from recycle_compiler.fleet.policy import CannotRunError
+from recycle_compiler.fleet.policy import CannotRunError, Worker
 from recycle_compiler.fleet.setting import FleetSetting
+from recycle_compiler.planner.compile import plan_failed
+from recycle_runtime.plan.plan_choice import Planned
 from tests.compiler.fleet.policies.settings import comeback, failure, unit_setting
 from tests.support.layers import layer_costs, layered_job
 
@@ -78,3 +81,28 @@ def test_layers_that_others_cut_take_as_long_as_stages() -> None:
     assert sum(layers.forward) == sum(job.forward) == 4 * 3000 + 2 * 300
     assert sum(layers.backward) == sum(job.backward_input) + sum(job.backward_weight)
     assert sum(layers.finish) == sum(job.reduce) + sum(job.optimizer) + sum(job.gather) > 0
+
+
+def test_ours_needs_slots_for_all_experts() -> None:
+    """A worker moves to a stage that has too few; where no stage can spare one the job waits."""
+    costs = replace(layer_costs((3000,) * 4), expert_counts=(4,) * 4, exchange=(400,) * 4)
+    job = layered_job(costs, (2, 2), 4, 4, owners=2, slots=2)
+    plan = Planned((0, 0), plan_failed(job, ()).claims.period)
+    policy = Ours(replace(unit_setting(2, 4), job=job, plans=(plan,), exact_plans=0))
+    assert policy.begin(frozenset(), 0) > 0
+    gone = set[Worker]()
+    why: list[str] = []
+    rates: list[float] = []
+    # The last of them has moved to the other stage by then.
+    for number, worker in enumerate([(0, 1), (1, 1), (2, 1), (3, 1), (0, 0)]):
+        gone.add(worker)
+        reaction = policy.react(failure(1000 * (number + 1), {worker}, gone))
+        why.append(reaction.why)
+        rates.append(reaction.rate)
+    assert "1 worker moved to a stage with too few slots" in why[2]
+    assert all(rate > 0 for rate in rates[:4])
+    assert rates[4] == 0.0 and why[4].endswith("too few slots for experts, stands still")
+    reaction = policy.react(comeback(6000, {(0, 0)}, gone - {(0, 0)}))
+    while (due := policy.due()) is not None and due < 7000:
+        reaction = policy.act(due)
+    assert reaction.rate > 0
