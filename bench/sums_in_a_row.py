@@ -21,9 +21,9 @@ import numpy as np
 from recycle_compiler.ir.job import JobSpec
 from recycle_compiler.ir.layout import Layout
 from recycle_compiler.planner.layouts import Layouts
-from recycle_compiler.scheduling.bounds.feeding import opens_at, passed
+from recycle_compiler.scheduling.bounds.feeding import came_back, opens_at, passed
 from recycle_compiler.scheduling.bounds.load import Load
-from recycle_compiler.scheduling.bounds.rounds import leaves, returns
+from recycle_compiler.scheduling.bounds.rounds import leaves
 from recycle_compiler.scheduling.problem import Problem
 
 _TURNS = 12
@@ -90,15 +90,7 @@ def _returned(problem: Problem, opens: list[int], period: int) -> list[np.ndarra
         arrived = arrived + problem.forward[stage - 1] + problem.transfer[stage - 1]
         opens[stage] = max(opens[stage], int(arrived[0]), opens_at(problem, stage, arrived, period))
         arrived = passed(problem, stage, np.maximum(arrived, opens[stage]))
-    found: list[np.ndarray] = []
-    back = np.zeros(problem.units, dtype=np.int64)
-    for stage in reversed(range(problem.chunks)):
-        start = opens[stage] + returns(problem, stage)
-        if stage + 1 < problem.chunks:
-            start = np.maximum(start, back + problem.transfer[stage])
-        back = start + problem.backward[stage]
-        found.append(back)
-    return found[::-1]
+    return came_back(problem, opens)
 
 
 def has_none_beside(job: JobSpec, workers: int, other: Layout, limit: int) -> bool:

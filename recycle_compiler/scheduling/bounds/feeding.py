@@ -16,6 +16,8 @@ later, and the last of them still have to leave. The shorter the period, the lat
 period that such a chain allows is found by bisection.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from recycle_compiler.scheduling.bounds.bound import Bound, share_of, times_of
@@ -61,14 +63,22 @@ def allowed_by(problem: Problem, period: int) -> tuple[int, int]:
         late = stage if opened > arrived[0] else late
         opens.append(max(int(arrived[0]), opened))
         arrived = passed(problem, stage, np.maximum(arrived, opens[-1]))
+    back = came_back(problem, opens)[0]
+    # The last ones of the first stage, from the end of their backwards on.
+    return int((back[::-1] + leaves(problem, 0)).max()) + problem.closes(0), late
+
+
+def came_back(problem: Problem, opens: Sequence[int]) -> list[Ints]:
+    """The earliest ends of the backwards of each stage, whose windows open then."""
+    found: list[Ints] = []
     back = np.zeros(problem.units, dtype=np.int64)
     for stage in reversed(range(problem.chunks)):
         start = opens[stage] + returns(problem, stage)
         if stage + 1 < problem.chunks:
             start = np.maximum(start, back + problem.transfer[stage])
         back = start + problem.backward[stage]
-    # The last ones of the first stage, from the end of their backwards on.
-    return int((back[::-1] + leaves(problem, 0)).max()) + problem.closes(0), late
+        found.append(back)
+    return found[::-1]
 
 
 def passed(problem: Problem, stage: int, arrived: Ints) -> Ints:
